@@ -1,0 +1,83 @@
+"""Binary codes: the sign rule, packing and Hamming distance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from transhash.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """n codes of `bits` bits, packed eight to a byte; bit 1 stands for +1, bit 0 for -1."""
+
+    packed: npt.NDArray[np.uint8]  # (n, bits // 8), first bit in the highest place
+    bits: int
+
+    def __post_init__(self) -> None:
+        check_bits(self.bits)
+        packed = np.ascontiguousarray(self.packed)
+        if packed.dtype != np.uint8 or packed.ndim != 2 or packed.shape[1] * 8 != self.bits:
+            raise DataError(
+                f"codes of {self.bits} bits need a uint8 array of shape (n, {self.bits // 8}), "
+                f"got {packed.dtype} {packed.shape}"
+            )
+        object.__setattr__(self, "packed", packed)
+
+    @classmethod
+    def from_projections(cls, projections: npt.ArrayLike) -> Codes:
+        """h = sgn(z) with sgn(0) = -1, the paper's rule (numpy's sign(0) is 0)."""
+        z = np.asarray(projections)
+        if z.ndim != 2:
+            raise DataError(f"projections must be a matrix (items x bits), got shape {z.shape}")
+        check_bits(z.shape[1])
+        return cls(np.packbits(z > 0, axis=1), z.shape[1])
+
+    @classmethod
+    def concatenate(cls, parts: Iterable[Codes]) -> Codes:
+        parts = list(parts)
+        return cls(np.concatenate([part.packed for part in parts]), parts[0].bits)
+
+    def signs(self) -> npt.NDArray[np.int8]:
+        """The codes as -1/+1, one column a bit."""
+        return np.unpackbits(self.packed, axis=1).astype(np.int8) * 2 - 1
+
+    def hamming(self, other: Codes) -> npt.NDArray[np.uint16]:
+        """(n, m) distances: the plain reference; an Index does the same without the matrix."""
+        if self.bits != other.bits:
+            raise DataError(f"cannot compare codes of {self.bits} and {other.bits} bits")
+        distances = np.zeros((len(self), len(other)), dtype=np.uint16)
+        for byte in range(self.packed.shape[1]):
+            distances += np.bitwise_count(self.packed[:, byte, None] ^ other.packed[None, :, byte])
+        return distances
+
+    def distinct(self) -> int:
+        return len(np.unique(self.packed.view(f"V{self.packed.shape[1]}"))) if len(self) else 0
+
+    def bit_balance(self) -> npt.NDArray[np.float64]:
+        """Share of +1 in each bit; 0 or 1 means a dead bit."""
+        return np.unpackbits(self.packed, axis=1).mean(axis=0)
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    def __getitem__(self, rows: slice | npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Codes:
+        return Codes(self.packed[rows], self.bits)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Codes)
+            and self.bits == other.bits
+            and np.array_equal(self.packed, other.packed)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def check_bits(bits: int) -> None:
+    if bits < 8 or bits % 8:
+        raise DataError(f"code length must be a multiple of 8 (8, 16, 24, ...), got {bits}")

@@ -1,0 +1,17 @@
+"""The three ways a call can be refused; each message says what, where and what to do."""
+
+
+class TranshashError(Exception):
+    """Base of all errors meant for the user; the command line prints them and exits with 2."""
+
+
+class DataError(TranshashError, ValueError):
+    """A file, row or argument cannot be used."""
+
+
+class NotFittedError(TranshashError, RuntimeError):
+    """A hasher or feature extractor was used before `fit` or `load`."""
+
+
+class EngineError(TranshashError, RuntimeError):
+    """A search engine refused: wrong code length, second writer, server away."""
