@@ -60,7 +60,7 @@ class Codes:
 
     def bit_balance(self) -> npt.NDArray[np.float64]:
         """Share of +1 in each bit; 0 or 1 means a dead bit."""
-        return np.unpackbits(self.packed, axis=1).mean(axis=0)
+        return np.asarray(np.unpackbits(self.packed, axis=1).mean(axis=0))
 
     def __len__(self) -> int:
         return len(self.packed)

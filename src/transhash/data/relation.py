@@ -1,0 +1,163 @@
+"""S, the cross-modal relation between auxiliary images and texts (they need not be paired)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from transhash.errors import DataError
+
+Float = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
+
+
+class Relation(Protocol):
+    """s_ij in {0, 1} for image i and text j; some pairs may be unknown."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def positives(self) -> int:
+        """How many pairs have s_ij = 1."""
+
+    @property
+    def known(self) -> int:
+        """How many pairs have a known s_ij."""
+
+    def block(self, rows: Rows, columns: Rows) -> tuple[Float, Float | None]:
+        """s_ij and, unless all are known, a 0/1 mask of the known ones."""
+
+    def times(self, texts: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+        """S @ texts, without forming S."""
+
+    def transposed_times(self, images: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+        """S.T @ images, without forming S."""
+
+    def subset(self, rows: Rows, columns: Rows) -> Relation: ...
+
+
+class LabelRelation:
+    """s_ij = 1 if image i and text j share at least one label; every pair is known."""
+
+    def __init__(self, image_labels: npt.ArrayLike, text_labels: npt.ArrayLike) -> None:
+        self.image_labels = np.asarray(image_labels, dtype=bool)  # (n, classes)
+        self.text_labels = np.asarray(text_labels, dtype=bool)  # (m, classes)
+        if self.image_labels.ndim != 2 or self.image_labels.shape[1:] != self.text_labels.shape[1:]:
+            raise DataError(
+                "image and text labels must be two matrices over the same classes, got shapes "
+                f"{self.image_labels.shape} and {self.text_labels.shape}"
+            )
+        # Items with the same label set have the same row of S, so S is kept between the few
+        # distinct label sets: 50,000 x 50,000 items cost no more than 2,000 x 2,000.
+        sets_x, self._set_of_image = np.unique(self.image_labels, axis=0, return_inverse=True)
+        sets_y, self._set_of_text = np.unique(self.text_labels, axis=0, return_inverse=True)
+        self._sets = (sets_x.astype(np.float32) @ sets_y.T.astype(np.float32)) > 0
+        self._x = _membership(self._set_of_image, len(sets_x))
+        self._y = _membership(self._set_of_text, len(sets_y))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.image_labels), len(self.text_labels)
+
+    @property
+    def positives(self) -> int:
+        counts_x = np.bincount(self._set_of_image, minlength=self._sets.shape[0])
+        counts_y = np.bincount(self._set_of_text, minlength=self._sets.shape[1])
+        return int(counts_x @ self._sets @ counts_y)
+
+    @property
+    def known(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    def block(self, rows: Rows, columns: Rows) -> tuple[Float, None]:
+        sets = self._sets[np.ix_(self._set_of_image[rows], self._set_of_text[columns])]
+        return sets.astype(np.float32), None
+
+    def times(self, texts: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+        return np.asarray(self._x @ (self._sets @ (self._y.T @ texts.astype(np.float64))))
+
+    def transposed_times(self, images: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+        return np.asarray(self._y @ (self._sets.T @ (self._x.T @ images.astype(np.float64))))
+
+    def subset(self, rows: Rows, columns: Rows) -> LabelRelation:
+        return LabelRelation(self.image_labels[rows], self.text_labels[columns])
+
+
+class SparseRelation:
+    """Listed pairs: `known=None` means that every pair that is not listed is dissimilar."""
+
+    def __init__(self, similar: sp.csr_array, known: sp.csr_array | None = None) -> None:
+        self.similar = sp.csr_array(similar, dtype=np.float32)
+        self.mask = None if known is None else sp.csr_array(known, dtype=np.float32)
+
+    @classmethod
+    def from_pairs(cls, image_keys: Sequence[str], text_keys: Sequence[str]) -> SparseRelation:
+        """s_ij = 1 where the keys agree: the picture and the text of one row belong together."""
+        of_text: dict[str, list[int]] = {}
+        for j, key in enumerate(text_keys):
+            of_text.setdefault(key, []).append(j)
+        listed = [(i, j) for i, key in enumerate(image_keys) for j in of_text.get(key, ())]
+        if not listed:
+            raise DataError("no auxiliary image has a text of its own row; nothing can be learned")
+        return cls(_sparse(listed, [1.0] * len(listed), (len(image_keys), len(text_keys))))
+
+    @classmethod
+    def from_triples(
+        cls, pairs: Sequence[tuple[int, int]], values: Sequence[float], shape: tuple[int, int]
+    ) -> SparseRelation:
+        """Click-through: only the listed pairs are known, 1 similar and 0 dissimilar."""
+        if not any(values):
+            raise DataError("the relation holds no similar pair (value 1); nothing can be learned")
+        positive = [pair for pair, value in zip(pairs, values, strict=True) if value]
+        return cls(
+            _sparse(positive, [1.0] * len(positive), shape),
+            _sparse(list(pairs), [1.0] * len(pairs), shape),
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, columns = self.similar.shape
+        return rows, columns
+
+    @property
+    def positives(self) -> int:
+        return int(self.similar.nnz)
+
+    @property
+    def known(self) -> int:
+        return self.shape[0] * self.shape[1] if self.mask is None else int(self.mask.nnz)
+
+    def block(self, rows: Rows, columns: Rows) -> tuple[Float, Float | None]:
+        s = self.similar[rows][:, columns].toarray()
+        return s, None if self.mask is None else self.mask[rows][:, columns].toarray()
+
+    def times(self, texts: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+        return np.asarray(self.similar @ texts.astype(np.float64))
+
+    def transposed_times(self, images: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+        return np.asarray(self.similar.T @ images.astype(np.float64))
+
+    def subset(self, rows: Rows, columns: Rows) -> SparseRelation:
+        mask = None if self.mask is None else self.mask[rows][:, columns]
+        return SparseRelation(self.similar[rows][:, columns], mask)
+
+
+def _membership(group: npt.NDArray[np.int64], groups: int) -> sp.csr_array:
+    """(items, groups) with a 1 where the item belongs to the group."""
+    n = len(group)
+    return sp.csr_array((np.ones(n), (np.arange(n), group.ravel())), shape=(n, groups))
+
+
+def _sparse(
+    pairs: Sequence[tuple[int, int]], values: Sequence[float], shape: tuple[int, int]
+) -> sp.csr_array:
+    ij = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    matrix = sp.csr_array((np.asarray(values, np.float32), (ij[:, 0], ij[:, 1])), shape=shape)
+    matrix.sum_duplicates()
+    matrix.data[:] = np.minimum(matrix.data, 1.0)
+    return matrix

@@ -1,0 +1,82 @@
+"""The contract of every method: fit on a TrainingSet, project, encode, save, load."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from transhash.codes import Codes, check_bits
+from transhash.data.training import Features, TrainingSet
+from transhash.errors import NotFittedError
+from transhash.progress import Track, silent
+from transhash.storage import read_tensors, write_tensors
+
+Array = npt.NDArray[Any]
+Setting = dict[str, Any]
+
+
+@dataclass
+class Hasher(ABC):
+    """Two functions, image -> code and text -> code, learned from S. Fields are settings."""
+
+    bits: int = 32  # b
+    seed: int = 0
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def fit(
+        self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
+    ) -> Self:
+        """Learn from `training`; methods that can resume keep checkpoints in `folder`."""
+
+    @abstractmethod
+    def project_images(self, images: Features) -> npt.NDArray[np.float32]:
+        """(n, bits) real values whose signs are the codes."""
+
+    @abstractmethod
+    def project_texts(self, texts: Features) -> npt.NDArray[np.float32]: ...
+
+    @abstractmethod
+    def state(self) -> dict[str, Array]:
+        """Everything learned, as named arrays; raises NotFittedError before `fit`."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, Array]) -> Self:
+        """The inverse of `state`."""
+
+    @classmethod
+    @abstractmethod
+    def candidates(cls) -> Iterable[Setting]:
+        """Settings that `tune` may try on held-out auxiliary data, most promising first."""
+
+    def encode_images(self, images: Features) -> Codes:
+        return Codes.from_projections(self.project_images(images))
+
+    def encode_texts(self, texts: Features) -> Codes:
+        return Codes.from_projections(self.project_texts(texts))
+
+    def held_out_projections(self, images: Features, texts: Features) -> tuple[Array, Array]:
+        """Projections of *auxiliary* items; differs from project_* where domains are told apart."""
+        return self.project_images(images), self.project_texts(texts)
+
+    def settings(self) -> Setting:
+        return asdict(self)
+
+    def save_state(self, folder: Path) -> None:
+        write_tensors(folder / "hasher.safetensors", self.state())
+
+    def load_state(self, folder: Path) -> Self:
+        return self.restore(read_tensors(folder / "hasher.safetensors"))
+
+    def __post_init__(self) -> None:
+        check_bits(self.bits)
+
+    def unfitted(self) -> NotFittedError:
+        return NotFittedError(f"{self.name} has not learned anything yet; call fit() or load()")

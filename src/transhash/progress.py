@@ -1,0 +1,59 @@
+"""One way to show that long work moves: wrap an iterable, as tqdm does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sized
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Track(Protocol):
+    """Passes items through and shows how far they have come."""
+
+    def __call__(
+        self, items: Iterable[T], description: str, total: int | None = None, start: int = 0
+    ) -> Iterable[T]: ...
+
+
+def silent(
+    items: Iterable[T], description: str, total: int | None = None, start: int = 0
+) -> Iterable[T]:
+    """The library's default: no output."""
+    return items
+
+
+def bar(
+    items: Iterable[T], description: str, total: int | None = None, start: int = 0
+) -> Iterator[T]:
+    """A bar on standard error with rate and time left; `start` is what a resumed run has done."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="dim")
+
+    if total is None and isinstance(items, Sized):
+        total = start + len(items)
+    columns = (
+        TextColumn("{task.description:<26}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Rate(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(description, total=total, completed=start)
+        for item in items:
+            yield item
+            progress.advance(task)
