@@ -1,0 +1,120 @@
+"""Items as they exist before learning: pictures, texts, labels, and what was wrong with some."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from transhash.data.relation import LabelRelation, Relation, SparseRelation
+from transhash.errors import DataError
+
+T = TypeVar("T", Path, str)
+Labels = frozenset[str]
+
+
+class Problem(NamedTuple):
+    """A row or file that was skipped, and why."""
+
+    source: str  # the file it was found in
+    where: str  # line, row or item
+    reason: str
+
+
+@dataclass(frozen=True)
+class Collection(Generic[T]):
+    """Items of one modality in one domain: paths of images, or texts."""
+
+    ids: Sequence[str]
+    items: Sequence[T]
+    labels: Sequence[Labels] | None = None
+    features: npt.NDArray[np.float32] | None = None  # precomputed, one row an item
+    problems: tuple[Problem, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: npt.NDArray[Any] | Sequence[int]) -> Collection[T]:
+        rows = [int(row) for row in rows]
+        return replace(
+            self,
+            ids=[self.ids[row] for row in rows],
+            items=[self.items[row] for row in rows],
+            labels=None if self.labels is None else [self.labels[row] for row in rows],
+            features=None if self.features is None else self.features[rows],
+        )
+
+    def without_labels(self) -> Collection[T]:
+        return replace(self, labels=None)
+
+
+Images = Collection[Path]
+Texts = Collection[str]
+
+
+@dataclass(frozen=True)
+class Auxiliary:
+    """The bridge: images and texts of one domain and the relation between them."""
+
+    images: Images
+    texts: Texts
+    relation: Relation
+
+    @classmethod
+    def build(
+        cls, images: Images, texts: Texts, triples: Sequence[tuple[str, str, float]] | None = None
+    ) -> Auxiliary:
+        """S from triples if given, else from shared labels, else from equal ids (pairing)."""
+        if not len(images) or not len(texts):
+            missing = "image" if not len(images) else "text"
+            raise DataError(f"the auxiliary data hold no usable {missing}; see the reported rows")
+        if triples is not None:
+            return cls(images, texts, _from_triples(images, texts, triples))
+        if images.labels is not None and texts.labels is not None:
+            classes = sorted(set().union(*images.labels) & set().union(*texts.labels))
+            if not classes:
+                raise DataError(
+                    "no label occurs on both an auxiliary image and an auxiliary text; "
+                    "use the same label words for both, or leave labels out to use the pairing"
+                )
+            return cls(
+                images,
+                texts,
+                LabelRelation(
+                    label_matrix(images.labels, classes), label_matrix(texts.labels, classes)
+                ),
+            )
+        return cls(images, texts, SparseRelation.from_pairs(images.ids, texts.ids))
+
+
+def label_matrix(labels: Sequence[Labels], classes: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """(items, classes) with True where the item has the label."""
+    column = {name: k for k, name in enumerate(classes)}
+    matrix = np.zeros((len(labels), len(classes)), dtype=bool)
+    for row, names in enumerate(labels):
+        for name in names:
+            if name in column:
+                matrix[row, column[name]] = True
+    return matrix
+
+
+def _from_triples(
+    images: Images, texts: Texts, triples: Sequence[tuple[str, str, float]]
+) -> SparseRelation:
+    row_of = {name: i for i, name in enumerate(images.ids)}
+    column_of = {name: j for j, name in enumerate(texts.ids)}
+    found = [t for t in triples if t[0] in row_of and t[1] in column_of]
+    if not found:
+        raise DataError(
+            "no line of the relation names an image id and a text id of the auxiliary data; "
+            f"image ids look like {images.ids[0]!r}, text ids like {texts.ids[0]!r}"
+        )
+    return SparseRelation.from_triples(
+        [(row_of[i], column_of[j]) for i, j, _ in found],
+        [value for _, _, value in found],
+        (len(images), len(texts)),
+    )
