@@ -55,17 +55,27 @@ class Index(Protocol):
     def close(self) -> None: ...
 
 
-def check_items(ids: npt.ArrayLike, codes: Codes, bits: int) -> Ids:
-    """`ids` as int64 after checking that they can be stored in an index of `bits` bits."""
+def as_ids(ids: npt.ArrayLike) -> Ids:
+    """`ids` as a vector of int64; anything but integers >= 0 is refused."""
     array = np.atleast_1d(np.asarray(ids))
     if array.size and array.dtype.kind not in "iu":
         raise DataError(f"ids must be integers, got {array.dtype}")
+    if array.ndim != 1:
+        raise DataError(f"ids must be a vector, got shape {array.shape}")
+    if array.size and array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max:
+        raise DataError(f"ids must be below 2**63, got {array.max()}")
     array = array.astype(np.int64)
-    if array.ndim != 1 or len(array) != len(codes):
-        raise DataError(f"{len(array)} ids were given for {len(codes)} codes; give one id a code")
     if array.size and array.min() < 0:
         raise DataError(f"ids must be 0 or more, got {array.min()}")
-    if len(np.unique(array)) != len(array):
+    return array
+
+
+def check_items(ids: npt.ArrayLike, codes: Codes, bits: int) -> Ids:
+    """`ids` as int64 after checking that they can be stored in an index of `bits` bits."""
+    array = as_ids(ids)
+    if len(array) != len(codes):
+        raise DataError(f"{len(array)} ids were given for {len(codes)} codes; give one id a code")
+    if len(array) > 1 and not (np.diff(array) > 0).all() and len(np.unique(array)) != len(array):
         raise DataError("the same id occurs twice in one call; give each item its own id")
     check_query(codes, bits)
     return array
@@ -77,3 +87,26 @@ def check_query(codes: Codes, bits: int) -> None:
             f"this index holds {bits}-bit codes, got {codes.bits}-bit ones; "
             "encode with the model the index was built with"
         )
+
+
+def check_count(k: int) -> None:
+    if k < 1:
+        raise DataError(f"k, the number of neighbours, must be 1 or more, got {k}")
+
+
+def check_radius(radius: int) -> None:
+    if radius < 0:
+        raise DataError(f"the radius must be 0 or more, got {radius}")
+
+
+def pad_rows(offsets: Ids, ids: Ids, distances: npt.NDArray[np.int32], k: int) -> Ranking:
+    """The first k of each query's list as a matrix, -1 where the list is shorter."""
+    place = np.arange(len(ids)) - np.repeat(offsets[:-1], np.diff(offsets))
+    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    kept = place < k
+    ranking = Ranking(
+        np.full((len(offsets) - 1, k), -1, np.int64), np.full((len(offsets) - 1, k), -1, np.int32)
+    )
+    ranking.ids[owner[kept], place[kept]] = ids[kept]
+    ranking.distances[owner[kept], place[kept]] = distances[kept]
+    return ranking

@@ -1,0 +1,96 @@
+"""FAISS's exact binary index behind our contract: same neighbours, ties put in order of id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from transhash.codes import Codes
+from transhash.index.base import (
+    Ids,
+    Neighbours,
+    Ranking,
+    check_count,
+    check_query,
+    check_radius,
+    pad_rows,
+)
+from transhash.index.items import SortedItems
+
+
+class FaissIndex(SortedItems):
+    """IndexBinaryFlat over the items sorted by id; a change rebuilds it at the next search."""
+
+    engine = "faiss"
+    _flat: Any = None
+
+    def search(self, codes: Codes, k: int) -> Ranking:
+        check_query(codes, self._bits)
+        check_count(k)
+        offsets, rows, distances = nearest_rows(self._index(), codes.packed, k)
+        return pad_rows(offsets, self._ids[rows], distances, k)
+
+    def search_radius(self, codes: Codes, radius: int) -> Neighbours:
+        check_query(codes, self._bits)
+        check_radius(radius)
+        offsets, rows, distances = rows_within(self._index(), codes.packed, radius)
+        return Neighbours(offsets, self._ids[rows], distances)
+
+    def _index(self) -> Any:
+        if self._flat is None:
+            self._flat = flat_index(self._packed)
+        return self._flat
+
+    def _replace(self, ids: Ids, packed: npt.NDArray[np.uint8]) -> None:
+        super()._replace(ids, packed)
+        self._flat = None
+
+
+def flat_index(packed: npt.NDArray[np.uint8]) -> Any:
+    import faiss
+
+    flat = faiss.IndexBinaryFlat(packed.shape[1] * 8)
+    flat.add(packed)
+    return flat
+
+
+def nearest_rows(
+    flat: Any, queries: npt.NDArray[np.uint8], k: int
+) -> tuple[Ids, Ids, npt.NDArray[np.int32]]:
+    """(offsets, rows, distances): all rows no farther than the k-th, by distance, then by row.
+
+    FAISS keeps any k rows and does not say which of those at the k-th distance; asking for all
+    rows within that distance completes the last group, so that the caller may cut where it likes.
+    """
+    count = min(k, flat.ntotal)
+    if count == 0 or len(queries) == 0:
+        return np.zeros(len(queries) + 1, np.int64), np.empty(0, np.int64), np.empty(0, np.int32)
+    last = flat.search(queries, count)[0][:, -1]
+    parts: list[tuple[Ids, npt.NDArray[np.int32]]] = [(np.empty(0, np.int64),) * 2] * len(queries)  # type: ignore[list-item]
+    for radius in np.unique(last):
+        chosen = np.flatnonzero(last == radius)
+        offsets, rows, distances = rows_within(flat, queries[chosen], int(radius))
+        for q, start, end in zip(chosen, offsets, offsets[1:]):
+            parts[q] = rows[start:end], distances[start:end]
+    lengths = [len(rows) for rows, _ in parts]
+    return (
+        np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
+        np.concatenate([rows for rows, _ in parts]),
+        np.concatenate([distances for _, distances in parts]).astype(np.int32),
+    )
+
+
+def rows_within(
+    flat: Any, queries: npt.NDArray[np.uint8], radius: int
+) -> tuple[Ids, Ids, npt.NDArray[np.int32]]:
+    """(offsets, rows, distances) of all rows within `radius`, by distance, then by row."""
+    if flat.ntotal == 0 or len(queries) == 0:
+        return np.zeros(len(queries) + 1, np.int64), np.empty(0, np.int64), np.empty(0, np.int32)
+    # FAISS's radius is exclusive.
+    limits, distances, rows = flat.range_search(queries, min(radius, queries.shape[1] * 8) + 1)
+    offsets = limits.astype(np.int64)
+    owner = np.repeat(np.arange(len(queries)), np.diff(offsets))
+    order = np.lexsort((rows, distances, owner))
+    return offsets, rows[order].astype(np.int64), distances[order].astype(np.int32)

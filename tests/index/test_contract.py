@@ -1,0 +1,179 @@
+"""One suite over all engines: whatever the engine, the answers are those of `exact`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from transhash.codes import Codes
+from transhash.errors import DataError, EngineError
+from transhash.index import Index, open_index
+from transhash.index.exact import ExactIndex
+
+ENGINES = ["exact", "faiss", "grouped"]
+Open = Callable[[int], Index]
+
+
+def random_codes(count: int, bits: int, seed: int = 0, spread: int = 256) -> Codes:
+    """`spread` small means few distinct bytes, so that codes repeat and distances tie."""
+    generator = np.random.default_rng(seed)
+    return Codes(generator.integers(0, spread, (count, bits // 8), dtype=np.uint8), bits)
+
+
+@pytest.fixture(params=[f"{engine}-{place}" for engine in ENGINES for place in ("memory", "disk")])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    engine, place = request.param.split("-")
+    url = f"{engine}:" if place == "memory" else f"{engine}:{tmp_path / 'index'}"
+    return lambda bits: open_index(url, bits)
+
+
+@pytest.mark.parametrize("bits", [8, 16, 24, 32, 40, 64, 96, 128, 192, 256, 512])
+@pytest.mark.parametrize("spread", [256, 2])
+def test_search_agrees_with_exact_for_every_code_length(
+    opened: Open, bits: int, spread: int
+) -> None:
+    codes, queries = random_codes(700, bits, 1, spread), random_codes(9, bits, 2, spread)
+    ids = np.random.default_rng(3).permutation(5_000)[:700]
+    index, exact = opened(bits), ExactIndex(bits)
+    index.add(ids, codes)
+    exact.add(ids, codes)
+    for k in (1, 10, 699, 700, 800):
+        assert_same(index.search(queries, k), exact.search(queries, k))
+    for radius in (0, 1, bits // 3, bits):
+        assert_same(index.search_radius(queries, radius), exact.search_radius(queries, radius))
+    index.close()
+
+
+def test_equal_distances_come_by_ascending_id(opened: Open) -> None:
+    index = opened(16)
+    code = random_codes(1, 16)
+    index.add([9, 4, 30, 1], Codes(np.repeat(code.packed, 4, axis=0), 16))
+    ranking = index.search(code, 3)
+    assert ranking.ids.tolist() == [[1, 4, 9]]
+    assert ranking.distances.tolist() == [[0, 0, 0]]
+
+
+def test_add_update_and_remove_follow_a_plain_history(opened: Open) -> None:
+    index, exact = opened(32), ExactIndex(32)
+    generator = np.random.default_rng(5)
+    for step in range(12):
+        codes = random_codes(40, 32, step, 3)
+        fresh = np.arange(40) + step * 40
+        known = generator.choice(step * 40 + 40, 40, replace=False)
+        for engine in (index, exact):
+            engine.add(fresh, codes)
+            engine.update(known, random_codes(40, 32, step + 100, 3))
+        gone = generator.choice(step * 40 + 80, 15, replace=False)
+        assert index.remove(gone) == exact.remove(gone)
+        assert len(index) == len(exact)
+        queries = random_codes(5, 32, step + 200, 3)
+        assert_same(index.search(queries, 25), exact.search(queries, 25))
+        assert_same(index.search_radius(queries, 4), exact.search_radius(queries, 4))
+    (ids, codes), (exact_ids, exact_codes) = index.export(), exact.export()
+    assert np.array_equal(ids, exact_ids)
+    assert codes == exact_codes
+
+
+def test_an_empty_index_answers_with_nothing(opened: Open) -> None:
+    index = opened(16)
+    queries = random_codes(2, 16)
+    assert index.search(queries, 3).ids.tolist() == [[-1, -1, -1]] * 2
+    assert index.search(queries, 3).distances.tolist() == [[-1, -1, -1]] * 2
+    assert index.search_radius(queries, 16).offsets.tolist() == [0, 0, 0]
+    assert index.search(queries[:0], 3).ids.shape == (0, 3)
+    assert index.search_radius(queries[:0], 3).offsets.tolist() == [0]
+    assert index.remove([3]) == 0
+    assert len(index) == 0
+    ids, codes = index.export()
+    assert len(ids) == len(codes) == 0
+
+
+def test_wrong_items_are_refused_and_nothing_is_stored(opened: Open) -> None:
+    index = opened(16)
+    index.add([7], random_codes(1, 16))
+    with pytest.raises(EngineError, match="id 7 is already in the index"):
+        index.add([8, 7], random_codes(2, 16))
+    with pytest.raises(DataError, match="same id occurs twice"):
+        index.add([8, 8], random_codes(2, 16))
+    with pytest.raises(DataError, match="0 or more"):
+        index.add([-1], random_codes(1, 16))
+    with pytest.raises(DataError, match="integers"):
+        index.add([0.5], random_codes(1, 16))
+    with pytest.raises(DataError, match="2 ids were given for 1 codes"):
+        index.add([1, 2], random_codes(1, 16))
+    with pytest.raises(EngineError, match="16-bit codes, got 32-bit"):
+        index.add([8], random_codes(1, 32))
+    with pytest.raises(EngineError, match="16-bit codes, got 32-bit"):
+        index.search(random_codes(1, 32), 1)
+    with pytest.raises(DataError, match="got 0"):
+        index.search(random_codes(1, 16), 0)
+    with pytest.raises(DataError, match="got -1"):
+        index.search_radius(random_codes(1, 16), -1)
+    assert len(index) == 1
+
+
+def test_ids_may_be_as_large_as_63_bits(opened: Open) -> None:
+    index = opened(64)
+    ids = [2**63 - 1, 0, 2**40, 2**32]
+    codes = random_codes(4, 64)
+    index.add(ids, codes)
+    assert index.search(codes, 1).ids[:, 0].tolist() == ids
+    assert index.remove([2**40, 5]) == 1
+    assert sorted(index.export()[0].tolist()) == [0, 2**32, 2**63 - 1]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_folder_gives_back_what_was_stored(engine: str, tmp_path: Path) -> None:
+    url = f"{engine}:{tmp_path / 'index'}"
+    codes = random_codes(300, 32, 1, 4)
+    index = open_index(url, 32)
+    index.add(np.arange(300) * 3, codes)
+    index.remove([3, 6])
+    index.update([9], random_codes(1, 32, 2))
+    expected = index.search(codes[:10], 20)
+    index.close()
+    again = open_index(url)
+    assert again.bits == 32
+    assert len(again) == 298
+    assert_same(again.search(codes[:10], 20), expected)
+    again.close()
+    with pytest.raises(EngineError, match="32-bit codes, not 64-bit"):
+        open_index(url, 64)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_second_writer_is_refused_and_a_reader_is_not(engine: str, tmp_path: Path) -> None:
+    url = f"{engine}:{tmp_path / 'index'}"
+    writer = open_index(url, 16)
+    writer.add([1], random_codes(1, 16))
+    with pytest.raises(EngineError, match="being written by process"):
+        open_index(url)
+    reader = open_index(url, read_only=True)
+    assert len(reader) == 1
+    with pytest.raises(EngineError, match="read-only"):
+        reader.add([2], random_codes(1, 16))
+    reader.close()
+    writer.close()
+    open_index(url).close()
+
+
+def test_open_index_says_what_is_wrong_with_a_url(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no engine 'fais'"):
+        open_index("fais:here", 16)
+    with pytest.raises(DataError, match="pass bits="):
+        open_index(tmp_path / "new")
+    with pytest.raises(DataError, match="multiple of 8"):
+        open_index("exact:", 12)
+    with pytest.raises(EngineError, match="no index at"):
+        open_index(tmp_path / "new", 16, read_only=True)
+    with pytest.raises(DataError, match="needs a place"):
+        open_index("", 16)
+
+
+def assert_same(left: tuple[np.ndarray, ...], right: tuple[np.ndarray, ...]) -> None:
+    for ours, theirs in zip(left, right, strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours, theirs)
