@@ -1,0 +1,98 @@
+"""Many processes under torchrun: each encodes its share of a batch, all see every activation.
+
+The objective couples items across the batch (all pairs in L, all items in MMD), so activations
+are gathered and every process computes the same full loss; its gradient with respect to its own
+share, summed over processes, is exactly the single-process gradient.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from transhash.errors import DataError
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among `size` processes."""
+
+    rank: int = 0
+    size: int = 1
+
+    def share(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The part of a batch that this process encodes."""
+        return rows[self.rank :: self.size]
+
+    def shares(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The whole batch in the order in which `gather` returns it."""
+        return np.concatenate([rows[rank :: self.size] for rank in range(self.size)])
+
+    def gather(self, share: Tensor) -> Tensor:
+        """The activations of all processes, with gradient into this one's."""
+        if self.size == 1:
+            return share
+        return _Gather.apply(share, self)  # type: ignore[no-any-return,no-untyped-call]
+
+    def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
+        if self.size == 1:
+            return
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        dist.all_reduce(flat)
+        start = 0
+        for gradient in gradients:
+            gradient.copy_(flat[start : start + gradient.numel()].view_as(gradient))
+            start += gradient.numel()
+
+    def barrier(self) -> None:
+        if self.size > 1:
+            dist.barrier()
+
+    def check_batch(self, batch: int) -> None:
+        if batch % self.size:
+            raise DataError(
+                f"a batch of {batch} cannot be shared equally by {self.size} processes; "
+                f"use a multiple of {self.size}"
+            )
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, share: Tensor, world: World) -> Tensor:
+        context.world = world
+        context.length = len(share)
+        parts = [torch.empty_like(share) for _ in range(world.size)]
+        dist.all_gather(parts, share.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        start = context.world.rank * context.length
+        # Every process holds the full loss, so no sum here: this slice is already complete.
+        return gradients[0][start : start + context.length], None
+
+
+def join_world(device: str = "cpu") -> World:
+    """The World that torchrun's environment describes; alone without torchrun."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1 and "RANK" not in os.environ:
+        return World()
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    if device.startswith("cuda"):
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    return World(dist.get_rank(), dist.get_world_size())
+
+
+def leave_world() -> None:
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,125 @@
+"""The terms of the paper's objective C = L + λQ + µ(D_q + D_d), as pure functions.
+
+| paper | here | meaning |
+|---|---|---|
+| b | bits | code length |
+| z^x_i, z^y_j | z_x (n, b), z_y (m, b) | activations tanh(fch) of images and texts, in [-1, 1] |
+| z^q, z^d | z_target (n̂, b) | activations of unlabelled target items of the same modality |
+| h = sgn(z) | Codes | binary codes |
+| s_ij | s (n, m) | 1 if image i and text j are related, else 0; fractions are soft relations |
+| <z_i, z_j> | u = z_x @ z_y.T | inner product, in [-b, b] |
+| L, Eq. (5) | relation_loss | pairwise cross-entropy |
+| Q, Eq. (6) | quantization_loss | distance of activations from -1 and +1 |
+| D_q, D_d, Eq. (7) | alignment_loss | MMD² between auxiliary and target activations |
+| γ | 1 / median distance², times each of `widths` | kernel width |
+
+All are means over pairs or items, not sums as printed: then λ and µ do not depend on the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+WIDTHS = (
+    1.0,
+    4.0,
+    16.0,
+    64.0,
+)  # ours: wide kernels pull domains together, sharp ones match classes
+
+
+def relation_loss(
+    z_x: Tensor, z_y: Tensor, s: Tensor, weight: Tensor | None = None, scale: float = 1.0
+) -> Tensor:
+    """L of Eq. (5): mean of log(1 + exp u) - s u over the pairs, u = scale * <z_x, z_y>."""
+    u = scale * (z_x @ z_y.T)
+    # softplus, not log(1 + exp): u reaches ±b and exp overflows.
+    return _mean(softplus(u) - s * u, weight)
+
+
+def inner_product_loss(z_x: Tensor, z_y: Tensor, s: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The loss of THN-ip: mean of (<z_x, z_y> / b - (2s - 1))²; the paper leaves it undefined."""
+    u = (z_x @ z_y.T) / z_x.shape[1]
+    return _mean((u - (2 * s - 1)) ** 2, weight)
+
+
+def pair_weights(
+    s: Tensor, positive_rate: float, balanced: bool = True, known: Tensor | None = None
+) -> Tensor | None:
+    """Weights under which related and unrelated pairs count half each (None: all weigh 1).
+
+    Unweighted, 94% unrelated pairs pull all codes onto one; see docs/method.md.
+    """
+    if not balanced:
+        return known
+    rate = min(max(positive_rate, 1e-6), 1 - 1e-6)
+    weight = s / (2 * rate) + (1 - s) / (2 * (1 - rate))
+    return weight if known is None else weight * known
+
+
+def quantization_loss(z: Tensor, floor: float = 1e-3) -> Tensor:
+    """Q of Eq. (6) for one modality: mean over items of the sum over bits of -log|z|.
+
+    Below `floor` the gradient is 0; unclamped it is 1/z and throws bits at random.
+    """
+    return -z.abs().clamp_min(floor).log().sum(dim=1).mean()
+
+
+def alignment_loss(
+    z: Tensor,
+    z_target: Tensor,
+    widths: Sequence[float] = WIDTHS,
+    gamma: float | None = None,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """D of Eq. (7): biased MMD² with Gaussian kernels of width median * {1, 1/4, 1/16, 1/64}.
+
+    `gamma` fixes the first kernel's γ; `weight` (n,) reweights the auxiliary items (sum 1).
+    """
+    joint = torch.cat([z, z_target])
+    square = joint.pow(2).sum(dim=1)
+    distance = (square[:, None] + square[None, :] - 2 * joint @ joint.T).clamp_min(0)
+    if gamma is None:
+        # A collapsed batch has median 0; the floor keeps γ finite and rounding harmless.
+        middle = distance.detach().median().clamp_min(0.01 * z.shape[1])
+    else:
+        middle = distance.new_tensor(1.0 / gamma)
+    own = z.new_full((len(z),), 1.0 / len(z)) if weight is None else weight
+    sign = torch.cat([own, z.new_full((len(z_target),), -1.0 / len(z_target))])
+    kernel = torch.stack([torch.exp(-width * distance / middle) for width in widths]).mean(dim=0)
+    return sign @ kernel @ sign
+
+
+def dcmh_loss(
+    outputs: Tensor,
+    others: Tensor,
+    s: Tensor,
+    rest: Tensor,
+    gamma: float,
+    eta: float,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """DCMH's J for one batch of one modality against all items of the other, per pair.
+
+    `outputs` (B, b) are the batch's, `others` (n, b) the other modality's buffer, `rest` (b,) the
+    sum of this modality's buffer outside the batch.
+    """
+    theta = 0.5 * outputs @ others.T
+    likelihood = softplus(theta) - s * theta
+    if weight is not None:
+        likelihood = likelihood * weight
+    code = torch.where(outputs.detach() > 0, 1.0, -1.0)  # sgn, the paper's rule
+    quantization = (code - outputs).pow(2).sum()
+    balance = (outputs.sum(dim=0) + rest).pow(2).sum()
+    return (likelihood.sum() + gamma * quantization + eta * balance) / (len(outputs) * len(others))
+
+
+def _mean(values: Tensor, weight: Tensor | None) -> Tensor:
+    if weight is None:
+        return values.mean()
+    # The divisor is the count, not the weights' sum: a batch without positives keeps its scale.
+    return (values * weight).sum() / max(values.numel(), 1)
