@@ -1,0 +1,51 @@
+"""CVH, Cross-View Hashing (Kumar & Udupa, IJCAI 2011), in its canonical correlation form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self
+
+from transhash.data.training import TrainingSet
+from transhash.errors import DataError
+from transhash.hashers.base import Setting
+from transhash.hashers.linear import LinearHasher, canonical, vectors
+from transhash.progress import Track, silent
+
+
+@dataclass
+class CVH(LinearHasher):
+    """Bit k is the sign of the k-th canonical direction of the related pairs.
+
+        max tr(Wx' C_xy Wy)   s.t.  Wx' C_xx Wx = Wy' C_yy Wy = I,   W = K · singular vectors of T
+
+    Published for paired data, where S = I; here the covariances are those of all related pairs.
+    A shorter code is a prefix of a longer one. With one label an item no more than classes - 1
+    bits carry the relation, so the method gets worse with longer codes.
+    """
+
+    name: ClassVar[str] = "CVH"
+
+    ridge: float = 1e-2  # rho, relative to the largest variance; ours: public codes use an
+    # absolute 1e-4, which means something else for every feature scale
+
+    def fit(
+        self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
+    ) -> Self:
+        dx = vectors(training.images, "images").shape[1]
+        dy = vectors(training.texts, "texts").shape[1]
+        if min(dx, dy) < self.bits:
+            raise DataError(
+                f"CVH finds at most one bit a feature: {self.bits} bits asked, images have {dx} "
+                f"features and texts {dy}; ask for fewer bits or use QCH"
+            )
+        found = canonical(training.images, training.texts, training.relation, self.ridge)
+        weights_x, weights_y = found.image_axes(self.bits), found.text_axes(self.bits)
+        self._learn(weights_x, found.mean_x @ weights_x, weights_y, found.mean_y @ weights_y)
+        return self
+
+    @classmethod
+    def candidates(cls) -> Iterable[Setting]:
+        # The ridge is all there is to choose; each value is next to those that did well before.
+        return [{"ridge": ridge} for ridge in (1e-1, 3e-2, 3e-1, 3e-3, 1.0, 1e-3, 3.0, 1e-4)]

@@ -1,0 +1,125 @@
+"""QCH, Quantized Correlation Hashing (Wu et al., IJCAI 2015): a reconstruction.
+
+Neither code nor the formulas of the paper could be found. Its abstract says: minimise the
+quantisation loss in both domains and maximise the correlation between the domains' codes,
+jointly, by alternation. What follows has exactly those ingredients; the details are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self
+
+import numpy as np
+import scipy.linalg
+
+from transhash.data.training import Features, TrainingSet
+from transhash.hashers.base import Setting
+from transhash.hashers.linear import LinearHasher, Matrix, canonical, chunks
+from transhash.progress import Track, silent
+
+
+@dataclass
+class QCH(LinearHasher):
+    """Correlated subspaces turned so that their coordinates are close to -1 and +1.
+
+    With whitened views Z = (X - m) K, orthonormal Ux (dx, r), Uy (dy, r), a tight frame R (r, b),
+    R R' = (b/r) I, and codes Bx, By:
+
+        max  tr(Bx' Zx Ux R) / nx + tr(By' Zy Uy R) / ny + alpha (b/r) tr(Ux' T Uy)
+
+    Whitened projections have fixed second moments, so this is up to constants minus the
+    quantisation loss plus alpha times the correlation. The frame R lets b bits share r < b
+    directions: forcing b directions puts bits where there is no relation.
+    """
+
+    name: ClassVar[str] = "QCH"
+
+    correlation_weight: float = 1.0  # alpha; ours
+    rank_threshold: float = 0.05  # r counts s_k > threshold · s_1; ours
+    # alpha 1 and threshold 0.05 won on held-out auxiliary data of the real benchmark (.617 / .618
+    # against .592 / .598 for 10 and 0.5); on synthetic data it is the other way round: tune.
+    ridge: float = 1e-2  # rho, relative to the largest variance; ours
+    iterations: int = 50  # at most; ours
+    tolerance: float = 1e-7  # stop at a smaller relative gain; ours
+
+    def fit(
+        self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
+    ) -> Self:
+        images, texts = training.images, training.texts
+        found = canonical(images, texts, training.relation, self.ridge)
+        r = min(self.bits, found.rank(self.rank_threshold))
+        scale = np.sqrt(self.bits / r)
+        pull = self.correlation_weight * self.bits / r  # alpha (b/r)
+        # T's rank is the relation's, 15 for 16 single labels: the other directions are rounding.
+        useful = found.rank(1e-10)
+        left, right = found.u[:, :useful] * found.s[:useful], found.v[:, :useful]  # T = left right'
+        ux, uy = found.u[:, :r], found.v[:, :r]
+        frame = scale * _orthogonal(self.bits, self.seed)[:r]
+
+        self.objective_: list[float] = []
+        for _ in track(range(self.iterations), f"QCH {self.bits} bits"):
+            # Each line is the exact maximiser of its block, so the objective cannot fall.
+            gx = _code_moment(images, found.mean_x, found.whiten_x, ux @ frame)  # (dx, b)
+            gy = _code_moment(texts, found.mean_y, found.whiten_y, uy @ frame)
+            frame = scale * _polar(ux.T @ gx + uy.T @ gy)
+            ux = _polar(gx @ frame.T + pull * left @ (right.T @ uy))
+            uy = _polar(gy @ frame.T + pull * right @ (left.T @ ux))
+            correlation = float(((left.T @ ux) * (right.T @ uy)).sum())
+            self.objective_.append(
+                float((gx * (ux @ frame)).sum() + (gy * (uy @ frame)).sum()) + pull * correlation
+            )
+            if len(self.objective_) > 1:
+                gain = self.objective_[-1] - self.objective_[-2]
+                if gain < self.tolerance * abs(self.objective_[-1]):
+                    break
+
+        weights_x = found.whiten_x @ ux @ frame
+        weights_y = found.whiten_y @ uy @ frame
+        self._learn(weights_x, found.mean_x @ weights_x, weights_y, found.mean_y @ weights_y)
+        return self
+
+    @classmethod
+    def candidates(cls) -> Iterable[Setting]:
+        # Two regions did well, one on real and one on synthetic data; ridges around both.
+        return [
+            {"correlation_weight": alpha, "rank_threshold": threshold, "ridge": ridge}
+            for alpha, threshold, ridge in (
+                (1.0, 0.05, 1e-1),
+                (10.0, 0.5, 1e-2),
+                (1.0, 0.05, 3e-1),
+                (10.0, 0.5, 1e-1),
+                (1.0, 0.2, 1e-1),
+                (0.1, 0.05, 1e-1),
+                (10.0, 0.05, 3e-1),
+                (1.0, 0.05, 1.0),
+                (1.0, 0.2, 3e-2),
+                (10.0, 0.5, 3e-1),
+                (0.1, 0.05, 1e-2),
+                (1.0, 0.5, 3e-3),
+            )
+        ]
+
+
+def _code_moment(features: Features, mean: Matrix, whiten: Matrix, directions: Matrix) -> Matrix:
+    """Z' B / n for B = sgn(Z directions), with Z = (X - m) K never held as a whole."""
+    weights = whiten @ directions
+    total = np.zeros_like(weights)
+    for _, part in chunks(features):
+        part -= mean
+        total += part.T @ np.where(part @ weights > 0, 1.0, -1.0)
+    return np.asarray(whiten @ total / len(features))
+
+
+def _polar(matrix: Matrix) -> Matrix:
+    """PQ' for M = P diag(s) Q': the orthonormal matrix nearest to M."""
+    p, _, qt = scipy.linalg.svd(matrix, full_matrices=False)
+    return np.asarray(p @ qt)
+
+
+def _orthogonal(size: int, seed: int) -> Matrix:
+    """A random orthogonal matrix, the same on every machine up to rounding."""
+    q, r = np.linalg.qr(np.random.default_rng(seed).standard_normal((size, size)))
+    return np.asarray(q * np.sign(np.diag(r)))  # QR alone leaves the signs to the library
