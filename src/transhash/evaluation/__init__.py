@@ -1,0 +1,23 @@
+"""Scores of Hamming rankings that mean what they say; needs codes and labels, never an engine."""
+
+from transhash.evaluation.definitions import DEFINITIONS, Definition, find_definition
+from transhash.evaluation.evaluate import (
+    RANKS,
+    Scores,
+    evaluate,
+    evaluate_both,
+    label_matrix,
+)
+from transhash.evaluation.metrics import DistanceHistogram
+
+__all__ = [
+    "DEFINITIONS",
+    "RANKS",
+    "Definition",
+    "DistanceHistogram",
+    "Scores",
+    "evaluate",
+    "evaluate_both",
+    "find_definition",
+    "label_matrix",
+]

@@ -1,0 +1,224 @@
+"""DistanceHistogram: all that a Hamming ranking's scores depend on, in two small tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from zipfile import BadZipFile
+
+import numpy as np
+import numpy.typing as npt
+
+from transhash.codes import Codes
+from transhash.errors import DataError
+from transhash.evaluation.average_precision import before
+from transhash.evaluation.counting import count_pairs
+
+Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+RECALL_STEPS = 100  # recall 0, .01, ..., 1
+
+
+@dataclass(frozen=True, eq=False)
+class DistanceHistogram:
+    """Items and relevant items at each distance of each query; adds over database shards.
+
+    The columns are tie groups, nearest first: as counted, column d is Hamming distance d.
+    """
+
+    items: Counts  # (queries, bits + 1)
+    relevant: Counts  # (queries, bits + 1)
+
+    def __post_init__(self) -> None:
+        if self.items.ndim != 2 or self.items.shape != self.relevant.shape:
+            raise DataError(
+                "a distance histogram needs two equal tables (queries x distances), "
+                f"got {self.items.shape} and {self.relevant.shape}"
+            )
+        if (self.relevant < 0).any() or (self.relevant > self.items).any():
+            raise DataError("a distance histogram cannot hold more relevant items than items")
+
+    @classmethod
+    def of(
+        cls,
+        query_codes: Codes,
+        database_codes: Codes,
+        query_labels: npt.ArrayLike,
+        database_labels: npt.ArrayLike,
+        *,
+        workers: int | None = None,
+    ) -> DistanceHistogram:
+        """Counts all pairs; two items are relevant to each other iff they share a label.
+
+        Labels are boolean matrices (items x classes). Never holds queries x items; `workers`
+        threads (default: one for each core) share the queries.
+        """
+        if query_codes.bits != database_codes.bits:
+            raise DataError(
+                f"queries have {query_codes.bits} bits but the database has "
+                f"{database_codes.bits}; encode both with the same model"
+            )
+        queries = _labels(query_labels, len(query_codes), "query")
+        database = _labels(database_labels, len(database_codes), "database")
+        if queries.shape[1] != database.shape[1]:
+            raise DataError(
+                f"query labels have {queries.shape[1]} classes but database labels have "
+                f"{database.shape[1]}; build both with the same list of classes"
+            )
+        return cls(
+            *count_pairs(query_codes.packed, database_codes.packed, queries, database, workers)
+        )
+
+    def __add__(self, other: DistanceHistogram) -> DistanceHistogram:
+        """The same queries against both shards of a database."""
+        if not isinstance(other, DistanceHistogram):
+            return NotImplemented
+        if self.items.shape != other.items.shape:
+            raise DataError(
+                "histograms add over shards of one database for the same queries and code length, "
+                f"got tables of {self.items.shape} and {other.items.shape}"
+            )
+        return DistanceHistogram(self.items + other.items, self.relevant + other.relevant)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, DistanceHistogram)
+            and np.array_equal(self.items, other.items)
+            and np.array_equal(self.relevant, other.relevant)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        with open(path, "wb") as file:  # a file object keeps numpy from adding a suffix
+            np.savez_compressed(file, items=self.items, relevant=self.relevant)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> DistanceHistogram:
+        try:
+            with np.load(path, allow_pickle=False) as tables:
+                return cls(tables["items"], tables["relevant"])
+        except (BadZipFile, KeyError, ValueError, TypeError) as error:
+            raise DataError(f"{path} is not a saved distance histogram ({error})") from error
+
+    @property
+    def database(self) -> int:
+        """Items in the database."""
+        return int(self.items[0].sum()) if len(self) else 0
+
+    @property
+    def relevant_totals(self) -> Counts:
+        """R: relevant items of each query in the whole database."""
+        totals: Counts = self.relevant.sum(axis=1)
+        return totals
+
+    def answerable(self) -> DistanceHistogram:
+        """Only the queries that have something relevant in the database."""
+        rows = self.relevant_totals > 0
+        return DistanceHistogram(self.items[rows], self.relevant[rows])
+
+    def relevant_first(self) -> DistanceHistogram:
+        """The best tie order: in each group the relevant items come first."""
+        others = self.items - self.relevant
+        return DistanceHistogram(
+            _interleave(self.relevant, others),
+            _interleave(self.relevant, np.zeros_like(others)),
+        )
+
+    def relevant_last(self) -> DistanceHistogram:
+        """The worst tie order: in each group the relevant items come last."""
+        others = self.items - self.relevant
+        return DistanceHistogram(
+            _interleave(others, self.relevant),
+            _interleave(np.zeros_like(others), self.relevant),
+        )
+
+    def all_codes_equal(self) -> DistanceHistogram:
+        """One group for the whole database: what codes that say nothing would give."""
+        return DistanceHistogram(
+            self.items.sum(axis=1, keepdims=True), self.relevant.sum(axis=1, keepdims=True)
+        )
+
+    def hits(self, rank: int) -> Floats:
+        """Expected relevant items among the first `rank`, for each query."""
+        slots = np.clip(rank - before(self.items), 0, self.items)
+        hits: Floats = (slots * self.relevant / np.maximum(self.items, 1)).sum(axis=1)
+        return hits
+
+    def precision_at(self, rank: int) -> Floats:
+        """Expected P@rank of each query; divides by rank even if the database is smaller."""
+        return self.hits(check_rank(rank)) / rank
+
+    def recall_at(self, rank: int) -> Floats:
+        """Expected share of the relevant items among the first `rank`; 0 if there are none."""
+        return self.hits(check_rank(rank)) / np.maximum(self.relevant_totals, 1)
+
+    def precision_by_recall(self) -> Floats:
+        """(queries, 101) interpolated precision at recall 0, .01, ..., 1, for the PR curve by rank.
+
+        Rule for ties: the hits up to a rank are replaced by their expectation, which grows evenly
+        inside a group. The precision at recall ρ is the greatest one at any rank whose (expected)
+        recall is at least ρ; inside a group precision is monotone, so only the first such rank
+        and the ends of the later groups have to be looked at. Queries need something relevant.
+        """
+        ends = np.cumsum(self.items, axis=1)
+        found = np.cumsum(self.relevant, axis=1)
+        at_ends = found / np.maximum(ends, 1)
+        best_later = np.maximum.accumulate(at_ends[:, ::-1], axis=1)[:, ::-1]
+        total = found[:, -1]
+        rows = np.arange(len(self))
+        curve = np.empty((len(self), RECALL_STEPS + 1))
+        for step in range(RECALL_STEPS + 1):
+            # Whole numbers throughout: a recall of .07 must not be missed by a rounding error.
+            # At recall 0 any hit will do, so the first group with something relevant is meant.
+            needed = np.maximum(step * total, 1)  # hits, times RECALL_STEPS
+            group = (found * RECALL_STEPS < needed[:, None]).sum(axis=1)
+            n, r = self.items[rows, group], self.relevant[rows, group]
+            earlier, hits = ends[rows, group] - n, found[rows, group] - r
+            slots = -(-(needed - hits * RECALL_STEPS) * n // (RECALL_STEPS * r))
+            precision = (hits + slots * r / n) / (earlier + slots)
+            curve[:, step] = np.maximum(precision, best_later[rows, group])
+        return curve
+
+    def radius_curve(self) -> Floats:
+        """Rows (radius, recall, precision) over all pairs of the queries within each radius.
+
+        Nothing has to be broken: a radius takes a distance whole. Radii that retrieve nothing
+        have no precision and are left out.
+        """
+        retrieved = np.cumsum(self.items.sum(axis=0))
+        found = np.cumsum(self.relevant.sum(axis=0))
+        radii = np.flatnonzero(retrieved)
+        precision = found[radii] / retrieved[radii]
+        return np.column_stack([radii, found[radii] / max(int(found[-1]), 1), precision])
+
+
+def check_rank(rank: int) -> int:
+    if rank < 1:
+        raise DataError(f"ranks count from 1, got {rank}")
+    return rank
+
+
+def _labels(labels: npt.ArrayLike, count: int, side: str) -> npt.NDArray[np.bool_]:
+    matrix = np.asarray(labels)
+    if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
+        raise DataError(
+            f"{side} labels must be a boolean matrix (items x classes), got {matrix.dtype} "
+            f"{matrix.shape}; label_matrix() makes one from names"
+        )
+    if len(matrix) != count:
+        raise DataError(f"{count} {side} codes but {len(matrix)} rows of {side} labels")
+    if matrix.dtype == np.bool_:
+        return matrix
+    truth: npt.NDArray[np.bool_] = matrix != 0
+    if not np.array_equal(truth, matrix):
+        raise DataError(f"{side} labels must be 0 or 1, got values such as {matrix.max()}")
+    return truth
+
+
+def _interleave(first: Counts, second: Counts) -> Counts:
+    return np.stack([first, second], axis=2).reshape(len(first), -1)
