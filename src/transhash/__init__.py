@@ -1,1 +1,60 @@
 """Search images by text and texts by image when the two were never paired."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from transhash.codes import Codes
+    from transhash.data.benchmark import load_benchmark
+    from transhash.data.relation import LabelRelation, SparseRelation
+    from transhash.data.training import Related, TrainingSet
+    from transhash.encoder import Encoder, load
+    from transhash.evaluation import evaluate
+    from transhash.hashers import CVH, DCMH, HTH, IMH, QCH, THN
+    from transhash.index import open_index
+    from transhash.search import SearchEngine
+
+# Imported when first used: the command line and decoding workers start without torch.
+_HOMES = {
+    **dict.fromkeys(("THN", "CVH", "IMH", "QCH", "HTH", "DCMH"), "hashers"),
+    "Codes": "codes",
+    "Encoder": "encoder",
+    "LabelRelation": "data.relation",
+    "SparseRelation": "data.relation",
+    "Related": "data.training",
+    "TrainingSet": "data.training",
+    "SearchEngine": "search",
+    "evaluate": "evaluation",
+    "load": "encoder",
+    "load_benchmark": "data.benchmark",
+    "open_index": "index",
+}
+__all__ = [
+    "CVH",
+    "DCMH",
+    "HTH",
+    "IMH",
+    "QCH",
+    "THN",
+    "Codes",
+    "Encoder",
+    "LabelRelation",
+    "Related",
+    "SearchEngine",
+    "SparseRelation",
+    "TrainingSet",
+    "evaluate",
+    "load",
+    "load_benchmark",
+    "open_index",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'transhash' has no attribute {name!r}")
+    return getattr(import_module(f"transhash.{_HOMES[name]}"), name)

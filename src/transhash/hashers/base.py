@@ -15,10 +15,11 @@ from transhash.codes import Codes, check_bits
 from transhash.data.training import Features, TrainingSet
 from transhash.errors import NotFittedError
 from transhash.progress import Track, silent
-from transhash.storage import read_tensors, write_tensors
+from transhash.storage import read_tensors, write_json, write_tensors
 
 Array = npt.NDArray[Any]
 Setting = dict[str, Any]
+FORMAT = "transhash-hasher"
 
 
 @dataclass
@@ -74,6 +75,15 @@ class Hasher(ABC):
 
     def load_state(self, folder: Path) -> Self:
         return self.restore(read_tensors(folder / "hasher.safetensors"))
+
+    def save(self, folder: str | Path) -> None:
+        """The hasher alone, for features computed elsewhere; `transhash.load` reads it back."""
+        folder = Path(folder)
+        self.save_state(folder)
+        write_json(
+            folder / "config.json",
+            {"format": FORMAT, "version": 1, "method": self.name, "settings": self.settings()},
+        )
 
     def __post_init__(self) -> None:
         check_bits(self.bits)
