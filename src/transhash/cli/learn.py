@@ -1,0 +1,206 @@
+"""fit, evaluate, encode."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.table import Table
+
+from transhash.cli import app, err, out
+from transhash.errors import DataError
+from transhash.progress import bar
+
+
+@app.command()
+def fit(
+    method: str = typer.Argument("thn", help="thn, thn-d, thn-q, thn-ip, cvh, imh, qch, hth, dcmh"),
+    auxiliary: Path | None = typer.Option(None, help="Rows with image and text, maybe labels."),
+    auxiliary_images: Path | None = typer.Option(None, help="Auxiliary images, where kept apart."),
+    auxiliary_texts: Path | None = typer.Option(None, help="Auxiliary texts, where kept apart."),
+    relation: Path | None = typer.Option(None, help="Lines of image id, text id, 0 or 1 (clicks)."),
+    images: Path | None = typer.Option(
+        None, help="Your images: folder, csv, tsv, jsonl, parquet, npy."
+    ),
+    texts: Path | None = typer.Option(None, help="Your texts: csv, tsv, jsonl, parquet, txt, npy."),
+    benchmark: Path | None = typer.Option(None, help="A three-part folder instead of own files."),
+    split_seed: int = typer.Option(0, help="Which split of the benchmark."),
+    bits: int = typer.Option(32, help="Code length, a multiple of 8."),
+    seed: int = typer.Option(0, help="Seed of everything random but the split."),
+    features: str = typer.Option("efficientnet-lite0", help="Or alexnet (fine-tuned pixels)."),
+    weights: str | None = typer.Option(None, help="AlexNet weights: .pth, .safetensors or URL."),
+    tune: int = typer.Option(0, help="Choose settings by this many trials on held-out auxiliary."),
+    setting: list[str] = typer.Option([], "--set", help="name=value of the method, repeatable."),
+    device: str = typer.Option("cpu", help="cpu or cuda."),
+    precision: str = typer.Option("float32", help="float32, or bfloat16 on a GPU."),
+    to: Path = typer.Option(..., "--out", help="The run folder to write."),
+    as_json: bool = typer.Option(False, "--json", help="Print the report as JSON."),
+) -> None:
+    """Learn codes for your images and texts through an auxiliary set that relates the two.
+
+    Example: `transhash fit thn --auxiliary aux.tsv --images photos/ --texts notes.csv --out r`
+
+    An interrupted fit goes on where it stopped when the same command is given again.
+    """
+    from transhash.distributed import join_world, leave_world
+    from transhash.features.image import image_features
+    from transhash.fitting import Sources, fit_files, fit_run, read_sources
+    from transhash.hashers import make_hasher
+    from transhash.progress import silent
+
+    name = method.upper().replace("-IP", "-ip").replace("-PAPER", "-paper")
+    settings: dict[str, Any] = {"bits": bits, "seed": seed, **parse_settings(setting)}
+    if name.startswith("THN") or name == "DCMH":
+        settings |= {"device": device, "precision": precision, "weights": weights}
+    hasher = make_hasher(name, **settings)
+    extractor = image_features(features, device)
+    world = join_world(device)
+    track = bar if world.rank == 0 else silent
+    try:
+        if benchmark is not None:
+            from transhash.tasks import build_task
+
+            ready, problems = ready_benchmark(benchmark, extractor, track)
+            task = build_task(ready, split_seed)
+            _, report = fit_run(
+                hasher, name, task.training, to, extractor, task.text_features,
+                held_out=task.held_out, trials=tune, problems=problems, track=track, world=world,
+            )  # fmt: skip
+        else:
+            material = read_sources(
+                Sources(auxiliary, auxiliary_images, auxiliary_texts, relation, images, texts)
+            )
+            _, report = fit_files(
+                hasher, name, material, to, extractor, trials=tune, track=track, world=world
+            )
+    finally:
+        leave_world()
+    if world.rank:
+        return
+    if as_json:
+        print(json.dumps(report))
+    else:
+        print_report(report, to)
+
+
+@app.command()
+def evaluate(
+    run: Path = typer.Argument(..., help="A run folder that fit wrote."),
+    benchmark: Path = typer.Option(..., help="A three-part folder."),
+    split_seed: int = typer.Option(0, help="The split the run was fitted on."),
+    definition: str = typer.Option("all", help="MAP definition; see docs/evaluation.md."),
+    at: int | None = typer.Option(None, help="Cut the ranking here, for definitions that cut."),
+    shard: str | None = typer.Option(
+        None, help="i/n: only this part of the database, to --histogram."
+    ),
+    histogram: Path | None = typer.Option(None, help="Where --shard writes its counts."),
+    merge: list[Path] = typer.Option([], help="Histogram folders of all shards, to be added up."),
+    as_json: bool = typer.Option(False, "--json", help="One JSON object."),
+) -> None:
+    """Score a run by MAP and precision-recall on a benchmark's queries, beside chance.
+
+    Example: `transhash evaluate runs/mine --benchmark DIR --json`
+    """
+    from transhash.encoder import Encoder
+    from transhash.tasks import build_task, encode_task, score_task
+
+    encoder = Encoder.load(run)
+    if encoder.image_features is None:
+        raise DataError(f"{run} was trained on precomputed features; evaluate needs images")
+    ready, problems = ready_benchmark(benchmark, encoder.image_features, bar)
+    # The run's own vocabulary: the split's texts must pass exactly what the model was fitted to.
+    task = build_task(ready, split_seed, encoder.text_features)
+    start = time.perf_counter()
+    codes = encode_task(encoder.hasher, task)
+    seconds = time.perf_counter() - start
+    if shard or merge:
+        from transhash.cli.scale import evaluate_shards
+
+        scores = evaluate_shards(codes, task, shard, histogram, merge)
+        if scores is None:
+            return
+    else:
+        scores = score_task(codes, task, definition=definition, at=at)
+    scores |= {
+        "method": encoder.method, "bits": encoder.bits, "benchmark": ready.name,
+        "split_seed": split_seed, "encode_seconds": round(seconds, 2), "problems": len(problems),
+    }  # fmt: skip
+    if as_json:
+        print(json.dumps(scores))
+        return
+    table = Table(title=f"{encoder.method}, {encoder.bits} bits, {ready.name}")
+    for column in ("direction", "MAP", "chance", "P@10", "queries", "database"):
+        table.add_column(column, justify="left" if column == "direction" else "right")
+    for key, words in (("image_to_text", "image -> text"), ("text_to_image", "text -> image")):
+        row = scores[key]
+        near = row["precision_at"].get(10, row["precision_at"].get("10"))
+        table.add_row(
+            words, f"{row['map']:.4f}", f"{row['chance']:.4f}",
+            "" if near is None else f"{near:.3f}", f"{row['queries']:,}", f"{row['database']:,}",
+        )  # fmt: skip
+    out.print(table)
+    out.print(f"MAP: {scores['image_to_text']['definition_in_words']}", soft_wrap=True)
+
+
+def ready_benchmark(folder: Path, extractor: Any, track: Any) -> tuple[Any, list[Any]]:
+    """The benchmark with image features, at sizes it can carry; what was skipped."""
+    from dataclasses import replace
+
+    from transhash.data.benchmark import fitted_sizes, load_benchmark
+    from transhash.tasks import with_image_features
+
+    loaded = load_benchmark(folder)
+    ready, bad = with_image_features(loaded, extractor, track)
+    return replace(ready, sizes=fitted_sizes(ready)), [*loaded.problems, *bad]
+
+
+def parse_settings(pairs: list[str]) -> dict[str, Any]:
+    """name=value as JSON where it parses, else as a string."""
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise DataError(f"--set takes name=value, got {pair!r}")
+        try:
+            settings[name.strip()] = json.loads(value)
+        except json.JSONDecodeError:
+            settings[name.strip()] = value
+    return settings
+
+
+def print_report(report: dict[str, Any], folder: Path) -> None:
+    codes, auxiliary, target = report["codes"], report["auxiliary"], report["target"]
+    out.print(
+        f"[bold]{report['method']}[/bold], {report['bits']} bits, learned from "
+        f"{auxiliary['images']:,} auxiliary images and {auxiliary['texts']:,} texts "
+        f"({auxiliary['related_share']:.1%} of pairs related) and {target['images']:,} + "
+        f"{target['texts']:,} unlabelled target items in {report['training_seconds']:.0f} s",
+        soft_wrap=True,
+    )
+    low, high = codes["bit_balance"]
+    out.print(
+        f"codes: {codes['distinct']:,} distinct of {codes['items']:,}, bits on {low:.0%}-{high:.0%}"
+    )
+    if report["alignment"]:
+        for part, values in report["alignment"].items():
+            out.print(
+                f"alignment of {part}: MMD² {values['before']:.3f} in the features, "
+                f"{values['after']:.3f} in the codes"
+            )
+    for alarm in report["alarms"]:
+        err.print(f"[yellow]warning:[/yellow] {alarm}", soft_wrap=True)
+    print_problems(report["problems"])
+    out.print(f"written to {folder}")
+
+
+def print_problems(problems: list[dict[str, str]], shown: int = 8) -> None:
+    if not problems:
+        return
+    err.print(f"[yellow]{len(problems)} rows or files were skipped:[/yellow]")
+    for problem in problems[:shown]:
+        err.print(f"  {problem['source']}: {problem['where']}: {problem['reason']}", soft_wrap=True)
+    if len(problems) > shown:
+        err.print(f"  and {len(problems) - shown} more, all listed in report.json")

@@ -1,0 +1,149 @@
+"""index, search, serve."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.table import Table
+
+from transhash.cli import app, err, out
+from transhash.cli.learn import print_problems
+from transhash.errors import DataError
+from transhash.progress import bar
+
+
+@app.command()
+def index(
+    run: Path = typer.Argument(..., help="A run folder that fit wrote."),
+    images: Path | None = typer.Option(None, help="Images to make searchable."),
+    texts: Path | None = typer.Option(None, help="Texts to make searchable."),
+    into: str | None = typer.Option(None, help="Another engine: faiss:DIR, exact:DIR, milvus:URI."),
+    source: str | None = typer.Option(None, "--from", help="Copy codes from this engine instead."),
+) -> None:
+    """Encode items and add them to the run's index; items with known ids are replaced.
+
+    Example: `transhash index runs/mine --images photos/ --texts notes.csv`
+    """
+    from transhash.data.manifest import read_images, read_texts
+    from transhash.search import SearchEngine
+
+    if source is not None:
+        from transhash.cli.scale import copy_indexes
+
+        copy_indexes(run, source, into)
+        return
+    if images is None and texts is None:
+        raise DataError("nothing to index: give --images, --texts or both")
+    engine = SearchEngine.open(run, into, writable=True)
+    problems: list[Any] = []
+    try:
+        if images is not None:
+            found = read_images(images)
+            problems += [*found.problems, *engine.add_images(found, bar)]
+        if texts is not None:
+            read = read_texts(texts)
+            problems += read.problems
+            engine.add_texts(read, bar)
+        counts = {name: len(part) for name, part in engine.indexes.items()}
+    finally:
+        engine.close()
+    print_problems([problem._asdict() for problem in problems])
+    out.print(f"{run}: {counts['images']:,} images and {counts['texts']:,} texts are searchable")
+
+
+@app.command()
+def search(
+    run: Path = typer.Argument(..., help="A run folder with an index."),
+    text: str | None = typer.Option(None, help="A sentence; finds images."),
+    image: Path | None = typer.Option(None, help="An image file; finds texts."),
+    k: int = typer.Option(10, "-k", help="How many results."),
+    among: str | None = typer.Option(None, help="images or texts, to search within one kind."),
+    index: str | None = typer.Option(None, help="The engine, if not the run's own."),
+    sheet: Path | None = typer.Option(None, help="Write a contact sheet (PNG) of the results."),
+    as_json: bool = typer.Option(False, "--json", help="One JSON line a result."),
+) -> None:
+    """Find images by a sentence, or texts by an image.
+
+    Example: `transhash search runs/mine --text "a dog on the beach" -k 5`
+    """
+    from transhash.search import SearchEngine
+
+    if (text is None) == (image is None):
+        raise DataError("give either --text or --image")
+    if among not in (None, "images", "texts"):
+        raise DataError(f"--among takes images or texts, got {among!r}")
+    if image is not None and not image.is_file():
+        raise DataError(f"{image} does not exist; give an image file")
+    engine = SearchEngine.open(run, index)
+    start = time.perf_counter()
+    if text is not None:
+        words = engine.encoder.text_features
+        if words is not None and not words.known_words(text):
+            err.print(
+                "[yellow]warning:[/yellow] none of these words occur in the training texts; "
+                "the ranking says nothing"
+            )
+        hits = engine.similar_to_text(text, k, among or "images")  # type: ignore[arg-type]
+    else:
+        hits = engine.similar_to_image(image, k, among or "texts")  # type: ignore[arg-type]
+    seconds = time.perf_counter() - start
+    if sheet is not None:
+        from transhash.sheet import contact_sheet
+
+        contact_sheet(hits, engine, sheet)
+        err.print(f"contact sheet written to {sheet}")
+    if as_json:
+        for rank, hit in enumerate(hits, 1):
+            row = {
+                "rank": rank, "id": hit.item.id, "distance": hit.distance,
+                "text": hit.item.text, "source": hit.item.source,
+            }  # fmt: skip
+            print(json.dumps(row, ensure_ascii=False))
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("rank", justify="right")
+    table.add_column("distance", justify="right")
+    table.add_column("id", overflow="fold")
+    table.add_column("text" if hits and hits[0].item.text else "file", overflow="fold")
+    from rich.text import Text
+
+    for rank, hit in enumerate(hits, 1):
+        shown = hit.item.text or hit.item.source or ""
+        table.add_row(str(rank), str(hit.distance), Text(hit.item.id), Text(shown))
+    out.print(table)
+    out.print(
+        f"{len(hits)} of {len(engine.indexes[_among(text, among)]):,} in {seconds * 1e3:.0f} ms"
+    )
+    engine.close()
+
+
+@app.command()
+def serve(
+    run: Path = typer.Argument(..., help="A run folder with an index."),
+    host: str = typer.Option("127.0.0.1", help="Loopback unless told otherwise."),
+    port: int = typer.Option(8000),
+    index: str | None = typer.Option(None, help="The engine, if not the run's own."),
+    writable: bool = typer.Option(False, help="Allow adding and removing items; needs --api-key."),
+    api_key: str | None = typer.Option(
+        None, envvar="TRANSHASH_API_KEY", help="Key of writing clients."
+    ),
+    rate_limit: float | None = typer.Option(None, help="Requests a second allowed to one client."),
+) -> None:
+    """Open the search page and its HTTP API.
+
+    Example: `transhash serve runs/mine`
+    """
+    from transhash.service import serve as serve_run
+
+    serve_run(
+        run, host=host, port=port, index_url=index, writable=writable, api_key=api_key,
+        rate_limit=rate_limit,
+    )  # fmt: skip
+
+
+def _among(text: str | None, among: str | None) -> Any:
+    return among or ("images" if text is not None else "texts")

@@ -1,0 +1,194 @@
+"""Training in plain functions: batches, learning-rate policies, checkpoints, the collapse alarm."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from transhash.codes import Codes
+from transhash.storage import read_tensors, write_tensors
+
+log = logging.getLogger("transhash")
+
+Policy = Literal["inv", "step", "decay", "fixed"]
+Optimizer = Literal["sgd", "adam"]
+
+
+def rate_factor(policy: Policy, step: int, steps: int) -> float:
+    """What the learning rate is multiplied by at a step.
+
+    `inv` and `step` are Caffe's: (1 + 0.002 t)^-0.75, and one half every 2,000 steps.
+    `decay` is ours: 20 steps of warm-up, then the square root of the share of steps left.
+    """
+    if policy == "inv":
+        return (1.0 + 0.002 * step) ** -0.75
+    if policy == "step":
+        return 0.5 ** (step // 2000)
+    if policy == "decay":
+        return min(1.0, (step + 1) / 20) * math.sqrt(max(1.0 - step / steps, 1e-3))
+    return 1.0
+
+
+def make_optimizer(kind: Optimizer, groups: Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
+    """SGD with momentum 0.9 (the paper) or Adam with decoupled weight decay."""
+    if kind == "sgd":
+        return torch.optim.SGD(list(groups), momentum=0.9)
+    return torch.optim.AdamW(list(groups))
+
+
+def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = group["base"] * factor
+
+
+def draw(n: int, size: int, seed: int, step: int, stream: int) -> npt.NDArray[np.int64]:
+    """Rows of one batch. A step's draw depends on nothing before it, so resuming is exact."""
+    return np.random.default_rng([seed, step, stream]).integers(0, n, size)
+
+
+def step_seed(seed: int, step: int, rank: int = 0) -> int:
+    """The seed of a step's dropout."""
+    return int(np.random.SeedSequence([seed, step, rank, 0xD0]).generate_state(1)[0])
+
+
+class Average:
+    """Exponential moving average of weights: what is used after training."""
+
+    def __init__(self, parameters: Sequence[Tensor], decay: float) -> None:
+        self.decay = decay
+        self.values = [parameter.detach().clone() for parameter in parameters]
+
+    @torch.no_grad()
+    def update(self, parameters: Sequence[Tensor], step: int) -> None:
+        # Early weights are poor, so the average starts short and lengthens.
+        keep = min(self.decay, (step + 1) / (step + 10))
+        for value, parameter in zip(self.values, parameters, strict=True):
+            value.lerp_(parameter, 1.0 - keep)
+
+    @torch.no_grad()
+    def copy_to(self, parameters: Sequence[Tensor]) -> None:
+        for value, parameter in zip(self.values, parameters, strict=True):
+            parameter.copy_(value)
+
+
+def fingerprint(settings: Mapping[str, Any], arrays: Iterable[npt.NDArray[Any] | None]) -> str:
+    """Names a training run by its settings and data, so that no other is resumed by mistake."""
+    digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode())
+    for array in arrays:
+        if array is not None:
+            digest.update(str((array.shape, array.dtype)).encode())
+            digest.update(np.ascontiguousarray(array[:: max(1, len(array) // 64)]).tobytes())
+    return digest.hexdigest()[:32]
+
+
+class Checkpoint:
+    """step, weights, optimizer state and average in one file, replaced as a whole."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.path = folder / "checkpoint.safetensors"
+        self.name = np.frombuffer(name.encode(), dtype=np.uint8)
+
+    def save(
+        self,
+        step: int,
+        modules: nn.ModuleDict,
+        optimizer: torch.optim.Optimizer,
+        average: Average | None,
+    ) -> None:
+        tensors: dict[str, npt.NDArray[Any]] = {"step": np.array(step), "name": self.name}
+        for name, value in modules.state_dict().items():
+            tensors[f"model.{name}"] = value.detach().cpu().numpy()
+        for number, slots in optimizer.state_dict()["state"].items():
+            for slot, value in slots.items():
+                tensors[f"optimizer.{number}.{slot}"] = torch.as_tensor(value).cpu().numpy()
+        for number, value in enumerate(average.values if average else ()):
+            tensors[f"average.{number}"] = value.cpu().numpy()
+        write_tensors(self.path, tensors)
+
+    def load(
+        self, modules: nn.ModuleDict, optimizer: torch.optim.Optimizer, average: Average | None
+    ) -> int:
+        """The step to go on from: 0 if there is no checkpoint of this very run."""
+        if not self.path.exists():
+            return 0
+        tensors = read_tensors(self.path)
+        if not np.array_equal(tensors.get("name", np.zeros(0)), self.name):
+            log.warning("%s belongs to other settings or data; starting anew", self.path)
+            return 0
+        values = {name: torch.from_numpy(value.copy()) for name, value in tensors.items()}
+        modules.load_state_dict(
+            {name[6:]: value for name, value in values.items() if name.startswith("model.")}
+        )
+        slots: dict[int, dict[str, Tensor]] = {}
+        for name, value in values.items():
+            if name.startswith("optimizer."):
+                _, number, slot = name.split(".")
+                slots.setdefault(int(number), {})[slot] = value
+        state = optimizer.state_dict()
+        optimizer.load_state_dict({"state": slots, "param_groups": state["param_groups"]})
+        for number, own in enumerate(average.values if average else ()):
+            own.copy_(values[f"average.{number}"])
+        return int(tensors["step"])
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+class Metrics:
+    """Named losses of every step, one JSON line each, in metrics.jsonl."""
+
+    def __init__(self, folder: Path | None, start: int) -> None:
+        self.file = None
+        if folder is None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "metrics.jsonl"
+        kept = []
+        if start and path.exists():
+            # A killed run may have logged steps past its last checkpoint; they run again.
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    if json.loads(line)["step"] < start:
+                        kept.append(line)
+                except (json.JSONDecodeError, KeyError):
+                    continue
+        path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        self.file = path.open("a", encoding="utf-8")
+
+    def write(self, step: int, values: Mapping[str, Tensor | float]) -> None:
+        if self.file is not None:
+            row = {name: round(float(value), 6) for name, value in values.items()}
+            self.file.write(json.dumps({"step": step, **row}) + "\n")
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            self.file.close()
+
+
+def collapse(codes: Codes) -> str | None:
+    """A sentence if the codes have collapsed, i.e. hardly tell items apart; else None."""
+    if len(codes) < 8:
+        return None
+    distinct = codes.distinct()
+    balance = codes.bit_balance()
+    dead = int(((balance < 0.005) | (balance > 0.995)).sum())
+    # Two classes need two codes, so few distinct codes alone is no alarm; one code is.
+    if distinct < 2 or dead > codes.bits // 2:
+        return (
+            f"codes collapsed: {distinct} distinct code{'s'[: distinct != 1]} among {len(codes)} "
+            f"items, {dead} of {codes.bits} bits never change"
+        )
+    return None
