@@ -9,7 +9,13 @@ KERNEL = "src/transhash/index/_hamming.c"
 setup(
     # optional: without a compiler the install still succeeds and FAISS does the scan.
     ext_modules=[
-        Extension("transhash.index._hamming", [KERNEL], optional=True, extra_compile_args=["-O3"])
+        Extension(
+            "transhash.index._hamming",
+            [KERNEL],
+            optional=True,
+            extra_compile_args=["-O3", "-pthread"],
+            extra_link_args=["-pthread"],
+        )
     ]
     if Path(KERNEL).exists()
     else []
