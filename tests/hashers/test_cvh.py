@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+from sklearn.cross_decomposition import CCA
+
+from transhash.data.relation import LabelRelation, Relation, SparseRelation
+from transhash.data.training import TrainingSet
+from transhash.errors import DataError
+from transhash.hashers import linear
+from transhash.hashers.cvh import CVH
+from transhash.hashers.linear import canonical, covariances, whitening
+
+from .worlds import World, dense
+
+
+def subspace_angles(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    qa, qb = np.linalg.qr(a)[0], np.linalg.qr(b)[0]
+    return np.asarray(np.linalg.svd(qa.T @ qb)[1])
+
+
+@pytest.mark.parametrize("sort", ["labels", "pairs", "triples"])
+def test_covariances_equal_those_of_the_pairs_written_out(sort: str) -> None:
+    training = World(dx=7, dy=5).training(40, sort)
+    i, j = np.nonzero(dense(training.relation))
+    x, y = training.images[i].astype(float), training.texts[j].astype(float)
+    x_centred, y_centred = x - x.mean(axis=0), y - y.mean(axis=0)
+
+    found = covariances(training.images, training.texts, training.relation)
+
+    np.testing.assert_allclose(found.mean_x, x.mean(axis=0))
+    np.testing.assert_allclose(found.mean_y, y.mean(axis=0))
+    np.testing.assert_allclose(found.xx, x_centred.T @ x_centred / len(i), atol=1e-10)
+    np.testing.assert_allclose(found.yy, y_centred.T @ y_centred / len(i), atol=1e-10)
+    np.testing.assert_allclose(found.xy, x_centred.T @ y_centred / len(i), atol=1e-10)
+
+
+def test_covariances_do_not_depend_on_how_the_work_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = World(dx=7, dy=300).training(50)
+    whole = covariances(training.images, training.texts, training.relation)
+    monkeypatch.setattr(linear, "CHUNK", 9)
+    parts = covariances(training.images, training.texts, training.relation)
+    np.testing.assert_allclose(parts.xx, whole.xx, atol=1e-10)
+    np.testing.assert_allclose(parts.xy, whole.xy, atol=1e-10)
+
+
+def test_every_sort_of_relation_gives_what_the_same_dense_relation_gives() -> None:
+    world = World()
+    training = world.training(80)
+    s = dense(training.relation)
+    i, j = np.nonzero(np.ones_like(s))
+    triples = SparseRelation.from_triples(list(zip(i.tolist(), j.tolist())), s[i, j], s.shape)
+    listed = SparseRelation(s)
+    by_label = CVH(bits=8).fit(training)
+    for relation in (triples, listed):
+        other = CVH(bits=8).fit(TrainingSet(training.images, training.texts, relation))
+        np.testing.assert_allclose(other.weights_x_, by_label.weights_x_, atol=1e-8)
+        np.testing.assert_allclose(other.weights_y_, by_label.weights_y_, atol=1e-8)
+
+
+def test_whitening_is_the_inverse_square_root_of_the_regularised_covariance() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((50, 6))
+    c = x.T @ x
+    k = whitening(c, 0.1)
+    ridge = 0.1 * np.linalg.eigvalsh(c)[-1]
+    np.testing.assert_allclose(k @ (c + ridge * np.eye(6)) @ k, np.eye(6), atol=1e-10)
+
+
+def test_with_pairs_and_no_ridge_the_directions_are_those_of_canonical_correlation_analysis() -> (
+    None
+):
+    training = World(latent=10).training(400, "pairs")
+    x, y = training.images[:, :20].astype(float), training.texts[:, :25].astype(float)
+    found = canonical(x, y, training.relation, ridge=0.0)
+    reference = CCA(n_components=6, scale=False, max_iter=20_000, tol=1e-12).fit(x, y)
+    scores_x, scores_y = reference.transform(x, y)
+    correlations = [np.corrcoef(scores_x[:, k], scores_y[:, k])[0, 1] for k in range(6)]
+
+    np.testing.assert_allclose(found.s[:6], correlations, atol=1e-6)
+    assert subspace_angles(found.image_axes(6), reference.x_rotations_).min() > 1 - 1e-6
+    assert subspace_angles(found.text_axes(6), reference.y_rotations_).min() > 1 - 1e-6
+
+
+def test_with_single_labels_the_relation_has_one_direction_less_than_classes() -> None:
+    training = World(classes=8).training(300)
+    found = canonical(training.images, training.texts, training.relation, 1e-2)
+    assert found.rank(1e-8) == 7
+
+
+def test_a_shorter_code_is_a_prefix_of_a_longer_one() -> None:
+    training = World().training(100)
+    short, long = CVH(bits=8).fit(training), CVH(bits=24).fit(training)
+    np.testing.assert_allclose(short.weights_x_, long.weights_x_[:, :8])
+
+
+def test_the_scale_of_the_features_does_not_change_the_codes() -> None:
+    training = World(classes=12).training(120)  # more classes than bits: no arbitrary direction
+    scaled = TrainingSet(training.images * 1000, training.texts * 1e-3, training.relation)
+    plain, other = CVH(bits=8).fit(training), CVH(bits=8).fit(scaled)
+    assert plain.encode_images(training.images) == other.encode_images(scaled.images)
+    assert plain.encode_texts(training.texts) == other.encode_texts(scaled.texts)
+
+
+def test_more_bits_than_features_are_refused_with_a_remedy() -> None:
+    with pytest.raises(DataError, match=r"16 bits asked, images have 10 features.*QCH"):
+        CVH(bits=16).fit(World(dx=10).training(40))
+
+
+def test_pixels_are_refused() -> None:
+    pixels = np.zeros((4, 3, 8, 8), np.uint8)
+    relation: Relation = LabelRelation(np.eye(4), np.eye(4))
+    with pytest.raises(DataError, match="extract features first"):
+        CVH(bits=8).fit(TrainingSet(pixels, np.eye(4), relation))
+
+
+def test_features_that_never_vary_are_refused() -> None:
+    relation: Relation = LabelRelation(np.eye(9), np.eye(9))
+    with pytest.raises(DataError, match="same features"):
+        CVH(bits=8).fit(TrainingSet(np.ones((9, 8)), np.eye(9), relation))

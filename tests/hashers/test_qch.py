@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+
+from transhash.data.training import TrainingSet
+from transhash.hashers.linear import canonical
+from transhash.hashers.qch import QCH
+from transhash.hashers.tuning import held_out_map
+
+from .worlds import World
+
+
+@pytest.mark.parametrize("sort", ["labels", "pairs", "triples"])
+@pytest.mark.parametrize(
+    "setting",
+    [{}, {"correlation_weight": 0.0}, {"correlation_weight": 1.0, "rank_threshold": 0.01}],
+)
+def test_the_objective_never_falls(sort: str, setting: dict[str, float]) -> None:
+    hasher = QCH(bits=16, seed=1, tolerance=0.0, **setting).fit(World().training(150, sort))
+    values = np.array(hasher.objective_)
+    assert len(values) > 2
+    assert (np.diff(values) >= -1e-9 * np.abs(values[1:])).all()
+
+
+def test_the_recorded_objective_is_the_one_of_the_docstring() -> None:
+    training = World(dx=12, dy=15).training(50)
+    hasher = QCH(bits=8, iterations=1, correlation_weight=2.0, ridge=0.1).fit(training)
+    found = canonical(training.images, training.texts, training.relation, 0.1)
+    r = min(8, found.rank(hasher.rank_threshold))
+    # One pass: codes of the start, then R, Ux and Uy; only R Ux' K is kept, so undo K.
+    start = QCH(bits=8, iterations=0, correlation_weight=2.0, ridge=0.1).fit(training)
+    t = found.u * found.s @ found.v.T
+    total = 0.0
+    axes = []
+    for features, mean, whiten, before, after in (
+        (training.images, found.mean_x, found.whiten_x, start.weights_x_, hasher.weights_x_),
+        (training.texts, found.mean_y, found.whiten_y, start.weights_y_, hasher.weights_y_),
+    ):
+        z = (features - mean) @ whiten
+        codes = np.where(features @ before - mean @ before > 0, 1.0, -1.0)
+        turned = np.linalg.solve(whiten, after)  # U R
+        axes.append(turned)
+        total += float(np.sum(codes * (z @ turned))) / len(features)
+    # tr(Ux' T Uy) = (r/b) tr((Ux R)' T (Uy R)), because R R' = (b/r) I
+    total += 2.0 * 8 / r * (r / 8) * float(np.sum(axes[0] * (t @ axes[1])))
+    np.testing.assert_allclose(hasher.objective_[-1], total, rtol=1e-9)
+
+
+def test_the_bits_share_a_tight_frame_over_the_useful_directions() -> None:
+    training = World(classes=5).training(200)
+    hasher = QCH(bits=24).fit(training)
+    found = canonical(training.images, training.texts, training.relation, hasher.ridge)
+    turned = np.linalg.solve(found.whiten_x, hasher.weights_x_)  # Ux R, with R R' = (b/r) I
+    values = np.linalg.svd(turned)[1]
+    r = found.rank(hasher.rank_threshold)
+    assert r <= 4
+    np.testing.assert_allclose(values[:r], np.sqrt(24 / r))
+    np.testing.assert_allclose(values[r:], 0, atol=1e-8)
+
+
+def test_longer_codes_are_better_although_the_relation_has_few_directions() -> None:
+    world = World()
+    training, fresh = world.training(300), world.related(300)
+    short, long = (held_out_map(QCH(bits=b).fit(training), fresh) for b in (8, 32))
+    assert min(long) > max(short)
+
+
+def test_fewer_features_than_bits_are_enough() -> None:
+    training = World(dx=6, dy=5).training(60)
+    assert QCH(bits=16).fit(training).encode_images(training.images).bits == 16
+
+
+def test_the_scale_of_the_features_does_not_change_the_codes() -> None:
+    training = World().training(100)
+    scaled = TrainingSet(training.images * 1000, training.texts * 1e-3, training.relation)
+    plain, other = QCH(bits=8).fit(training), QCH(bits=8).fit(scaled)
+    assert plain.encode_images(training.images) == other.encode_images(scaled.images)

@@ -1,0 +1,80 @@
+"""A small world for the hashers: classes, a shared latent, private nuisance and noise a view.
+
+The generator of the specification's synthetic test, scaled down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from transhash.data.relation import LabelRelation, Relation, SparseRelation
+from transhash.data.training import Related, TrainingSet
+
+Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class View:
+    """Items of both modalities; item i of either has label i, images and texts share latents."""
+
+    images: Array
+    texts: Array
+    labels: npt.NDArray[np.int64]
+
+    def one_hot(self, classes: int) -> npt.NDArray[np.bool_]:
+        return np.eye(classes, dtype=bool)[self.labels]
+
+
+class World:
+    def __init__(
+        self, seed: int = 0, classes: int = 8, dx: int = 64, dy: int = 100, latent: int = 12
+    ) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.classes, self.dx, self.dy = classes, dx, dy
+        self.means = self.rng.standard_normal((classes, latent))
+        self.maps = [self.rng.standard_normal((latent, d)) for d in (dx, dy)]
+        self.nuisance = [self.rng.standard_normal((20, d)) for d in (dx, dy)]
+
+    def draw(self, n: int) -> View:
+        labels = self.rng.permutation(np.arange(n) % self.classes)
+        shared = self.means[labels] + 0.9 * self.rng.standard_normal((n, self.means.shape[1]))
+        images, texts = (
+            shared @ a
+            + self.rng.standard_normal((n, 20)) @ b
+            + 0.5 * self.rng.standard_normal((n, a.shape[1]))
+            for a, b in zip(self.maps, self.nuisance, strict=True)
+        )
+        return View(images.astype(np.float32), texts.astype(np.float32), labels)
+
+    def training(self, n: int = 300, sort: str = "labels") -> TrainingSet:
+        """Unpaired items related by label, pairs, or the pairs and as many denied ones."""
+        first, second = self.draw(n), self.draw(n)
+        texts = second.texts if sort == "labels" else first.texts
+        relation: Relation
+        if sort == "labels":
+            relation = LabelRelation(first.one_hot(self.classes), second.one_hot(self.classes))
+        elif sort == "pairs":
+            keys = [str(i) for i in range(n)]
+            relation = SparseRelation.from_pairs(keys, keys)
+        else:
+            # Clicks: each picture with ten texts seen beside it, similar if of the same class.
+            seen = [(i, int(j)) for i in range(n) for j in self.rng.choice(n, 10, replace=False)]
+            seen += [(i, i) for i in range(n)]
+            values = [float(first.labels[i] == first.labels[j]) for i, j in seen]
+            relation = SparseRelation.from_triples(seen, values, (n, n))
+        target = self.draw(60)
+        return TrainingSet(first.images, texts, relation, target.images, target.texts)
+
+    def related(self, n: int = 200) -> Related:
+        """Fresh items related by label, to measure on."""
+        x, y = self.draw(n), self.draw(n)
+        relation = LabelRelation(x.one_hot(self.classes), y.one_hot(self.classes))
+        return Related(x.images, y.texts, relation)
+
+
+def dense(relation: Relation) -> npt.NDArray[np.float64]:
+    rows, columns = relation.shape
+    return relation.block(np.arange(rows), np.arange(columns))[0].astype(np.float64)
