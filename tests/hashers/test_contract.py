@@ -1,0 +1,226 @@
+"""What every method promises, whatever it learns by: one suite for all names in METHODS."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from transhash.codes import Codes
+from transhash.data.training import TrainingSet
+from transhash.errors import DataError, NotFittedError, TranshashError
+from transhash.hashers import METHODS, make_hasher
+from transhash.hashers.base import Hasher
+from transhash.hashers.tuning import held_out_map, map_both_ways, tune
+
+from .worlds import View, World
+
+SHALLOW = ("CVH", "IMH", "QCH", "HTH")
+# Deep methods learn this small world in fewer steps than their defaults take.
+QUICK: dict[str, dict[str, Any]] = {
+    **{name: {"steps": 200, "batch": 64} for name in ("THN", "THN-ip", "THN-D", "THN-Q")},
+    "DCMH": {"epochs": 30},
+}
+
+
+def make(method: str, bits: int = 16, **settings: Any) -> Hasher:
+    return make_hasher(method, bits=bits, seed=0, **{**QUICK.get(method, {}), **settings})
+
+
+@cache
+def world() -> tuple[World, TrainingSet, View]:
+    made = World()
+    return made, made.training(300), made.draw(40)
+
+
+@cache
+def fitted(method: str) -> Hasher:
+    return make(method).fit(world()[1])
+
+
+every_method = pytest.mark.parametrize("method", METHODS)
+
+
+@every_method
+def test_projections_have_a_row_an_item_and_a_column_a_bit(method: str) -> None:
+    items = world()[2]
+    for z in (
+        fitted(method).project_images(items.images),
+        fitted(method).project_texts(items.texts),
+    ):
+        assert z.shape == (40, 16)
+        assert z.dtype == np.float32
+        assert np.isfinite(z).all()
+
+
+@every_method
+def test_codes_are_the_signs_of_the_projections(method: str) -> None:
+    hasher, items = fitted(method), world()[2]
+    images, texts = hasher.project_images(items.images), hasher.project_texts(items.texts)
+    assert hasher.encode_images(items.images) == Codes.from_projections(images)
+    assert hasher.encode_texts(items.texts) == Codes.from_projections(texts)
+
+
+@every_method
+def test_the_same_seed_gives_the_same_bits(method: str) -> None:
+    _, training, items = world()
+    again = make(method).fit(training)
+    assert again.encode_images(items.images) == fitted(method).encode_images(items.images)
+    assert again.encode_texts(items.texts) == fitted(method).encode_texts(items.texts)
+
+
+@every_method
+def test_a_batch_gives_what_its_items_give_one_by_one(method: str) -> None:
+    hasher, items = fitted(method), world()[2]
+    for project, features in (
+        (hasher.project_images, items.images),
+        (hasher.project_texts, items.texts),
+    ):
+        whole = project(features)
+        single = np.concatenate([project(features[i : i + 1]) for i in range(len(features))])
+        np.testing.assert_allclose(single, whole, rtol=1e-3, atol=1e-4)
+
+
+@every_method
+def test_no_items_give_no_codes(method: str) -> None:
+    hasher, items = fitted(method), world()[2]
+    assert len(hasher.encode_images(items.images[:0])) == 0
+    assert len(hasher.encode_texts(items.texts[:0])) == 0
+
+
+@every_method
+def test_a_saved_hasher_gives_the_same_bits(method: str, tmp_path: Path) -> None:
+    hasher, items = fitted(method), world()[2]
+    hasher.save_state(tmp_path)
+    loaded = make(method).load_state(tmp_path)
+    np.testing.assert_array_equal(
+        loaded.project_images(items.images), hasher.project_images(items.images)
+    )
+    np.testing.assert_array_equal(
+        loaded.project_texts(items.texts), hasher.project_texts(items.texts)
+    )
+
+
+@every_method
+def test_a_folder_without_a_hasher_is_refused_by_its_name(method: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"hasher\.safetensors is missing"):
+        make(method).load_state(tmp_path)
+
+
+@every_method
+def test_before_fit_every_use_is_refused(method: str, tmp_path: Path) -> None:
+    hasher, items = make(method), world()[2]
+    for use in (
+        lambda: hasher.encode_images(items.images),
+        lambda: hasher.encode_texts(items.texts),
+        lambda: hasher.state(),
+        lambda: hasher.save_state(tmp_path),
+    ):
+        with pytest.raises(NotFittedError, match=hasher.name):
+            use()
+
+
+@every_method
+def test_features_of_another_width_are_refused(method: str) -> None:
+    hasher, items = fitted(method), world()[2]
+    with pytest.raises(TranshashError, match="63"):
+        hasher.encode_images(items.images[:, :63])
+    with pytest.raises(TranshashError, match="99"):
+        hasher.encode_texts(items.texts[:, :99])
+
+
+@every_method
+def test_code_lengths_that_do_not_fill_bytes_are_refused(method: str) -> None:
+    with pytest.raises(DataError, match="got 12"):
+        make(method, bits=12)
+
+
+@every_method
+def test_fit_returns_the_hasher_and_leaves_the_inputs_unchanged(method: str) -> None:
+    made = World(seed=5)
+    training = made.training(100)
+    before = {
+        f.name: np.copy(getattr(training, f.name)) for f in fields(training) if f.name != "relation"
+    }
+    hasher = make(method, **{k: 2 for k in ("steps", "epochs") if k in QUICK.get(method, {})})
+    assert hasher.fit(training) is hasher
+    hasher.encode_images(training.images)
+    hasher.encode_texts(training.texts)
+    for name, value in before.items():
+        np.testing.assert_array_equal(getattr(training, name), value)
+
+
+@every_method
+def test_settings_are_plain_values_that_make_the_same_hasher_again(method: str) -> None:
+    hasher = fitted(method)
+    assert type(hasher)(**hasher.settings()) == replace(hasher)
+    assert all(not isinstance(value, np.ndarray) for value in hasher.settings().values())
+
+
+@every_method
+def test_fresh_items_are_found_far_better_than_by_chance(method: str) -> None:
+    made = world()[0]
+    fresh = made.related(300)
+    chance = 1 / made.classes
+    images = fitted(method).encode_images(fresh.images)
+    texts = fitted(method).encode_texts(fresh.texts)
+    assert min(map_both_ways(images, texts, fresh.relation)) > 1.5 * chance
+
+
+@every_method
+@pytest.mark.parametrize("sort", ["pairs", "triples"])
+def test_listed_pairs_and_click_triples_teach_as_labels_do(method: str, sort: str) -> None:
+    made = World(seed=3)
+    hasher = make(method).fit(made.training(300, sort))
+    assert min(held_out_map(hasher, made.related(300))) > 1.2 / made.classes
+
+
+@every_method
+@pytest.mark.parametrize("bits", [8, 24])
+def test_other_code_lengths_work(method: str, bits: int) -> None:
+    made = World(seed=4)
+    hasher = make(method, bits=bits).fit(made.training(150))
+    fresh = made.related(100)
+    assert hasher.encode_images(fresh.images).bits == bits
+    assert min(held_out_map(hasher, fresh)) > 1.2 / made.classes
+
+
+@every_method
+def test_more_features_than_items_are_no_obstacle(method: str) -> None:
+    made = World(seed=6, classes=4, dx=200, dy=150)
+    hasher = make(method, bits=8).fit(made.training(60))
+    assert min(held_out_map(hasher, made.related(100))) > 1.2 / made.classes
+
+
+def test_a_training_set_has_no_place_for_target_labels() -> None:
+    names = {f.name for f in fields(TrainingSet)}
+    assert names == {"images", "texts", "relation", "target_images", "target_texts"}
+    with pytest.raises(TypeError):
+        replace(world()[1], target_labels=np.zeros(60))  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if not name.startswith("THN")])
+def test_rivals_do_not_see_the_unlabelled_target_items(method: str) -> None:
+    _, training, items = world()
+    without = replace(training, target_images=None, target_texts=None)
+    hasher = make(method).fit(without)
+    assert hasher.encode_images(items.images) == fitted(method).encode_images(items.images)
+    assert hasher.encode_texts(items.texts) == fitted(method).encode_texts(items.texts)
+
+
+@every_method
+def test_every_method_has_candidates_for_a_budget_of_eight_trials(method: str) -> None:
+    hasher = make(method)
+    variants = [replace(hasher, **setting) for setting in hasher.candidates()]
+    assert sum(variant != hasher for variant in variants) >= 7
+
+
+@pytest.mark.parametrize("method", SHALLOW)
+def test_tuning_gives_every_method_the_trials_asked_for(method: str) -> None:
+    made = World(seed=7)
+    _, trials = tune(make(method), made.training(100), made.related(80), trials=8)
+    assert len(trials) == 8
