@@ -16,9 +16,8 @@ def _load() -> tuple[Any, str]:
     try:
         native = importlib.import_module("transhash.index._hamming")
     except ImportError as error:
-        return None, (
-            f"the native kernel is not there ({error}); install a C compiler and reinstall transhash"
-        )
+        remedy = "install a C compiler and then transhash again"
+        return None, f"the native kernel is not there ({error}); {remedy}"
     try:
         name = native.use(wanted if wanted != "1" else "auto")
     except ValueError as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +22,8 @@ MOST_ITEMS = (1 << 32) - 2  # rows and postings are counted in 32 bits
 TRIALS = 32  # rows asked for at build time to see whether the tables pay
 
 
-class Segment(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Segment:
     """Codes in ascending order, each with the ids that carry it (CSR), and chunk tables."""
 
     words: Array  # (rows, words a code) uint32 or uint64
@@ -37,7 +40,12 @@ class Segment(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self if isinstance(array, np.ndarray))
+        return sum(array.nbytes for array in self.arrays().values())
+
+    def arrays(self) -> dict[str, Array]:
+        """The arrays that are there, by name: what a file holds."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: array for name, array in named.items() if isinstance(array, np.ndarray)}
 
     def search(
         self, words: Array, k: int, threads: int = 1, patience: float | None = None
@@ -50,7 +58,9 @@ class Segment(NamedTuple):
         try:
             native.search(*self._arrays(words), k, self._patience(patience), threads, *ranking)
         except ValueError as error:
-            raise EngineError(f"the index is damaged ({error}); rebuild it from its items") from None
+            raise EngineError(
+                f"the index is damaged ({error}); rebuild it from its items"
+            ) from None
         return ranking
 
     def within(
@@ -64,7 +74,9 @@ class Segment(NamedTuple):
                 *self._arrays(words), radius, self._patience(patience), threads
             )
         except ValueError as error:
-            raise EngineError(f"the index is damaged ({error}); rebuild it from its items") from None
+            raise EngineError(
+                f"the index is damaged ({error}); rebuild it from its items"
+            ) from None
         offsets = np.concatenate([[0], np.cumsum(np.frombuffer(counts, np.int64))])
         return Neighbours(
             offsets, np.frombuffer(ids, np.int64).copy(), np.frombuffer(distances, np.int32).copy()
@@ -74,8 +86,7 @@ class Segment(NamedTuple):
         if not self.items:
             return np.zeros(len(ids), np.bool_)
         if self.sorted_ids is None:
-            first = int(self.ids.min())
-            return (ids >= first) & (ids < first + self.items)
+            return (ids >= self._first) & (ids < self._first + self.items)
         return in_sorted(ids, self.sorted_ids)
 
     def expand(self) -> tuple[Ids, Array]:
@@ -83,7 +94,11 @@ class Segment(NamedTuple):
         ids = self.ids.astype(np.int64)
         if self.offsets is None:
             return ids, np.asarray(self.words)
-        return ids, np.repeat(self.words, np.diff(self.offsets.astype(np.int64)), axis=0)
+        return ids, np.repeat(self.words, np.diff(self.offsets).astype(np.int64), axis=0)
+
+    @cached_property
+    def _first(self) -> int:
+        return int(self.ids.min())
 
     def _patience(self, wished: float | None) -> float:
         return self.patience if wished is None else wished
@@ -94,6 +109,7 @@ class Segment(NamedTuple):
 
     # Without the kernel FAISS scans the rows, and NumPy turns rows into items.
 
+    @cached_property
     def _flat(self) -> Any:
         from transhash.index.faiss_index import flat_index
 
@@ -102,13 +118,13 @@ class Segment(NamedTuple):
     def _search_with_faiss(self, words: Array, k: int) -> Ranking:
         from transhash.index.faiss_index import nearest_rows
 
-        found = nearest_rows(self._flat(), words.view(np.uint8), k)
+        found = nearest_rows(self._flat, words.view(np.uint8), k)
         return pad_rows(*self._items_of(*found), k)
 
     def _within_with_faiss(self, words: Array, radius: int) -> Neighbours:
         from transhash.index.faiss_index import rows_within
 
-        return Neighbours(*self._items_of(*rows_within(self._flat(), words.view(np.uint8), radius)))
+        return Neighbours(*self._items_of(*rows_within(self._flat, words.view(np.uint8), radius)))
 
     def _items_of(self, offsets: Ids, rows: Ids, distances: npt.NDArray[np.int32]) -> Neighbours:
         owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
@@ -163,8 +179,8 @@ def _with_tables(segment: Segment, bits: int) -> Segment:
         np.cumsum(np.bincount(chunk, minlength=CHUNK), out=starts[table, 1:])
         if table:
             orders[table - 1] = np.argsort(chunk, kind="stable")  # radix sort for 16 bits
-    segment = segment._replace(starts=starts, orders=orders)
-    return segment._replace(patience=_patience(segment))
+    segment = replace(segment, starts=starts, orders=orders)
+    return replace(segment, patience=_patience(segment))
 
 
 def _patience(segment: Segment, k: int = 100) -> float:
@@ -188,7 +204,7 @@ def chunk_of(words: Array, table: int) -> npt.NDArray[np.uint16]:
     width = words.dtype.itemsize * 8
     column = words[:, table * 16 // width]
     shift = words.dtype.type(width - 16 - table * 16 % width)
-    return (column >> shift).astype(np.uint16)
+    return np.asarray(column >> shift, dtype=np.uint16)
 
 
 def code_order(words: Array) -> Array:
@@ -224,10 +240,13 @@ def to_packed(words: Array, bits: int) -> Packed:
 
 
 def in_sorted(ids: Ids, known: Array) -> npt.NDArray[np.bool_]:
+    """Which of `ids` (any shape) are in `known`, which ascends."""
     if not len(known):
-        return np.zeros(len(ids), np.bool_)
-    place = np.searchsorted(known, ids)
-    return known[np.minimum(place, len(known) - 1)] == ids
+        return np.zeros(ids.shape, np.bool_)
+    # In the type of `known`: NumPy would copy all of it to compare two types.
+    wanted = ids.astype(known.dtype, copy=False)
+    place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return np.asarray((known[place] == wanted) & (wanted == ids))
 
 
 def ordered(owner: Array, ids: Ids, distances: npt.NDArray[np.int32], queries: int) -> Neighbours:
