@@ -33,6 +33,24 @@ class Perceptron(nn.Module):
         return self.fch(x)  # type: ignore[no-any-return]
 
 
+class Head(nn.Module):
+    """A hidden layer beside a linear path: graded codes from the start, corrections learned."""
+
+    def __init__(self, inputs: int, hidden: int, bits: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(inputs, hidden)
+        self.straight = nn.Linear(inputs, bits, bias=False)
+        self.fch = nn.Linear(hidden, bits)
+        self.dropout = dropout
+
+    def forward(self, x: Tensor) -> Tensor:  # (n, inputs) -> (n, bits), before tanh
+        # Directions carry the relation; lengths say how typical an item is of its domain.
+        x = functional.normalize(x, dim=1) * math.sqrt(x.shape[1])
+        hidden = functional.relu(self.hidden(x))
+        hidden = functional.dropout(hidden, self.dropout, self.training)
+        return self.fch(hidden) + self.straight(x)  # type: ignore[no-any-return]
+
+
 class AlexNet(nn.Module):
     """conv1-fc7 as torchvision names them (so that its weights load), then fch for fc8."""
 

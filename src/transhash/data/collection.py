@@ -32,7 +32,7 @@ class Collection(Generic[T]):
     ids: Sequence[str]
     items: Sequence[T]
     labels: Sequence[Labels] | None = None
-    features: npt.NDArray[np.float32] | None = None  # precomputed, one row an item
+    features: npt.NDArray[Any] | None = None  # one row an item, where already computed
     problems: tuple[Problem, ...] = ()
 
     def __len__(self) -> int:

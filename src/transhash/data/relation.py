@@ -38,6 +38,9 @@ class Relation(Protocol):
     def transposed_times(self, images: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
         """S.T @ images, without forming S."""
 
+    def partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
+        """A related text of each image, drawn evenly; any text where there is none."""
+
     def subset(self, rows: Rows, columns: Rows) -> Relation: ...
 
 
@@ -83,6 +86,16 @@ class LabelRelation:
 
     def transposed_times(self, images: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
         return np.asarray(self._y @ (self._sets.T @ (self._x.T @ images.astype(np.float64))))
+
+    def partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
+        sets = self._set_of_image[rows].ravel()
+        drawn = rng.integers(0, self.shape[1], len(rows))
+        for one in np.unique(sets):
+            related = np.flatnonzero(self._sets[one][self._set_of_text])
+            if len(related):
+                here = sets == one
+                drawn[here] = rng.choice(related, int(here.sum()))
+        return drawn
 
     def subset(self, rows: Rows, columns: Rows) -> LabelRelation:
         return LabelRelation(self.image_labels[rows], self.text_labels[columns])
@@ -141,6 +154,14 @@ class SparseRelation:
 
     def transposed_times(self, images: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
         return np.asarray(self.similar.T @ images.astype(np.float64))
+
+    def partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
+        start, end = self.similar.indptr[rows], self.similar.indptr[rows + 1]
+        drawn = rng.integers(0, self.shape[1], len(rows))
+        place = start + (rng.random(len(rows)) * (end - start)).astype(np.int64)
+        some = end > start
+        drawn[some] = self.similar.indices[place[some]]
+        return drawn
 
     def subset(self, rows: Rows, columns: Rows) -> SparseRelation:
         mask = None if self.mask is None else self.mask[rows][:, columns]

@@ -38,6 +38,7 @@ class DCMH(DeepHasher):
     balanced: bool = False  # as published; True weighs related and unrelated pairs alike
 
     name: ClassVar[str] = "DCMH"
+    _scales: ClassVar[dict[str, Array]]
 
     def fit(
         self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
@@ -117,7 +118,7 @@ class DCMH(DeepHasher):
 
     def _centre(self, training: TrainingSet) -> None:
         """Texts and features are centred; one global scale keeps their relative sizes."""
-        self._scales: dict[str, Array] = {}
+        self._scales = {}
         for name, rows in (("image", training.images), ("text", training.texts)):
             if rows.ndim == 2:
                 mean = rows.mean(axis=0, dtype=np.float64)

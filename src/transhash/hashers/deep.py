@@ -51,15 +51,18 @@ class DeepHasher(Hasher):
             initialise(image, 0.01, generator)
             self.fresh_layers_ = image.load_weights(self.weights or ALEXNET_URL) if load else []
         else:
-            image = Perceptron(images[0], self.image_hidden, self.bits, self.dropout)
+            image = self.feature_tower(images[0], self.image_hidden)
             initialise(image, None, generator)
-        text = Perceptron(texts[0], self.text_hidden, self.bits, self.dropout)
+        text = self.feature_tower(texts[0], self.text_hidden)
         initialise(text, None, generator)
         towers = nn.ModuleDict({"image": image, "text": text}).to(self.device)
         if len(images) == 3:
             towers["image"].to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.shapes_ = (images, texts)
         return towers
+
+    def feature_tower(self, inputs: int, hidden: tuple[int, ...]) -> nn.Module:
+        return Perceptron(inputs, hidden, self.bits, self.dropout)
 
     def tensor(self, array: npt.NDArray[Any]) -> Tensor:
         """On the device: pixels stay bytes there, features become float32."""
