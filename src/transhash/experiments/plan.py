@@ -1,0 +1,153 @@
+"""What a TOML file asks for, checked before the first minute is spent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from transhash.codes import check_bits
+from transhash.data.benchmark import Sizes
+from transhash.errors import DataError
+from transhash.hashers import METHODS, make_hasher
+from transhash.hashers.base import Setting
+
+BENCHMARKS = ("nus-wide", "imagenet-yahooqa", "folder", "embedded")
+SIZES = tuple(field.name for field in fields(Sizes))
+KEYS = ("benchmark", "methods", "bits", "seeds", *SIZES, "tune", "settings")
+# The paper names no search; eight settings a method, the same for all, is what `tune` tries.
+TRIALS = 8
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of the table: a method, a code length, and the seed of its split and its fit."""
+
+    method: str
+    bits: int
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.method}, {self.bits} bits, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    benchmark: str
+    methods: tuple[str, ...]
+    bits: tuple[int, ...]
+    seeds: tuple[int, ...]
+    sizes: dict[str, int]  # those the file gives; the data decide the others
+    trials: int  # settings tried for each method; 0 takes the settings as they are
+    settings: dict[str, Setting]  # of each method that has some in the file
+
+    def cells(self) -> Iterator[Cell]:
+        """Seed by seed, so that a split is made once; then method by method."""
+        for seed in self.seeds:
+            for method in self.methods:
+                for bits in self.bits:
+                    yield Cell(method, bits, seed)
+
+    def settings_of(self, method: str) -> Setting:
+        return self.settings.get(method, {})
+
+
+def read_plan(file: str | Path) -> Plan:
+    """The plan of a TOML file; every key that is not known is refused by its name."""
+    file = Path(file)
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{file} cannot be read ({error.strerror}); give a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{file} is not valid TOML: {error}") from None
+    for key in content:
+        if key not in KEYS:
+            raise DataError(f"{file}: there is no key {key!r}; the keys are {', '.join(KEYS)}")
+    for key in ("benchmark", "methods", "bits", "seeds"):
+        if key not in content:
+            raise DataError(f"{file}: the key {key!r} is missing")
+    if content["benchmark"] not in BENCHMARKS:
+        raise DataError(
+            f"{file}: there is no benchmark {content['benchmark']!r}; "
+            f"use one of {', '.join(BENCHMARKS)}"
+        )
+    methods = tuple(_method(file, name) for name in _list(file, content, "methods", str))
+    bits = _list(file, content, "bits", int)
+    seeds = _list(file, content, "seeds", int)
+    for key, values in (("methods", methods), ("bits", bits), ("seeds", seeds)):
+        if len(set(values)) != len(values):
+            raise DataError(f"{file}: {key} names one of its values twice")
+    for length in bits:
+        check_bits(length)
+    if min(seeds) < 0:
+        raise DataError(f"{file}: a seed must be 0 or more, got {min(seeds)}")
+    return Plan(
+        benchmark=content["benchmark"],
+        methods=methods,
+        bits=bits,
+        seeds=seeds,
+        sizes={name: _size(file, name, content[name]) for name in SIZES if name in content},
+        trials=_trials(file, content.get("tune", True)),
+        settings=_settings(file, content.get("settings", {}), bits[0]),
+    )
+
+
+def fingerprint(content: Any) -> str:
+    """Twelve hexadecimal digits that differ where the content does."""
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _list(file: Path, content: dict[str, Any], key: str, kind: type) -> tuple[Any, ...]:
+    values = content[key]
+    right = isinstance(values, list) and all(type(value) is kind for value in values)
+    if not right or not values:
+        example = '["THN", "QCH"]' if kind is str else "[16, 32]"
+        raise DataError(f"{file}: {key} must be a list such as {example}, got {values!r}")
+    return tuple(values)
+
+
+def _method(file: Path, name: str) -> str:
+    """The published spelling of a method named in any case."""
+    for known in METHODS:
+        if known.lower() == name.lower():
+            return known
+    raise DataError(f"{file}: there is no method {name!r}; use one of {', '.join(METHODS)}")
+
+
+def _size(file: Path, name: str, value: Any) -> int:
+    if type(value) is not int or value < (0 if name == "target" else 1):
+        raise DataError(f"{file}: {name} must be a number of items, got {value!r}")
+    return value
+
+
+def _trials(file: Path, value: Any) -> int:
+    if isinstance(value, bool):
+        return TRIALS if value else 0
+    if not isinstance(value, int) or value < 1:
+        raise DataError(f"{file}: tune must be true, false or a number of trials, got {value!r}")
+    return value
+
+
+def _settings(file: Path, tables: Any, bits: int) -> dict[str, Setting]:
+    found: dict[str, Setting] = {}
+    if not isinstance(tables, dict):
+        raise DataError(f"{file}: settings are tables, one a method: [settings.THN]")
+    for name, table in tables.items():
+        method = _method(file, name)
+        if not isinstance(table, dict):
+            raise DataError(f"{file}: settings are tables, one a method: [settings.{method}]")
+        for own in ("bits", "seed"):
+            if own in table:
+                raise DataError(f"{file}: {own} is no setting of {method}; it has its own key")
+        try:
+            make_hasher(method, bits=bits, **table)  # says what is wrong with a setting
+        except DataError as error:
+            raise DataError(f"{file}: [settings.{name}]: {error}") from None
+        found[method] = table
+    return found

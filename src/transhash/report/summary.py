@@ -1,0 +1,151 @@
+"""What the rows of a run say together: means over seeds, margins, the paper's numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+from transhash.errors import DataError
+from transhash.experiments.results import Row, read_results
+
+DIRECTIONS = {"image_to_text": "I → T", "text_to_image": "T → I"}
+RIVALS = ("IMH", "CVH", "QCH", "HTH", "DCMH")  # the paper's order
+VARIANTS = ("THN-ip", "THN-D", "THN-Q")
+ORDER = (*RIVALS, *VARIANTS, "THN")
+
+
+class Mean(NamedTuple):
+    """Over seeds; `sd` is None for a single one."""
+
+    value: float
+    sd: float | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The finished cells of one run: one benchmark, some methods, code lengths and seeds."""
+
+    rows: Sequence[Row]
+    folder: Path
+
+    @classmethod
+    def of(cls, folder: str | Path) -> Summary:
+        rows = read_results(folder)
+        if not rows:
+            raise DataError(f"{folder} holds no finished cell; run `transhash experiment` first")
+        return cls(rows, Path(folder))
+
+    @property
+    def benchmark(self) -> str:
+        return str(self.rows[0]["benchmark"])
+
+    @cached_property
+    def methods(self) -> tuple[str, ...]:
+        found = {row["method"] for row in self.rows}
+        return tuple(name for name in ORDER if name in found)
+
+    @cached_property
+    def bits(self) -> tuple[int, ...]:
+        return tuple(sorted({row["bits"] for row in self.rows}))
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(sorted({row["seed"] for row in self.rows}))
+
+    def cells(self, method: str, bits: int) -> list[Row]:
+        """The rows of all seeds."""
+        return [row for row in self.rows if (row["method"], row["bits"]) == (method, bits)]
+
+    def map(self, direction: str, method: str, bits: int) -> Mean | None:
+        return mean([row[f"{direction}_map"] for row in self.cells(method, bits)])
+
+    def chance(self, direction: str, bits: int) -> Mean | None:
+        """All codes equal; the same for every method and length of a seed."""
+        of_seed = {
+            row["seed"]: row[f"{direction}_chance"] for row in self.rows if row["bits"] == bits
+        }
+        return mean(list(of_seed.values()))
+
+    def best_rival(self, direction: str, bits: int) -> str | None:
+        """The rival with the highest mean in that cell."""
+        scores = {name: self.map(direction, name, bits) for name in RIVALS}
+        known = {name: score.value for name, score in scores.items() if score is not None}
+        return max(known, key=lambda name: known[name]) if known else None
+
+    def margin(self, direction: str, other: str | None = None) -> Mean | None:
+        """THN minus `other` in points, averaged over code lengths; `None`: each cell's best rival.
+
+        The sd is that of the seeds' own margins: both methods saw the same split.
+        """
+        of_seed: dict[int, list[float]] = {}
+        for bits in self.bits:
+            name = other or self.best_rival(direction, bits)
+            if name is None:
+                return None
+            ours = {row["seed"]: row for row in self.cells("THN", bits)}
+            for row in self.cells(name, bits):
+                if row["seed"] in ours:
+                    gain = ours[row["seed"]][f"{direction}_map"] - row[f"{direction}_map"]
+                    of_seed.setdefault(row["seed"], []).append(100 * gain)
+        return mean([fmean(gains) for gains in of_seed.values()])
+
+    def wins(self) -> tuple[int, int]:
+        """In how many of the cells (length x direction) THN is above every rival, and of how many.
+
+        Only cells where THN and a rival stand count.
+        """
+        won = total = 0
+        for direction in DIRECTIONS:
+            for bits in self.bits:
+                ours, rival = self.map(direction, "THN", bits), self.best_rival(direction, bits)
+                theirs = self.map(direction, rival, bits) if rival else None
+                if ours is not None and theirs is not None:
+                    total += 1
+                    won += ours.value > theirs.value
+        return won, total
+
+    def metrics(self) -> dict[tuple[str, int], list[dict[str, float]]]:
+        """The losses of the steps of the lowest seed's fit, where a method kept them."""
+        found: dict[tuple[str, int], list[dict[str, float]]] = {}
+        for method in self.methods:
+            for bits in self.bits:
+                for seed in self.seeds:
+                    path = self.folder / "training" / f"{method}-{bits}-{seed}" / "metrics.jsonl"
+                    if path.exists() and (method, bits) not in found:
+                        lines = path.read_text(encoding="utf-8").splitlines()
+                        found[method, bits] = [json.loads(line) for line in lines if line]
+        return {key: steps for key, steps in found.items() if len(steps) > 1}
+
+    @cached_property
+    def published(self) -> dict[str, dict[str, dict[int, float]]]:
+        """The paper's MAP by direction, method and bits; empty for data other than the paper's."""
+        return published_maps().get(self.benchmark, {})
+
+
+def mean(values: Sequence[float]) -> Mean | None:
+    """With the sample standard deviation, as ± in a table is commonly read."""
+    if not values:
+        return None
+    return Mean(fmean(values), stdev(values) if len(values) > 1 else None)
+
+
+def published_maps() -> dict[str, dict[str, dict[str, dict[int, float]]]]:
+    """Tables 1 and 2 of the paper: benchmark, direction, method, bits."""
+    file = resources.files("transhash.data") / "published_maps.json"
+    content: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return {
+        benchmark: {
+            direction: {
+                method: dict(zip(content["bits"], values, strict=True))
+                for method, values in methods.items()
+            }
+            for direction, methods in content[benchmark].items()
+        }
+        for benchmark in ("nus-wide", "imagenet-yahooqa")
+    }
