@@ -1,0 +1,181 @@
+"""create_app(engine): routes, page, error sentences and the guard, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import mimetypes
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from importlib.resources import files
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from transhash import __version__
+from transhash.errors import DataError, EngineError, TranshashError
+from transhash.search import SearchEngine
+from transhash.service.desk import Desk, NoSuchItemError
+from transhash.service.diagnostics import presentable, read_diagnostics
+from transhash.service.guard import LOOPBACK, Guard
+from transhash.service.lanes import BusyError
+from transhash.service.metrics import Metrics
+from transhash.service.models import About
+from transhash.service.routes import about_routes, change_routes, search_routes
+
+log = logging.getLogger("transhash.service")
+_TYPES = {".js": "text/javascript", ".svg": "image/svg+xml", ".webmanifest": "application/json"}
+
+
+def create_app(
+    engine: SearchEngine,
+    *,
+    writable: bool = False,
+    api_key: str | None = None,
+    rate_limit: float | None = None,
+    max_upload: int = 10 << 20,
+    diagnostics: dict[str, Any] | None = None,
+    allowed_hosts: Sequence[str] = LOOPBACK,
+    timeout: float = 30.0,
+) -> FastAPI:
+    """The service over an open engine, which the caller closes.
+
+    `rate_limit` is in requests a second a client. `allowed_hosts` are the names under which the
+    service may be addressed; ("*",) switches the check off. Without `diagnostics` they are read
+    from the run folder.
+    """
+    if writable and not api_key:
+        raise DataError("a writable service needs a key; give --api-key or TRANSHASH_API_KEY")
+    desk, metrics = Desk(engine), Metrics()
+    encoder = engine.encoder
+    about = About(
+        version=__version__,
+        method=encoder.method,
+        bits=encoder.bits,
+        images=0,
+        texts=0,
+        accepts_text=encoder.text_features is not None,
+        accepts_images=encoder.image_features is not None,
+        writable=writable,
+        max_upload=max_upload,
+    )
+    shown = presentable(read_diagnostics(engine.run) if diagnostics is None else diagnostics)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        # In the background: the page is there at once, the first picture does not wait longer.
+        warming = asyncio.create_task(_warm(desk))
+        yield
+        warming.cancel()
+        with suppress(asyncio.CancelledError):
+            await warming
+        desk.close()
+
+    app = FastAPI(
+        title="transhash",
+        version=__version__,
+        summary="Search images by text and texts by image that were never paired.",
+        lifespan=lifespan,
+        docs_url=None,  # FastAPI's documentation pages load scripts from a CDN
+        redoc_url=None,
+    )
+    app.include_router(search_routes(desk))
+    app.include_router(about_routes(desk, metrics, about, shown))
+    if writable and api_key:
+        app.include_router(change_routes(desk, api_key))
+    _add_page(app)
+    _add_sentences(app)
+    app.add_middleware(
+        Guard,
+        metrics=metrics,
+        hosts=tuple(allowed_hosts),
+        max_upload=max_upload,
+        rate_limit=rate_limit,
+        timeout=timeout,
+    )
+    app.state.desk = desk
+    return app
+
+
+async def _warm(desk: Desk) -> None:
+    try:
+        await desk.images.run(desk.warm)
+    except TranshashError as error:
+        log.warning("the first query may fail: %s", error)
+    except Exception:
+        log.exception("warming up failed; the first query may, too")
+
+
+def _add_page(app: FastAPI) -> None:
+    """Every file of web/ by its own route: no path is ever made from a request."""
+    for file in files("transhash").joinpath("web").iterdir():
+        if file.is_file():
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            app.add_route(path, _static(file.name, file.read_bytes()), include_in_schema=False)
+
+
+def _static(name: str, content: bytes) -> Any:
+    suffix = name[name.rfind(".") :]
+    kind = _TYPES.get(suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
+    # Asked for again each time but sent once: a new version is seen at once.
+    headers = {
+        "ETag": f'"{hashlib.sha256(content).hexdigest()[:16]}"',
+        "Cache-Control": "no-cache",
+    }
+
+    async def answer(request: Request) -> Response:
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(None, 304, headers)
+        return Response(content, 200, headers, kind)
+
+    return answer
+
+
+def _add_sentences(app: FastAPI) -> None:
+    """Every error as {"error": "a sentence"}."""
+
+    def reply(status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
+        return JSONResponse({"error": sentence}, status, headers)
+
+    async def validation(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
+        message = str(first["msg"])
+        return reply(422, f"{place}: {message[0].lower()}{message[1:]}")
+
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        sentence = str(error.detail)
+        if error.status_code == 404:
+            sentence = f"there is nothing at {request.url.path}; /openapi.json lists what there is"
+        elif error.status_code == 405:
+            sentence = f"{request.method} is not possible here; /openapi.json lists what is"
+        return reply(error.status_code, sentence, dict(error.headers or {}))
+
+    async def missing(_: Request, error: NoSuchItemError) -> JSONResponse:
+        return reply(404, str(error))
+
+    async def data(_: Request, error: DataError) -> JSONResponse:
+        return reply(422, str(error))
+
+    async def engine(_: Request, error: EngineError) -> JSONResponse:
+        log.warning("engine: %s", error)
+        return reply(503, f"the search engine refused: {error}")
+
+    async def busy(_: Request, error: BusyError) -> JSONResponse:
+        return reply(503, "too many searches at once; try again", {"Retry-After": "1"})
+
+    handlers: dict[type[Exception], Any] = {
+        RequestValidationError: validation,
+        HTTPException: http,
+        NoSuchItemError: missing,
+        DataError: data,
+        EngineError: engine,
+        BusyError: busy,
+    }
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)

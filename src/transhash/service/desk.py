@@ -1,0 +1,253 @@
+"""The service's work on the engine: plain functions on threads, replies as models."""
+
+from __future__ import annotations
+
+import io
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from transhash.catalog import MODALITIES, Item, NewItem
+from transhash.codes import Codes
+from transhash.data.collection import Collection
+from transhash.errors import DataError
+from transhash.search import Hit, SearchEngine, thumbnail
+from transhash.service.lanes import Lane, SharedLock
+from transhash.service.models import (
+    BatchIn,
+    BatchOut,
+    Examples,
+    Found,
+    HitOut,
+    ItemOut,
+    Modality,
+    QueryOut,
+    TextIn,
+)
+
+# Decoding needs up to 12 bytes a pixel and one picture is decoded at a time: under 600 MB.
+MAX_PIXELS = 50_000_000
+
+
+class NoSuchItemError(DataError):
+    """No item has that number."""
+
+
+class Desk:
+    """The engine, the threads that may use it, and the lock that keeps changes apart."""
+
+    def __init__(self, engine: SearchEngine) -> None:
+        self.engine = engine
+        self.lock = SharedLock()
+        # Pictures cost 100 times a text, so they queue apart and cannot starve the texts.
+        self.texts = Lane("texts", threads=2, waiting=254)
+        self.images = Lane("images", threads=1, waiting=15)
+        self.reads = Lane("reads", threads=2, waiting=254)
+        self.changes = Lane("changes", threads=1, waiting=15)
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        return (self.texts, self.images, self.reads, self.changes)
+
+    def close(self) -> None:
+        for lane in self.lanes:
+            lane.close()
+
+    def count(self, modality: Modality) -> int:
+        return len(self.engine.indexes[modality])
+
+    def warm(self) -> None:
+        """Load what the first query would wait for: the image backbone, the index's pages."""
+        encoder = self.engine.encoder
+        if encoder.text_features is not None:
+            self.by_text("warm", 1, "images")
+        if encoder.image_features is not None:
+            buffer = io.BytesIO()
+            Image.new("RGB", (32, 32), "white").save(buffer, "PNG")
+            self.by_image(buffer.getvalue(), 1, "texts")
+
+    def probe(self) -> None:
+        """Raises what a search would."""
+        for modality in MODALITIES:
+            if self.count(modality):
+                code = Codes(
+                    np.zeros((1, self.engine.encoder.bits // 8), np.uint8), self.engine.encoder.bits
+                )
+                self._search(code, 1, modality)
+
+    def by_text(self, text: str, k: int, among: Modality) -> Found:
+        start = time.perf_counter()
+        code = self.engine.encoder.encode_texts([text])
+        query = QueryOut(text=text, code=bit_string(code.packed[0].tobytes()))
+        features = self.engine.encoder.text_features
+        if features is not None:
+            query.known_words = list(dict.fromkeys(features.known_words(text)))
+        return self._found(query, code, k, among, start)
+
+    def by_image(self, data: bytes, k: int, among: Modality) -> Found:
+        start = time.perf_counter()
+        check_picture(data)
+        code = self.engine.encoder.encode_image(data)
+        query = QueryOut(code=bit_string(code.packed[0].tobytes()))
+        return self._found(query, code, k, among, start)
+
+    def by_item(self, number: int, k: int, among: Modality) -> Found:
+        start = time.perf_counter()
+        item = self._item(number)
+        query = QueryOut(item=item_out(item), code=bit_string(item.code))
+        # One more, because an item is its own nearest neighbour.
+        extra = int(item.modality == among)
+        found = self._found(query, self.engine.code_of(item), k + extra, among, start)
+        found.hits = [hit for hit in found.hits if hit.number != number][:k]
+        return found
+
+    def batch(self, request: BatchIn) -> BatchOut:
+        start = time.perf_counter()
+        texts = [query.text for query in request.queries if query.text is not None]
+        rows = iter(self.engine.encoder.encode_texts(texts).packed if texts else ())
+        packed = [
+            next(rows)
+            if query.text is not None
+            else np.frombuffer(self._item(query.number or 0).code, dtype=np.uint8)
+            for query in request.queries
+        ]
+        codes = Codes(np.stack(packed), self.engine.encoder.bits)
+        results = self._search(codes, request.k, request.among)
+        return BatchOut(
+            among=request.among,
+            total=self.count(request.among),
+            bits=codes.bits,
+            took_ms=_since(start),
+            results=[[hit_out(hit) for hit in hits] for hits in results],
+        )
+
+    def item(self, number: int) -> ItemOut:
+        return item_out(self._item(number))
+
+    def thumbnail(self, number: int) -> bytes:
+        data = self.engine.catalog.thumbnail(number)
+        if data is None:
+            raise NoSuchItemError(f"item {number} does not exist or has no picture")
+        return data
+
+    def examples(self, count: int) -> Examples:
+        """A few items to start from, as unlike each other as a sample of them allows."""
+        catalog = self.engine.catalog
+        texts = [item for item in catalog.sample("texts", 64) if item.text]
+        # The shorter half: a query one would type.
+        texts = sorted(texts, key=lambda item: len(item.text or ""))[: max(count, len(texts) // 2)]
+        images = [item for item in catalog.sample("images", 64) if item.has_thumbnail]
+        return Examples(
+            texts=[item_out(item) for item in _apart(texts, count)],
+            images=[item_out(item) for item in _apart(images, count)],
+        )
+
+    def add_texts(self, texts: Sequence[TextIn]) -> list[ItemOut]:
+        ids = [text.id or _new_id() for text in texts]
+        if len(set(ids)) != len(ids):
+            raise DataError("the same id occurs twice; give each text its own id")
+        with self.lock.writing():
+            self.engine.add_texts(Collection(ids, [text.text for text in texts]))
+        found = [self.engine.catalog.find("texts", i) for i in ids]
+        return [item_out(item) for item in found if item is not None]
+
+    def add_image(self, data: bytes, item_id: str | None) -> list[ItemOut]:
+        check_picture(data)
+        item_id = item_id or _new_id()
+        code = self.engine.encoder.encode_image(data)
+        new = NewItem(item_id, code.packed[0].tobytes(), thumbnail=thumbnail(data))
+        with self.lock.writing():
+            # Catalog first: an item without a code is invisible, a code without an item is a hole.
+            numbers = self.engine.catalog.add("images", [new])
+            self.engine.indexes["images"].update(np.array(numbers, dtype=np.int64), code)
+        return [self.item(number) for number in numbers]
+
+    def remove(self, number: int) -> int:
+        with self.lock.writing():
+            item = self._item(number)
+            return self.engine.remove(item.modality, [item.id])
+
+    def _item(self, number: int) -> Item:
+        item = self.engine.catalog.get([number]).get(number)
+        if item is None:
+            raise NoSuchItemError(f"there is no item {number} in this run")
+        return item
+
+    def _search(self, codes: Codes, k: int, among: Modality) -> list[list[Hit]]:
+        with self.lock.reading():
+            return self.engine.similar_to_codes(codes, k, among)
+
+    def _found(self, query: QueryOut, code: Codes, k: int, among: Modality, start: float) -> Found:
+        hits = self._search(code, k, among)[0]
+        return Found(
+            query=query,
+            among=among,
+            total=self.count(among),
+            bits=code.bits,
+            took_ms=_since(start),
+            hits=[hit_out(hit) for hit in hits],
+        )
+
+
+def check_picture(data: bytes) -> None:
+    """Refuse by the header alone what would take too much memory to decode."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            width, height = image.size
+    except Exception:
+        return  # the decoder knows better what to say
+    if width * height > MAX_PIXELS:
+        raise DataError(f"{width} x {height} pixels are more than the {MAX_PIXELS:,} accepted here")
+
+
+def bit_string(code: bytes) -> str:
+    return f"{int.from_bytes(code, 'big'):0{len(code) * 8}b}"
+
+
+def item_out(item: Item) -> ItemOut:
+    return ItemOut(**_fields(item))
+
+
+def hit_out(hit: Hit) -> HitOut:
+    # Built by ourselves from checked values; validating a second time would cost more than search.
+    return HitOut.model_construct(
+        **_fields(hit.item), distance=hit.distance, differing=list(hit.differing)
+    )
+
+
+def _fields(item: Item) -> dict[str, Any]:
+    # Item.source stays here: where a file lies on the server is nobody's business.
+    return {
+        "number": item.number,
+        "modality": item.modality,
+        "id": item.id,
+        "text": item.text,
+        "thumbnail": f"/api/items/{item.number}/thumbnail" if item.has_thumbnail else None,
+        "code": bit_string(item.code),
+    }
+
+
+def _apart(items: list[Item], count: int) -> list[Item]:
+    """Farthest-first choice by Hamming distance, starting from the first item."""
+    chosen, rest = items[:1], items[1:]
+    while rest and len(chosen) < count:
+        best = max(rest, key=lambda item: min(_distance(item, other) for other in chosen))
+        chosen.append(best)
+        rest.remove(best)
+    return chosen
+
+
+def _distance(a: Item, b: Item) -> int:
+    return (int.from_bytes(a.code, "big") ^ int.from_bytes(b.code, "big")).bit_count()
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+def _since(start: float) -> float:
+    return round(1000 * (time.perf_counter() - start), 3)

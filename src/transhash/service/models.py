@@ -1,0 +1,130 @@
+"""What the API says and accepts; FastAPI turns these into the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+MOST_RESULTS = 200
+LONGEST_TEXT = 4000
+LARGEST_NUMBER = 2**63 - 1  # SQLite's integers
+MOST_QUERIES = 64
+MOST_TEXTS = 256
+
+Modality = Literal["images", "texts"]
+Sentence = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=LONGEST_TEXT)
+]
+# An id is printed, never opened: anything but control characters.
+Id = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Problem(BaseModel):
+    """Every refusal, with any 4xx or 5xx status."""
+
+    error: str
+
+
+class ItemOut(BaseModel):
+    number: int = Field(description="what links and thumbnails are made of")
+    modality: Modality
+    id: str = Field(description="what the owner of the files calls it")
+    text: str | None
+    thumbnail: str | None = Field(description="address of a small JPEG, for images")
+    code: str = Field(description="the hash code, one character a bit")
+
+
+class HitOut(ItemOut):
+    distance: int = Field(description="Hamming distance to the query, 0 to bits")
+    differing: list[int] = Field(description="positions of the bits that differ, first bit 0")
+
+
+class QueryOut(BaseModel):
+    text: str | None = None
+    item: ItemOut | None = None
+    code: str
+    known_words: list[str] | None = Field(
+        default=None, description="words of the text that the model learned; null: not applicable"
+    )
+
+
+class Found(BaseModel):
+    query: QueryOut
+    among: Modality
+    total: int = Field(description="how many items were searched")
+    bits: int
+    took_ms: float = Field(description="encoding and search, without the network")
+    hits: list[HitOut]
+
+
+class BatchQuery(_Strict):
+    """Either a text, or the number of an indexed item."""
+
+    text: Sentence | None = None
+    number: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] | None = None
+
+
+class BatchIn(_Strict):
+    queries: Annotated[list[BatchQuery], Field(min_length=1, max_length=MOST_QUERIES)]
+    among: Modality = "images"
+    k: Annotated[int, Field(ge=1, le=MOST_RESULTS)] = 10
+
+
+class BatchOut(BaseModel):
+    among: Modality
+    total: int
+    bits: int
+    took_ms: float
+    results: list[list[HitOut]] = Field(description="one list a query, in the order asked")
+
+
+class TextIn(_Strict):
+    text: Sentence
+    id: Id | None = Field(default=None, description="chosen by the service when left out")
+
+
+class TextsIn(_Strict):
+    texts: Annotated[list[TextIn], Field(min_length=1, max_length=MOST_TEXTS)]
+
+
+class Added(BaseModel):
+    items: list[ItemOut]
+
+
+class Removed(BaseModel):
+    removed: int
+
+
+class Examples(BaseModel):
+    texts: list[ItemOut]
+    images: list[ItemOut]
+
+
+class About(BaseModel):
+    name: Literal["transhash"] = "transhash"
+    version: str
+    method: str
+    bits: int
+    images: int
+    texts: int
+    accepts_text: bool = Field(description="false: the model takes precomputed text features")
+    accepts_images: bool
+    writable: bool
+    max_upload: int = Field(description="bytes")
+
+
+class Diagnostics(BaseModel):
+    """What the training run left behind for the eye; every part may be missing."""
+
+    map: dict[str, dict[str, list[list[float]]]] | None
+    report: dict[str, Any] | None
+    results: list[dict[str, Any]]
+
+
+class Status(BaseModel):
+    status: Literal["ok"] = "ok"

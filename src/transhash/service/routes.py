@@ -1,0 +1,184 @@
+"""The routes: check the question, hand it to a lane, return the reply."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Form, Header, HTTPException, Path, Query, UploadFile
+from starlette.responses import PlainTextResponse, Response
+
+from transhash import __version__
+from transhash.service.desk import Desk
+from transhash.service.metrics import CONTENT_TYPE, Metrics
+from transhash.service.models import (
+    LARGEST_NUMBER,
+    LONGEST_TEXT,
+    MOST_RESULTS,
+    About,
+    Added,
+    BatchIn,
+    BatchOut,
+    Diagnostics,
+    Examples,
+    Found,
+    Id,
+    ItemOut,
+    Modality,
+    Problem,
+    Removed,
+    Status,
+    TextsIn,
+)
+
+Count = Annotated[int, Query(ge=1, le=MOST_RESULTS, description="how many results")]
+Among = Annotated[Modality, Query(description="what to search")]
+Number = Annotated[int, Path(ge=0, le=LARGEST_NUMBER)]
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """For the OpenAPI document: these statuses, and those any route may give."""
+    return {status: {"model": Problem} for status in (*statuses, 403, 421, 422, 429, 500, 503, 504)}
+
+
+def search_routes(desk: Desk) -> APIRouter:
+    router = APIRouter(prefix="/api", tags=["search"])
+
+    @router.get("/search/text", responses=refusals())
+    async def search_by_text(
+        q: Annotated[
+            str, Query(min_length=1, max_length=LONGEST_TEXT, pattern=r"\S", description="a text")
+        ],
+        k: Count = 24,
+        among: Among = "images",
+    ) -> Found:
+        """Items nearest to a sentence."""
+        return await desk.texts.run(desk.by_text, q.strip(), k, among)
+
+    @router.post("/search/image", responses=refusals(400, 413))
+    async def search_by_image(image: UploadFile, k: Count = 24, among: Among = "texts") -> Found:
+        """Items nearest to a picture: JPEG, PNG, WebP, BMP, GIF or TIFF."""
+
+        def search() -> Found:
+            # Read here: until a thread is free the picture waits on disk, not in memory.
+            return desk.by_image(image.file.read(), k, among)
+
+        return await desk.images.run(search)
+
+    @router.get("/items/{number}/similar", responses=refusals(404))
+    async def search_by_item(number: Number, k: Count = 24, among: Among = "images") -> Found:
+        """Items nearest to an indexed one, itself left out."""
+        return await desk.texts.run(desk.by_item, number, k, among)
+
+    @router.post("/search/batch", responses=refusals(400, 404, 413))
+    async def search_batch(request: BatchIn) -> BatchOut:
+        """Many queries in one request; each is a text or the number of an item."""
+        for query in request.queries:
+            if (query.text is None) == (query.number is None):
+                raise HTTPException(422, "give each query either a text or a number")
+        return await desk.texts.run(desk.batch, request)
+
+    @router.get("/items/{number}", responses=refusals(404))
+    async def item(number: Number) -> ItemOut:
+        """One item."""
+        return await desk.reads.run(desk.item, number)
+
+    @router.get(
+        "/items/{number}/thumbnail",
+        response_class=Response,
+        responses={**refusals(404), 200: {"content": {"image/jpeg": {}}}, 304: {}},
+    )
+    async def item_thumbnail(
+        number: Number, if_none_match: Annotated[str | None, Header()] = None
+    ) -> Response:
+        """A small JPEG of an image, encoded anew: pixels and nothing else of the original."""
+        data = await desk.reads.run(desk.thumbnail, number)
+        tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
+        headers = {"ETag": tag, "Cache-Control": "private, max-age=300"}
+        if if_none_match == tag:
+            return Response(None, 304, headers)
+        return Response(data, 200, headers, "image/jpeg")
+
+    return router
+
+
+def about_routes(desk: Desk, metrics: Metrics, about: About, diagnostics: Diagnostics) -> APIRouter:
+    router = APIRouter(tags=["about"])
+    kept: list[Examples] = []
+
+    @router.get("/api/about", responses=refusals())
+    async def about_this_run() -> About:
+        """Which model, how many items."""
+        return about.model_copy(
+            update={"images": desk.count("images"), "texts": desk.count("texts")}
+        )
+
+    @router.get("/api/examples", responses=refusals())
+    async def examples() -> Examples:
+        """A few texts and images of this run to start from."""
+        if not kept:  # sampling reads the whole list of numbers, so it is done once
+            kept.append(await desk.reads.run(desk.examples, 8))
+        return kept[0]
+
+    @router.get("/api/diagnostics", responses=refusals())
+    async def run_diagnostics() -> Diagnostics:
+        """The alignment map, the training report and the results table of this run."""
+        return diagnostics
+
+    @router.get("/health")
+    async def health() -> Status:
+        """The process answers."""
+        return Status()
+
+    @router.get("/ready", responses=refusals())
+    async def ready() -> Status:
+        """A search goes through: model, index and catalog are there."""
+        await desk.texts.run(desk.probe)
+        return Status()
+
+    @router.get("/metrics", response_class=PlainTextResponse)
+    async def prometheus() -> Response:
+        """Prometheus text format."""
+        waiting = {f'lane="{lane.name}"': float(lane.pending) for lane in desk.lanes}
+        counts = {
+            'modality="images"': float(desk.count("images")),
+            'modality="texts"': float(desk.count("texts")),
+        }
+        gauges = {
+            "transhash_items": ("Items in the index.", counts),
+            "transhash_pending": ("Requests in work or waiting, by lane.", waiting),
+            "transhash_info": ("Version.", {f'version="{__version__}"': 1.0}),
+        }
+        return Response(metrics.render(gauges), media_type=CONTENT_TYPE)
+
+    return router
+
+
+def change_routes(desk: Desk, api_key: str) -> APIRouter:
+    expected = api_key.encode()
+
+    def check_key(x_api_key: Annotated[str | None, Header()] = None) -> None:
+        # Header bytes arrive read as Latin-1; back to bytes, a key may hold any character.
+        # compare_digest takes the same time wherever the first difference is.
+        if not hmac.compare_digest((x_api_key or "").encode("latin-1", "replace"), expected):
+            raise HTTPException(401, "changes need the right key in the header X-API-Key")
+
+    router = APIRouter(prefix="/api/items", tags=["changes"], dependencies=[Depends(check_key)])
+
+    @router.post("/texts", status_code=201, responses=refusals(400, 401, 413))
+    async def add_texts(request: TextsIn) -> Added:
+        """Add texts, or replace those with a known id; on disk and searchable before the reply."""
+        return Added(items=await desk.changes.run(desk.add_texts, request.texts))
+
+    @router.post("/images", status_code=201, responses=refusals(400, 401, 413))
+    async def add_image(image: UploadFile, id: Annotated[Id | None, Form()] = None) -> Added:
+        """Add a picture, or replace the one with that id."""
+        return Added(items=await desk.changes.run(lambda: desk.add_image(image.file.read(), id)))
+
+    @router.delete("/{number}", responses=refusals(401, 404))
+    async def remove(number: Number) -> Removed:
+        """Forget an item."""
+        return Removed(removed=await desk.changes.run(desk.remove, number))
+
+    return router

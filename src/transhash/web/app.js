@@ -1,0 +1,352 @@
+// The page's one state lives in the address: ?q=... or ?item=... or ?picture=..., and &among=.
+
+import * as api from "./api.js";
+import { drawHow } from "./how.js";
+import * as view from "./view.js";
+
+const $ = (id) => document.getElementById(id);
+const STEP = 24;
+const MOST = 192;
+const LONGEST_TRAIL = 6;
+const NAMES = { images: ["picture", "pictures"], texts: ["text", "texts"] };
+
+let about = null;
+let running = null; // AbortController of the search on its way
+let current = null; // what is shown: {query, among, k, found}
+const pictures = new Map(); // key -> {file, url}; dropped pictures live as long as the page
+// Which way to search from words and from pictures; the switch changes it.
+const way = { texts: "images", images: "texts" };
+
+const kindOf = (query) => (query.picture || query.modality === "images" ? "images" : "texts");
+
+function address(query, among) {
+  if (!query) return "/";
+  const options = new URLSearchParams();
+  if (query.key) options.set("picture", query.key);
+  else if (query.item !== undefined) options.set("item", query.item);
+  else options.set("q", query.q);
+  options.set("among", among);
+  return `/?${options}`;
+}
+
+function readAddress() {
+  const options = new URLSearchParams(location.search);
+  const among = options.get("among") === "texts" ? "texts" : "images";
+  if (options.has("picture")) {
+    const key = options.get("picture");
+    return { query: { key, picture: pictures.get(key)?.file ?? null }, among };
+  }
+  if (/^\d+$/.test(options.get("item") ?? "")) return { query: { item: options.get("item") }, among };
+  const q = (options.get("q") ?? "").trim();
+  return { query: q ? { q } : null, among };
+}
+
+const itemAddress = (item) => address({ item: item.number }, way[item.modality]);
+const itemStep = (item) => ({
+  url: itemAddress(item),
+  label: item.text || item.id,
+  image: item.thumbnail,
+});
+
+// Going somewhere: a new entry of the history, which keeps the trail that led there.
+function go(url, trail) {
+  history.pushState({ trail: trail.slice(-LONGEST_TRAIL) }, "", url);
+  return show();
+}
+
+async function show({ k = STEP, keepFocus = false } = {}) {
+  const { query, among } = readAddress();
+  running?.abort();
+  const mine = (running = new AbortController());
+  const trail = history.state?.trail ?? [];
+  document.body.classList.toggle("busy-with-results", Boolean(query));
+  $(`among-${query ? among : way.texts}`).checked = true;
+  $("examples").hidden = Boolean(query);
+  $("more").hidden = true;
+  if (!query) {
+    current = null;
+    document.title = "transhash";
+    for (const id of ["trail", "query"]) $(id).hidden = true;
+    $("status").textContent = "";
+    $("results").replaceChildren();
+    return showExamples();
+  }
+  if (query.q !== undefined) $("q").value = query.q;
+  if (query.key && !query.picture) return showLostPicture();
+  const more = current && k > STEP;
+  // Fast answers come without a flicker, slow ones with something to look at.
+  const slow = setTimeout(() => {
+    if (!more) $("results").replaceChildren(view.skeleton(among));
+    $("status").textContent = "Searching…";
+  }, 160);
+  const slower = setTimeout(() => {
+    $("status").textContent = "Still searching. The first picture after a start takes a few seconds.";
+  }, 4000);
+  $("results").setAttribute("aria-busy", "true");
+  try {
+    const start = performance.now();
+    const found = await api.search(query, among, k, about?.max_upload, mine.signal);
+    if (mine !== running) return;
+    online();
+    render(query, among, k, found, performance.now() - start, trail);
+    if (!keepFocus) window.scrollTo({ top: 0 });
+  } catch (error) {
+    if (error.name === "AbortError" || mine !== running) return;
+    renderTrouble(error, query);
+  } finally {
+    clearTimeout(slow);
+    clearTimeout(slower);
+    if (mine === running) $("results").removeAttribute("aria-busy");
+  }
+}
+
+function render(query, among, k, found, ms, trail) {
+  const item = found.query.item;
+  if (item) query.modality = item.modality;
+  way[kindOf(query)] = among;
+  current = { query, among, k, found };
+  const own = query.key ? pictures.get(query.key) : null;
+  const here = item
+    ? itemStep(item)
+    : { label: query.q ?? "your picture", image: own?.url };
+  here.url = address(query, among);
+  const steps = [...trail.slice(0, -1), here];
+  history.replaceState({ trail: steps }, "");
+  document.title = `${view.short(here.label, 50)} – transhash`;
+  $("trail").hidden = steps.length < 2;
+  $("trail").replaceChildren(
+    ...view.trail(steps, (event, i) => {
+      event.preventDefault();
+      go(steps[i].url, steps.slice(0, i + 1));
+    }),
+  );
+  $("query").hidden = false;
+  $("query").replaceChildren(...view.queryPanel(found, own?.url));
+  const [one, many] = NAMES[among];
+  if (!found.hits.length) {
+    $("status").textContent = "";
+    const hint = "Add some with `transhash index`, then reload this page.";
+    $("results").replaceChildren(view.message(`There are no ${many} in this run yet.`, hint));
+    return;
+  }
+  const model = about ? ` · ${about.method}, ${found.bits} bits` : "";
+  $("status").replaceChildren(
+    view.el("b", {}, `${view.plural(found.hits.length, one, many)}`),
+    ` nearest of ${view.count(found.total)} · ${milliseconds(found.took_ms)} to search`,
+    `, ${milliseconds(ms)} in all${model}`,
+  );
+  $("results").replaceChildren(view.grid(found, itemAddress));
+  $("more").hidden = found.hits.length < k || found.total <= k || k >= MOST;
+}
+
+const milliseconds = (ms) => `${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;
+
+function renderTrouble(error, query) {
+  const titles = {
+    offline: "The service does not answer.",
+    busy: "The service is busy.",
+    refused: query.picture ? "This picture cannot be searched with." : "That did not work.",
+  };
+  const offline = error.kind === "offline";
+  const text = offline
+    ? "Is it still running? Start it again with `transhash serve`; this page goes on by itself."
+    : sentence(error.message);
+  $("status").textContent = "";
+  $("query").hidden = true;
+  const title = titles[error.kind] ?? titles.refused;
+  // A bad picture stays bad: another one is the way on.
+  const [action, run] =
+    query.picture && error.kind === "refused"
+      ? ["Choose another picture", () => $("file").click()]
+      : ["Try again", () => show()];
+  $("results").replaceChildren(view.message(title, text, action, run));
+  $("results").focus({ preventScroll: true });
+  if (offline) waitForService();
+}
+
+const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+
+function showLostPicture() {
+  $("query").hidden = true;
+  $("status").textContent = "";
+  const text = "Pictures you drop are not kept once the page is left or loaded again.";
+  const box = view.message("That picture is gone.", text, "Choose a picture", () => $("file").click());
+  $("results").replaceChildren(box);
+}
+
+let waiting = null;
+function waitForService() {
+  $("banner").hidden = false;
+  $("banner").textContent = "No connection to the service. Trying again every few seconds…";
+  waiting ??= setInterval(async () => {
+    try {
+      await api.alive();
+      online();
+      await start();
+    } catch {
+      // still away
+    }
+  }, 2500);
+}
+
+function online() {
+  if (waiting) clearInterval(waiting);
+  waiting = null;
+  $("banner").hidden = true;
+}
+
+let shownExamples = false;
+async function showExamples() {
+  $("examples").hidden = false;
+  if (shownExamples) return;
+  try {
+    const found = await api.examples();
+    shownExamples = true;
+    if (!found.texts.length && !found.images.length) {
+      const hint = "Add pictures and texts with `transhash index`, then reload this page.";
+      $("examples").replaceChildren(view.message("This run is still empty.", hint));
+      return;
+    }
+    $("examples").replaceChildren(...view.exampleLists(found, itemAddress));
+    follow($("examples"), found.texts.concat(found.images));
+  } catch (error) {
+    if (error.kind === "offline") waitForService();
+  }
+}
+
+// A click on an item goes on from it within the page; other buttons keep the link's own meaning.
+function follow(root, items) {
+  root.onclick = (event) => {
+    const link = event.target.closest("a[data-number]");
+    if (!link || !view.plainClick(event)) return;
+    const item = items.find((one) => String(one.number) === link.dataset.number);
+    if (!item) return;
+    event.preventDefault();
+    const step = itemStep(item);
+    $("q").value = "";
+    go(step.url, [...(current ? (history.state?.trail ?? []) : []), step]).then(() =>
+      $("results").focus({ preventScroll: true }),
+    );
+  };
+}
+
+function searchPicture(file) {
+  if (!file) return;
+  if (about && !about.accepts_images) {
+    $("results").replaceChildren(
+      view.message("This model cannot read pictures.", "It was trained on precomputed features."),
+    );
+    return;
+  }
+  const key = String(pictures.size + 1);
+  pictures.set(key, { file, url: URL.createObjectURL(file) });
+  $("q").value = "";
+  const url = address({ key }, way.images);
+  go(url, [{ url, label: "your picture", image: pictures.get(key).url }]);
+}
+
+function wire() {
+  $("search").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const q = $("q").value.trim();
+    if (!q) return $("q").focus();
+    // Before the first search the switch is a choice for words.
+    const among = current && kindOf(current.query) === "images" ? way.texts : chosen();
+    const url = address({ q }, among);
+    go(url, [{ url, label: q }]);
+  });
+  for (const input of document.querySelectorAll("input[name=among]")) {
+    input.addEventListener("change", () => {
+      const { query } = readAddress();
+      if (!query) return void (way.texts = chosen());
+      history.replaceState(history.state, "", address(query, chosen()));
+      show({ keepFocus: true });
+    });
+  }
+  $("pick").addEventListener("click", () => $("file").click());
+  $("file").addEventListener("change", () => {
+    searchPicture($("file").files[0]);
+    $("file").value = "";
+  });
+  $("more").addEventListener("click", async () => {
+    const before = current.found.hits.length;
+    await show({ k: Math.min(MOST, current.k + STEP), keepFocus: true });
+    $("results").querySelectorAll(".card")[before]?.focus();
+  });
+  $("home").addEventListener("click", (event) => {
+    if (!view.plainClick(event)) return;
+    event.preventDefault();
+    $("q").value = "";
+    go("/", []);
+    $("q").focus();
+  });
+  $("how-open").addEventListener("click", () => {
+    $("how").showModal();
+    drawHow($("how-body"), about);
+  });
+  $("how-close").addEventListener("click", () => $("how").close());
+  $("how").addEventListener("click", (event) => {
+    if (event.target === $("how")) $("how").close();
+  });
+  new MutationObserver(() => current && follow($("results"), current.found.hits)).observe(
+    $("results"),
+    { childList: true },
+  );
+  window.addEventListener("popstate", () => show());
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "/" && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName)) {
+      event.preventDefault();
+      $("q").focus();
+    }
+  });
+  document.addEventListener("paste", (event) => {
+    const file = [...(event.clipboardData?.files ?? [])][0];
+    if (!file) return;
+    event.preventDefault();
+    searchPicture(file);
+  });
+  wireDrop();
+}
+
+function chosen() {
+  return document.querySelector("input[name=among]:checked").value;
+}
+
+function wireDrop() {
+  let depth = 0; // dragenter and dragleave also come for every element inside
+  const files = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
+  const end = () => {
+    depth = 0;
+    $("drop").hidden = true;
+  };
+  window.addEventListener("dragenter", (event) => {
+    if (files(event) && ++depth) $("drop").hidden = false;
+  });
+  window.addEventListener("dragleave", () => {
+    if (--depth <= 0) end();
+  });
+  window.addEventListener("dragover", (event) => files(event) && event.preventDefault());
+  window.addEventListener("drop", (event) => {
+    if (!files(event)) return;
+    event.preventDefault();
+    end();
+    searchPicture(event.dataTransfer.files[0]);
+  });
+}
+
+async function start() {
+  const first = show();
+  try {
+    about = await api.about();
+    const items = `${view.plural(about.images, ...NAMES.images)} · ${view.plural(about.texts, ...NAMES.texts)}`;
+    $("run").textContent = `${items} · ${about.method}, ${about.bits} bits`;
+    $("run").hidden = false;
+    $("pick").hidden = !about.accepts_images;
+  } catch (error) {
+    if (error.kind === "offline") waitForService();
+  }
+  await first;
+}
+
+wire();
+start();

@@ -1,0 +1,58 @@
+"""The run that service and browser tests search: small, but nothing in it is pretended."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+from PIL import Image
+
+from transhash.data.collection import Collection
+from transhash.data.drawn import draw_dataset
+from transhash.data.manifest import read_images, read_texts
+from transhash.features.image import image_features
+from transhash.fitting import Sources, fit_files, read_sources
+from transhash.hashers import make_hasher
+from transhash.search import SearchEngine
+
+LOCAL = "http://127.0.0.1:8000"
+HOSTILE = (
+    "<img src=x onerror=\"document.title='owned'\">",
+    "<script>document.title='owned'</script> a red boat",
+    "</div><h1>boat & sail</h1> \" ' `",
+)
+RESULTS = [
+    {
+        "method": "CVH",
+        "bits": 16,
+        "image_to_text_map": 0.41,
+        "text_to_image_map": 0.39,
+        "chance": 0.083,
+        "folder": "/home/somebody/secret",
+    }
+]
+
+
+def build_run(folder: Path) -> Path:
+    """Drawn things learned by CVH, a linear method: a fit takes no time."""
+    data = draw_dataset(folder / "drawn", per_class=6)
+    run = folder / "run"
+    sources = Sources(
+        auxiliary=data / "auxiliary.tsv", images=data / "images.tsv", texts=data / "texts.tsv"
+    )
+    features = image_features("efficientnet-lite0")
+    fit_files(make_hasher("CVH", bits=16), "CVH", read_sources(sources), run, features)
+    engine = SearchEngine.open(run, writable=True)
+    assert engine.add_images(read_images(data / "images.tsv")) == []
+    engine.add_texts(read_texts(data / "texts.tsv"))
+    engine.add_texts(Collection([f"hostile-{i}" for i in range(len(HOSTILE))], HOSTILE))
+    engine.close()
+    (run / "results.json").write_text(json.dumps(RESULTS), "utf-8")
+    return run
+
+
+def picture(kind: str = "PNG", size: tuple[int, int] = (64, 48)) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", size, "steelblue").save(buffer, kind)
+    return buffer.getvalue()

@@ -1,0 +1,115 @@
+"""Adding and removing: with the key only, searchable at once, on disk before the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from transhash.search import SearchEngine
+from transhash.service import create_app
+
+from .small_run import LOCAL, picture
+
+KEY = {"X-API-Key": "opensesame-π"}
+
+
+@pytest.fixture
+def writer(own_run: Path) -> Iterator[TestClient]:
+    engine = SearchEngine.open(own_run, writable=True)
+    app = create_app(engine, writable=True, api_key="opensesame-π")
+    with TestClient(app, base_url=LOCAL, raise_server_exceptions=False) as client:
+        # Header values are bytes on the wire; httpx would insist on ASCII.
+        client.headers = {b"x-api-key": KEY["X-API-Key"].encode()}  # type: ignore[assignment]
+        yield client
+    engine.close()
+
+
+def test_an_added_text_is_found_at_once_and_after_a_restart(
+    writer: TestClient, own_run: Path
+) -> None:
+    text = "a boat with sails and a boat with sails"
+    added = writer.post("/api/items/texts", json={"texts": [{"text": text, "id": "new/1"}]})
+    assert added.status_code == 201
+    number = added.json()["items"][0]["number"]
+    found = writer.get("/api/search/text", params={"q": text, "among": "texts", "k": 200}).json()
+    assert number in [hit["number"] for hit in found["hits"]]
+    # Another process would open it just so, beside the one that writes.
+    reader = SearchEngine.open(own_run)
+    assert reader.similar_to_text(text, 200, "texts")
+    assert reader.catalog.find("texts", "new/1") is not None
+    assert number in [hit.item.number for hit in reader.similar_to_text(text, 200, "texts")]
+    reader.close()
+
+
+def test_an_added_picture_is_found_and_shown(writer: TestClient) -> None:
+    added = writer.post("/api/items/images", files={"image": picture()}, data={"id": "mine"})
+    assert added.status_code == 201
+    item = added.json()["items"][0]
+    assert item["id"] == "mine"
+    found = writer.post(
+        "/api/search/image", params={"among": "images", "k": 1}, files={"image": picture()}
+    ).json()
+    assert found["hits"][0]["distance"] == 0
+    assert writer.get(item["thumbnail"]).headers["content-type"] == "image/jpeg"
+
+
+def test_adding_an_id_again_replaces_the_item(writer: TestClient) -> None:
+    for text in ("a cat", "a fish with fins"):
+        reply = writer.post("/api/items/texts", json={"texts": [{"text": text, "id": "one"}]})
+    number = reply.json()["items"][0]["number"]
+    assert writer.get(f"/api/items/{number}").json()["text"] == "a fish with fins"
+    assert writer.get("/api/about").json()["texts"] == 72 + 3 + 1
+
+
+def test_a_removed_item_is_gone_from_results_and_catalog(writer: TestClient) -> None:
+    before = writer.get("/api/search/text", params={"q": "a cat"}).json()
+    number = before["hits"][0]["number"]
+    assert writer.delete(f"/api/items/{number}").json() == {"removed": 1}
+    after = writer.get("/api/search/text", params={"q": "a cat", "k": 200}).json()
+    assert number not in [hit["number"] for hit in after["hits"]]
+    assert after["total"] == before["total"] - 1
+    assert writer.get(f"/api/items/{number}").status_code == 404
+    assert writer.delete(f"/api/items/{number}").status_code == 404
+
+
+@pytest.mark.parametrize("key", [None, "", "wrong", "opensesame-"])
+def test_changes_need_the_key(writer: TestClient, key: str | None) -> None:
+    writer.headers = {} if key is None else {"X-API-Key": key}  # type: ignore[assignment]
+    for reply in (
+        writer.post("/api/items/texts", json={"texts": [{"text": "a cat"}]}),
+        writer.post("/api/items/images", files={"image": picture()}),
+        writer.delete("/api/items/1"),
+    ):
+        assert reply.status_code == 401
+        assert "X-API-Key" in reply.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [],
+        [{"text": "   "}],
+        [{"text": "a", "id": "line\nbreak"}],
+        [{"text": "a", "id": "x"}, {"text": "b", "id": "x"}],
+        [{"text": "a", "extra": 1}],
+        [{"text": "a" * 5000}],
+    ],
+)
+def test_bad_texts_are_refused_and_nothing_is_added(writer: TestClient, texts: object) -> None:
+    before = writer.get("/api/about").json()["texts"]
+    assert writer.post("/api/items/texts", json={"texts": texts}).status_code == 422
+    assert writer.get("/api/about").json()["texts"] == before
+
+
+def test_a_bad_picture_is_refused(writer: TestClient) -> None:
+    reply = writer.post("/api/items/images", files={"image": b"GIF89a nonsense"})
+    assert reply.status_code == 422
+    assert "error" in reply.json()
+
+
+def test_a_read_only_service_has_no_such_routes(client: TestClient) -> None:
+    reply = client.post("/api/items/texts", json={"texts": [{"text": "a"}]}, headers={})
+    assert reply.status_code in (404, 405)

@@ -1,0 +1,78 @@
+"""The real thing: a process that listens, says where, and stops when told."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from transhash.errors import EngineError
+from transhash.service import serve
+from transhash.service.diagnostics import presentable
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from transhash.service import serve
+serve(Path(sys.argv[1]), port=0, on_ready=lambda url: print(url, flush=True))
+"""
+
+
+def test_a_served_run_answers_and_ends_quietly(run: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(run)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
+        assert "<title>transhash</title>" in httpx.get(url).text
+        found = httpx.get(f"{url}api/search/text", params={"q": "a boat"}).json()
+        assert found["hits"]
+        assert httpx.get(f"{url}ready", timeout=60).status_code == 200
+        assert "server" not in httpx.get(url).headers
+    finally:
+        process.send_signal(signal.SIGINT)
+    assert process.wait(30) in (0, -signal.SIGINT, 130)
+
+
+def test_a_taken_port_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(EngineError, match="choose another with --port"):
+            serve(tmp_path / "no run", port=taken.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {},
+        {"map": None, "report": None, "results": None},
+        {"map": [], "report": [], "results": {}},
+        {"map": {"before": {}, "after": {}}, "report": {}, "results": [1, "x", {"a": 1}]},
+        {"map": {"before": 1, "after": {"target_images": [[1], ["a", 2], None]}}},
+    ],
+)
+def test_diagnostics_of_any_other_shape_count_as_missing(found: dict[str, object]) -> None:
+    shown = presentable(found)
+    assert shown.map is None
+    assert shown.results == []
+
+
+def test_numbers_that_json_cannot_carry_become_null() -> None:
+    shown = presentable({"results": [{"method": "CVH", "chance": float("nan")}]})
+    assert shown.results == [{"method": "CVH", "chance": None}]
+
+
+def test_large_maps_are_thinned() -> None:
+    group = {"target_images": [[float(i), 0.0] for i in range(10_000)]}
+    shown = presentable({"before": group, "after": group})
+    assert shown.map is not None
+    assert 200 <= len(shown.map["after"]["target_images"]) <= 400
