@@ -30,8 +30,17 @@ from transhash.index.base import (
 )
 from transhash.index.kernel import core_count
 from transhash.index.lock import WriterLock
-from transhash.index.parts import NOTHING, Array, Delta, Part, search_parts, within_parts
-from transhash.index.segment import build, to_packed, to_words
+from transhash.index.parts import (
+    Array,
+    Delta,
+    Part,
+    expand,
+    merge_from,
+    search_parts,
+    with_segment,
+    within_parts,
+)
+from transhash.index.segment import to_packed, to_words
 
 
 class State(NamedTuple):
@@ -151,7 +160,8 @@ class GroupedIndex:
         return within_parts(state.parts + state.newest, words, radius, self.threads)
 
     def export(self) -> tuple[Ids, Codes]:
-        ids, words = self._items(self._now().parts + self._state.newest)
+        state = self._now()
+        ids, words = expand(state.parts + state.newest, self._delta.items()[1])
         order = np.argsort(ids)
         return ids[order], Codes(to_packed(words[order], self._bits), self._bits)
 
@@ -163,7 +173,7 @@ class GroupedIndex:
         """One segment and no removed ids: the smallest and fastest form. Costs a rebuild."""
         with self._mutex:
             self._check_writable()
-            self._commit(self._state.parts, self._delta, merge_from=0)
+            self._commit(self._state.parts, self._delta, first=0)
 
     def verify(self) -> None:
         """Reads every byte on disk and compares checksums; opening checks headers and sizes."""
@@ -197,7 +207,9 @@ class GroupedIndex:
             if self._log is None:
                 raise EngineError(f"the index at {self._folder} was closed; open it again")
             if self._lock is None:
-                self.refresh()
+                with self._mutex:  # another thread may be half through taking in a generation
+                    self.refresh()
+                    return self._state
         return self._state
 
     def _check_writable(self) -> None:
@@ -209,14 +221,6 @@ class GroupedIndex:
     def _set(self, parts: tuple[Part, ...]) -> None:
         newest = self._delta.segment()
         self._state = State(parts, () if newest is None else (Part(newest),))
-
-    def _items(self, parts: tuple[Part, ...]) -> tuple[Ids, Array]:
-        pieces = [part.expand() for part in parts]
-        empty = to_words(np.empty((0, self._bits // 8), np.uint8))
-        return (
-            np.concatenate([NOTHING, *(ids for ids, _ in pieces)]),
-            np.concatenate([empty, *(words for _, words in pieces)]),
-        )
 
     # ---- changes ----
 
@@ -238,7 +242,9 @@ class GroupedIndex:
             self._log.append(operation, ids, packed)
         self._apply(operation, ids, packed)
         if len(self._delta) + sum(len(p.recent) for p in self._state.parts) >= self.flush_at:
-            self._commit(self._state.parts, self._delta)
+            # The change is safe in the log; without space for a segment it simply stays there.
+            with contextlib.suppress(EngineError):
+                self._commit(self._state.parts, self._delta)
 
     def _apply(self, operation: int, ids: Ids, packed: npt.NDArray[np.uint8]) -> None:
         parts = self._state.parts
@@ -254,61 +260,23 @@ class GroupedIndex:
         parts: tuple[Part, ...],
         delta: Delta,
         more: tuple[Ids, Array] | None = None,
-        merge_from: int | None = None,
+        first: int | None = None,
     ) -> None:
         """A new generation: the delta, `more` and the parts worth merging become one segment."""
         ids, words = delta.items()
         if more is not None:
             ids, words = np.concatenate([ids, more[0]]), np.concatenate([words, more[1]])
-        first = _merge_from(parts, len(ids)) if merge_from is None else merge_from
-        if first < len(parts):
-            old_ids, old_words = self._items(parts[first:])
-            ids, words = np.concatenate([old_ids, ids]), np.concatenate([old_words, words])
-            del old_ids, old_words
-        number = self._generation.number + 1
-        kept = [
-            Part(
-                part.segment,
-                np.union1d(part.dead, part.recent) if len(part.recent) else part.dead,
-                file=part.file,
-                dead_file=f"dead-{number}-{place}.bin" if len(part.recent) else part.dead_file,
-            )
-            for place, part in enumerate(parts[:first])
-        ]
-        if len(ids):
-            kept.append(Part(build(ids, words, self._bits), file=f"segment-{number}.bin"))
+        first = merge_from(parts, len(ids)) if first is None else first
+        committed = with_segment(parts, first, ids, words, self._bits, self._generation.number + 1)
         if self._folder is not None:
-            kept = self._write(self._folder, number, kept)
+            generation, committed = store.commit(self._folder, self._generation, committed)
+            if self._log is not None:
+                self._log.close()
+            self._log = log.Log(self._folder / generation.log, self._bits // 8, writable=True)
+            self._generation = generation
+            store.clean(self._folder, generation)
         self._delta = Delta(words)
-        self._set(tuple(kept))
-
-    def _write(self, folder: Path, number: int, parts: list[Part]) -> list[Part]:
-        """Puts a generation on disk and returns its parts as mapped files."""
-        known = {name for entry in self._generation.segments for name in entry}
-        written = []
-        try:
-            for part in parts:
-                assert part.file is not None
-                segment, dead = part.segment, part.dead
-                if part.file not in known:
-                    store.write_segment(folder, part.file, segment, self._bits)
-                    segment = store.open_segment(folder, part.file, self._bits)
-                if part.dead_file is not None and part.dead_file not in known:
-                    store.write_dead(folder, part.dead_file, dead)
-                    dead = store.open_dead(folder, part.dead_file)
-                written.append(Part(segment, dead, NOTHING, part.file, part.dead_file))
-            entries = tuple(store.SegmentEntry(part.file or "", part.dead_file) for part in written)
-            generation = store.Generation(number, self._bits, entries, f"log-{number}.bin")
-            log.create_log(folder / generation.log)
-            store.write_generation(folder, generation)
-        except OSError as error:
-            raise EngineError(f"cannot write to {folder} ({error}); nothing was stored") from None
-        if self._log is not None:
-            self._log.close()
-        self._log = log.Log(folder / generation.log, self._bits // 8, writable=True)
-        self._generation = generation
-        store.clean(folder, generation)
-        return written
+        self._set(committed)
 
     def _load(self) -> None:
         """Reads the manifest, maps its files, replays its log."""
@@ -316,18 +284,8 @@ class GroupedIndex:
         for attempt in range(100):
             seen = _stamp(self._folder)
             generation = store.read_generation(self._folder)
-            mapped = {part.file: part.segment for part in self._state.parts}
             try:
-                parts = tuple(
-                    Part(
-                        mapped.get(entry.file)
-                        or store.open_segment(self._folder, entry.file, self._bits),
-                        store.open_dead(self._folder, entry.dead),
-                        file=entry.file,
-                        dead_file=entry.dead,
-                    )
-                    for entry in generation.segments
-                )
+                parts = store.open_parts(self._folder, generation, self._state.parts)
                 path = self._folder / generation.log
                 opened = log.Log(path, self._bits // 8, writable=self._lock is not None)
                 break
@@ -349,21 +307,6 @@ class GroupedIndex:
         with contextlib.closing(self._log.replay()) as records:
             for record in records:
                 self._apply(record.operation, record.ids, record.packed)
-
-
-def _merge_from(parts: tuple[Part, ...], fresh: int) -> int:
-    """First of the last parts to merge with `fresh` items: those not twice as large as the rest.
-
-    Sizes then at least triple from part to part: few parts to search, few merges an item.
-    """
-    first, total = len(parts), fresh
-    while first and len(parts[first - 1]) <= 2 * total:
-        first -= 1
-        total += len(parts[first])
-    for place, part in enumerate(parts[:first]):
-        if part.gone * 4 > part.segment.items:  # a quarter gone: worth writing anew
-            return place
-    return first
 
 
 def _stamp(folder: Path) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.index.base import Ids, Neighbours, Ranking
-from transhash.index.segment import Segment, in_sorted, ordered
+from transhash.index.segment import Segment, build, in_sorted, ordered
 
 Array = npt.NDArray[Any]
 NOTHING = np.empty(0, np.int64)
@@ -23,7 +23,7 @@ class Part:
     segment: Segment
     dead: Ids = field(default_factory=lambda: NOTHING)  # ascending; on disk with the generation
     recent: Ids = field(default_factory=lambda: NOTHING)  # ascending; in the log only
-    file: str | None = None
+    file: str = ""  # its name in the folder of the index
     dead_file: str | None = None
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class Delta:
 
     def __init__(self, like: Array) -> None:
         self._ids = np.empty(0, np.int64)
-        self._words = like[:0]
+        self._words = np.empty((0, *like.shape[1:]), like.dtype)
         self._rows: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -168,3 +168,49 @@ def within_parts(parts: Iterable[Part], words: Array, radius: int, threads: int)
         np.concatenate([NOTHING, *(near.distances for near in found)]),
         len(words),
     )
+
+
+def expand(parts: Iterable[Part], like: Array) -> tuple[Ids, Array]:
+    """(ids, words) of all items; `like` gives the type of the words where there are none."""
+    pieces = [part.expand() for part in parts]
+    return (
+        np.concatenate([NOTHING, *(ids for ids, _ in pieces)]),
+        np.concatenate([like[:0], *(words for _, words in pieces)]),
+    )
+
+
+def merge_from(parts: tuple[Part, ...], fresh: int) -> int:
+    """First of the last parts to merge with `fresh` items: those not twice as large as the rest.
+
+    Sizes then at least triple from part to part: few parts to search, few merges an item.
+    """
+    first, total = len(parts), fresh
+    while first and len(parts[first - 1]) <= 2 * total:
+        first -= 1
+        total += len(parts[first])
+    for place, part in enumerate(parts[:first]):
+        if part.gone * 4 > part.segment.items:  # a quarter gone: worth writing anew
+            return place
+    return first
+
+
+def with_segment(
+    parts: tuple[Part, ...], first: int, ids: Ids, words: Array, bits: int, number: int
+) -> tuple[Part, ...]:
+    """Parts [0, first) and one new segment of the rest and the given items."""
+    if first < len(parts):
+        old_ids, old_words = expand(parts[first:], words)
+        ids, words = np.concatenate([old_ids, ids]), np.concatenate([old_words, words])
+        del old_ids, old_words
+    kept = [
+        Part(
+            part.segment,
+            np.union1d(part.dead, part.recent) if len(part.recent) else part.dead,
+            file=part.file,
+            dead_file=f"dead-{number}-{place}.bin" if len(part.recent) else part.dead_file,
+        )
+        for place, part in enumerate(parts[:first])
+    ]
+    if len(ids):
+        kept.append(Part(build(ids, words, bits), file=f"segment-{number}.bin"))
+    return tuple(kept)

@@ -19,6 +19,7 @@ Packed = npt.NDArray[np.uint8]
 CHUNK = 1 << 16  # values of the 16-bit chunk a table is indexed by
 TABLES_FROM = 1 << 19  # bytes of codes; a smaller segment is scanned in about 10 µs
 MOST_ITEMS = (1 << 32) - 2  # rows and postings are counted in 32 bits
+SPARE = 8  # bytes an item beside twice its packed code, for ids, offsets and tables
 TRIALS = 32  # rows asked for at build time to see whether the tables pay
 
 
@@ -164,11 +165,11 @@ def build(ids: Ids, words: Array, bits: int) -> Segment:
 
 
 def _with_tables(segment: Segment, bits: int) -> Segment:
-    """As many tables as keep the segment within twice the packed codes + 8 bytes an item."""
+    """As many tables as keep the segment within twice the packed codes + SPARE bytes an item."""
     rows = len(segment.words)
     if segment.words.nbytes < TABLES_FROM:
         return segment
-    spare = segment.items * (bits // 4 + 8) - segment.nbytes - 4 * (CHUNK + 1)
+    spare = segment.items * (bits // 4 + SPARE) - segment.nbytes - 4 * (CHUNK + 1)
     tables = min((bits + 15) // 16, 1 + spare // (4 * (rows + CHUNK + 1)))
     if tables < 1:
         return segment

@@ -12,16 +12,16 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from transhash.codes import check_bits
 from transhash.errors import DataError, EngineError
 from transhash.index.arrays_file import open_arrays, sync_folder, verify_arrays, write_arrays
 from transhash.index.base import Ids
 from transhash.index.log import create_log
+from transhash.index.parts import NOTHING, Part
 from transhash.index.segment import Segment
 
 MANIFEST = "index.json"
@@ -99,25 +99,59 @@ def clean(folder: Path, generation: Generation) -> None:
                 path.unlink(missing_ok=True)  # readers that have it open keep it
 
 
-def write_segment(folder: Path, name: str, segment: Segment, bits: int) -> None:
-    about = {"bits": bits, "patience": segment.patience}
-    write_arrays(folder / name, about, segment.arrays())
+def commit(
+    folder: Path, last: Generation, parts: Sequence[Part]
+) -> tuple[Generation, tuple[Part, ...]]:
+    """The generation after `last`, on disk for good, and its parts as mapped files."""
+    known = {name for entry in last.segments for name in entry}
+    written = []
+    try:
+        for part in parts:
+            segment, dead = part.segment, part.dead
+            if part.file not in known:
+                about = {"bits": last.bits, "patience": segment.patience}
+                write_arrays(folder / part.file, about, segment.arrays())
+                segment = _open_segment(folder / part.file, last.bits)
+            if part.dead_file is not None and part.dead_file not in known:
+                write_arrays(folder / part.dead_file, {}, {"ids": dead})
+                dead = _open_dead(folder, part.dead_file)
+            written.append(Part(segment, dead, NOTHING, part.file, part.dead_file))
+        number = last.number + 1
+        entries = tuple(SegmentEntry(part.file, part.dead_file) for part in written)
+        generation = Generation(number, last.bits, entries, f"log-{number}.bin")
+        create_log(folder / generation.log)
+        write_generation(folder, generation)
+    except OSError as error:
+        raise EngineError(f"cannot write to {folder} ({error}); nothing was stored") from None
+    return generation, tuple(written)
 
 
-def open_segment(folder: Path, name: str, bits: int) -> Segment:
-    about, arrays = open_arrays(folder / name)
+def open_parts(
+    folder: Path, generation: Generation, mapped: Sequence[Part] = ()
+) -> tuple[Part, ...]:
+    """The parts a generation names; files that `mapped` has open already are not opened again."""
+    opened = {part.file: part.segment for part in mapped}
+    return tuple(
+        Part(
+            opened.get(entry.file) or _open_segment(folder / entry.file, generation.bits),
+            _open_dead(folder, entry.dead),
+            file=entry.file,
+            dead_file=entry.dead,
+        )
+        for entry in generation.segments
+    )
+
+
+def _open_segment(path: Path, bits: int) -> Segment:
+    about, arrays = open_arrays(path)
     if about.get("bits") != bits or not {"words", "ids"} <= arrays.keys():
-        raise EngineError(f"{folder / name} does not belong to this index of {bits} bits")
+        raise EngineError(f"{path} does not belong to this index of {bits} bits")
     optional = {key: arrays.get(key) for key in ("offsets", "sorted_ids", "starts", "orders")}
     return Segment(arrays["words"], ids=arrays["ids"], patience=about["patience"], **optional)
 
 
-def write_dead(folder: Path, name: str, ids: Ids) -> None:
-    write_arrays(folder / name, {}, {"ids": ids})
-
-
-def open_dead(folder: Path, name: str | None) -> Any:
-    return np.empty(0, np.int64) if name is None else open_arrays(folder / name)[1]["ids"]
+def _open_dead(folder: Path, name: str | None) -> Ids:
+    return NOTHING if name is None else open_arrays(folder / name)[1]["ids"]
 
 
 def verify(folder: Path, generation: Generation) -> None:

@@ -1,0 +1,244 @@
+"""The folder of a grouped index: opening, following, refusing, and what damage is told as."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+
+from transhash.codes import Codes
+from transhash.errors import EngineError
+from transhash.index import open_index, store
+from transhash.index.arrays_file import MAGIC
+from transhash.index.export import write_faiss, write_npy
+from transhash.index.grouped import GroupedIndex
+
+WRITER = """
+import sys, numpy as np
+from transhash.codes import Codes
+from transhash.index.grouped import GroupedIndex
+GroupedIndex.flush_at = 500
+index = GroupedIndex.open(__import__("pathlib").Path(sys.argv[1]), 32)
+print("ready", flush=True)
+for step in range(int(sys.argv[2])):
+    ids = np.arange(step * 50, step * 50 + 50)
+    index.add(ids, Codes(np.repeat((ids % 251).astype(np.uint8)[:, None], 4, axis=1), 32))
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+def random_codes(count: int, bits: int = 32, seed: int = 0) -> Codes:
+    generator = np.random.default_rng(seed)
+    return Codes(generator.integers(0, 256, (count, bits // 8), dtype=np.uint8), bits)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An index with two segments, removed ids and a log."""
+    index = GroupedIndex.open(tmp_path / "index", 32)
+    index.flush_at = 1000
+    index.add(np.arange(9000), random_codes(9000))
+    index.add(np.arange(9000, 10_500), random_codes(1500, seed=1))
+    index.remove(np.arange(0, 3000, 3))
+    index.update([4, 5], random_codes(2, seed=2))
+    assert len(index._state.parts) == 2
+    index.close()
+    return tmp_path / "index"
+
+
+def test_readers_in_other_processes_follow_one_writer(tmp_path: Path) -> None:
+    folder, steps = tmp_path / "index", 60
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(folder), str(steps)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert writer.stdin is not None
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "ready\n"
+    reader = open_index(folder, read_only=True)
+    seen, deadline = 0, time.monotonic() + 60
+    while seen < steps * 50 and time.monotonic() < deadline:
+        ids, codes = reader.export()
+        # One moment of the writer: whole calls, in order, never fewer than before.
+        assert len(ids) % 50 == 0
+        assert len(ids) >= seen
+        assert np.array_equal(ids, np.arange(len(ids)))
+        assert np.array_equal(codes.packed[:, 0], ids % 251)
+        if len(ids):
+            assert reader.search(codes[-1:], 1).distances[0, 0] == 0
+        seen = len(ids)
+    assert seen == steps * 50
+    assert writer.stdout.readline() == "done\n"
+    with pytest.raises(EngineError, match=f"being written by process {writer.pid}"):
+        open_index(folder)
+    writer.stdin.close()
+    assert writer.wait(20) == 0
+    writer.stdout.close()
+    open_index(folder).close()  # the lock went with its process
+
+
+def test_threads_search_while_one_adds(tmp_path: Path) -> None:
+    index = GroupedIndex.open(tmp_path / "index", 64)
+    index.flush_at = 300
+    codes = random_codes(2000, 64)
+    index.add(np.arange(100), codes[:100])
+    failures: list[str] = []
+    stop = threading.Event()
+
+    def search() -> None:
+        while not stop.is_set():
+            ranking = index.search(codes[:100], 1)
+            if ranking.ids[:, 0].tolist() != list(range(100)):
+                failures.append(str(ranking.ids[:, 0]))
+
+    threads = [threading.Thread(target=search) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for start in range(100, 2000, 50):
+        index.add(np.arange(start, start + 50), codes[start : start + 50])
+        index.remove([start])
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    index.close()
+
+
+def test_a_closed_index_says_so(folder: Path) -> None:
+    index = open_index(folder)
+    index.close()
+    index.close()
+    with pytest.raises(EngineError, match="was closed"):
+        index.search(random_codes(1), 1)
+    with pytest.raises(EngineError, match="was closed"):
+        index.remove([1])
+
+
+@pytest.mark.parametrize("name", ["segment-2.bin", "segment-3.bin", "log-4.bin", "dead-4-0.bin"])
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(EngineError, match=f"{name} is missing; restore it"):
+        open_index(folder)
+
+
+@pytest.mark.parametrize("name", ["segment-2.bin", "dead-4-0.bin"])
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_file_cut_short_is_refused(folder: Path, name: str, read_only: bool) -> None:
+    data = (folder / name).read_bytes()
+    for length in (0, 10, 100, 5000, len(data) - 1):
+        (folder / name).write_bytes(data[:length])
+        with pytest.raises(EngineError, match=rf"{name} (is|has|was) .*(rebuild|restore)"):
+            open_index(folder, read_only=read_only)
+
+
+def test_a_flipped_bit_in_a_header_is_refused_at_open(folder: Path) -> None:
+    for name in ("segment-2.bin", "dead-4-0.bin", "index.json"):
+        data = bytearray((folder / name).read_bytes())
+        for place in (1, 9, 13, 30, 60):
+            data[place] ^= 4
+            (folder / name).write_bytes(data)
+            with pytest.raises(EngineError, match=name):
+                open_index(folder)
+            data[place] ^= 4
+        (folder / name).write_bytes(data)
+    open_index(folder).close()
+
+
+def test_a_flipped_bit_in_the_data_is_found_by_verify(folder: Path) -> None:
+    index = GroupedIndex.open(folder, None)
+    index.verify()
+    index.close()
+    data = bytearray((folder / "segment-2.bin").read_bytes())
+    data[4096 + 77] ^= 1
+    (folder / "segment-2.bin").write_bytes(data)
+    index = GroupedIndex.open(folder, None)
+    with pytest.raises(EngineError, match=r"segment-2\.bin is damaged: words does not match"):
+        index.verify()
+    index.close()
+
+
+def test_damage_within_the_log_is_told_and_a_torn_end_is_dropped(folder: Path) -> None:
+    index = GroupedIndex.open(folder, None)
+    index.add([20_001], random_codes(1, seed=3))
+    index.add([20_002], random_codes(1, seed=4))
+    count = len(index)
+    name = index._generation.log
+    index.close()
+    data = (folder / name).read_bytes()
+    (folder / name).write_bytes(data[:-3])
+    index = GroupedIndex.open(folder, None)
+    assert len(index) == count - 1
+    index.add([20_002], random_codes(1, seed=4))
+    index.close()
+    assert (folder / name).read_bytes() == data
+    broken = bytearray(data)
+    broken[-40] ^= 1
+    (folder / name).write_bytes(broken)
+    with pytest.raises(EngineError, match=f"{name} is damaged at byte"):
+        open_index(folder)
+
+
+def test_a_layout_of_the_future_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "VERSION", 2)
+    with pytest.raises(EngineError, match="layout version 1, this transhash reads 2"):
+        open_index(folder)
+    monkeypatch.undo()
+    name = folder / "segment-2.bin"
+    name.write_bytes(MAGIC[:7] + b"9" + name.read_bytes()[8:])
+    with pytest.raises(EngineError, match="written by another version"):
+        open_index(folder)
+
+
+def test_files_nobody_names_are_cleared_away(folder: Path) -> None:
+    for name in ("segment-99.bin", "segment-99.draft", "dead-99-0.bin", "log-99.bin"):
+        (folder / name).write_bytes(b"left over from a crash")
+    (folder / "notes.txt").write_text("mine")
+    open_index(folder).close()
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "dead-4-0.bin",
+        "index.json",
+        "log-4.bin",
+        "notes.txt",
+        "segment-2.bin",
+        "segment-3.bin",
+        "writer.lock",
+    ]
+
+
+def test_opening_reads_headers_only(tmp_path: Path) -> None:
+    index = GroupedIndex.open(tmp_path / "index", 64)
+    index.add(np.arange(1_000_000), random_codes(1_000_000, 64))
+    assert index.nbytes <= 1_000_000 * (2 * 8 + 8)
+    index.close()
+    best = 1.0
+    for _ in range(5):
+        start = time.perf_counter()
+        opened = open_index(tmp_path / "index")
+        best = min(best, time.perf_counter() - start)
+        assert len(opened) == 1_000_000
+        opened.close()
+    assert best < 0.05
+
+
+def test_exports_are_read_by_faiss_and_numpy(folder: Path, tmp_path: Path) -> None:
+    index = open_index(folder)
+    ids, codes = index.export()
+    write_npy(index, tmp_path / "plain")
+    assert np.array_equal(np.load(tmp_path / "plain" / "ids.npy"), ids)
+    assert np.array_equal(np.load(tmp_path / "plain" / "codes.npy"), codes.packed)
+    write_faiss(index, tmp_path / "index.faiss")
+    theirs = faiss.read_index_binary(str(tmp_path / "index.faiss"))
+    assert theirs.ntotal == len(index)
+    distances, found = theirs.search(codes.packed[:20], 1)
+    assert (distances == 0).all()
+    assert found[:, 0].tolist() == ids[:20].tolist()
+    index.close()
