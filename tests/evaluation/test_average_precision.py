@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import hypergeom
 
 from transhash.evaluation import DEFINITIONS, DistanceHistogram
-from transhash.evaluation.average_precision import harmonic_span
+from transhash.evaluation.average_precision import (
+    _hypergeometric,
+    _negative_hypergeometric,
+    harmonic_span,
+)
 
 from .orders import (
     CASES,
@@ -144,3 +149,17 @@ def test_without_ties_all_orders_agree(size: int, data: st.DataObject) -> None:
     for variant in (table, table.relevant_first(), table.relevant_last()):
         for name in ("all", "found", "torchcmh", "scikit-learn"):
             assert DEFINITIONS[name].score(variant) == expected
+
+
+@pytest.mark.parametrize(
+    ("n", "r", "t"), [(10, 4, 3), (200_000, 30_000, 5000), (200_000, 3, 5000), (5000, 4990, 50)]
+)
+def test_the_laws_of_the_straddling_group_equal_scipy_and_lose_nothing_in_the_tails(
+    n: int, r: int, t: int
+) -> None:
+    hits, chance = _hypergeometric(n, r, t)
+    np.testing.assert_allclose(chance, hypergeom(n, r, t).pmf(hits), atol=1e-10)
+    s = min(r, t) // 2 + 1
+    places, chance = _negative_hypergeometric(n, r, s)
+    # The s-th relevant item is at place z iff z draws hold s, and the last drawn is one of them.
+    np.testing.assert_allclose(chance, s / places * hypergeom(n, r, places).pmf(s), atol=1e-10)

@@ -77,17 +77,14 @@ def first_relevant_precision(items: Counts, relevant: Counts, count: int) -> Flo
     last = np.minimum(total, count)  # relevant items that count
     full = relevant_before + relevant <= last[:, None]
     values = np.where(full, sums, 0.0).sum(axis=1)
-    for q, d in zip(*np.nonzero(~full & (relevant_before < last[:, None])), strict=True):
-        n, r = int(items[q, d]), int(relevant[q, d])
-        found, earlier = int(relevant_before[q, d]), items_before[q, d]
-        s = int(last[q]) - found  # 1 <= s < r, else the group would be full
-        place, chance = _negative_hypergeometric(n - 1, r - 1, s)
-        inside = (found + 1) * (chance * harmonic_span(earlier, place)).sum()
-        if s > 1:
-            place, chance = _negative_hypergeometric(n - 2, r - 2, s - 1)
-            reach = place + 1 - (earlier + 1) * harmonic_span(earlier, place + 1)
-            inside += (r - 1) / (n - 1) * (chance * reach).sum()
-        values[q] += r / n * inside
+    q, d = np.nonzero(~full & (relevant_before < last[:, None]))
+    if len(q):
+        wanted = last[q] - relevant_before[q, d]
+        table = (items[q, d], relevant[q, d], items_before[q, d], relevant_before[q, d], wanted)
+        # Queries with the same counts, all of a class when codes are equal, are worked out once.
+        distinct, copies = np.unique(np.stack(table), axis=1, return_inverse=True)
+        inside = np.array([_first_in_group(*map(int, column)) for column in distinct.T])
+        values[q] += inside[copies.ravel()]  # numpy 2.0 gives it a second axis
     mean: Floats = values / np.maximum(last, 1)
     return mean
 
@@ -127,6 +124,17 @@ def _slots_sum(
     return (found + 1 - slope - slope * earlier) * span + slope * slots
 
 
+def _first_in_group(n: int, r: int, earlier: int, found: int, s: int) -> float:
+    """Expected sum of precisions at the first s < r relevant items of one group."""
+    place, chance = _negative_hypergeometric(n - 1, r - 1, s)
+    inside = (found + 1) * (chance @ harmonic_span(earlier, place))
+    if s > 1:
+        place, chance = _negative_hypergeometric(n - 2, r - 2, s - 1)
+        reach = place + 1 - (earlier + 1) * harmonic_span(earlier, place + 1)
+        inside += (r - 1) / (n - 1) * (chance @ reach)
+    return float(r / n * inside)
+
+
 def _hypergeometric(n: int, r: int, t: int) -> tuple[Counts, Floats]:
     """Hits among t draws from n items with r relevant: support and probabilities."""
     mean = t * r / n
@@ -135,7 +143,7 @@ def _hypergeometric(n: int, r: int, t: int) -> tuple[Counts, Floats]:
         max(0, t - (n - r)),
         min(r, t),
         mean,
-        variance,
+        min(40 * variance**0.5, 9 * mean**0.5 + 27),
         lambda m: np.log((r - m) * (t - m)) - np.log((m + 1) * (n - r - t + m + 1)),
     )
 
@@ -148,25 +156,21 @@ def _negative_hypergeometric(n: int, r: int, s: int) -> tuple[Counts, Floats]:
         s,
         n - r + s,
         mean,
-        variance,
+        min(40 * variance**0.5, (n + 1) / (r + 1) * (9 * s**0.5 + 80)),
         lambda z: np.log(z * (n - r - z + s)) - np.log((z - s + 1) * (n - z)),
     )
 
 
 def _distribution(
-    low: int,
-    high: int,
-    mean: float,
-    variance: float,
-    log_ratio: Callable[[Floats], Floats],
+    low: int, high: int, mean: float, reach: float, log_ratio: Callable[[Floats], Floats]
 ) -> tuple[Counts, Floats]:
-    """Probabilities from the ratios P(x + 1) / P(x), normalised.
+    """Probabilities from the ratios P(x + 1) / P(x), normalised, within reach of the mean.
 
-    Both laws are log-concave, so at 40 standard deviations less than e^-40 is left: the window
-    keeps the cost near the square root of the group's size.
+    The reach leaves out less than e^-40: both laws are log-concave, which gives 40 standard
+    deviations, or less by Bernstein's bound on the hits among a number of draws. It keeps the
+    cost near the square root of the group's size.
     """
-    reach = 40 * variance**0.5 + 2
-    low, high = max(low, int(mean - reach)), min(high, int(mean + reach) + 1)
+    low, high = max(low, int(mean - reach) - 2), min(high, int(mean + reach) + 3)
     support = np.arange(low, high + 1)
     logs = np.concatenate([[0.0], np.cumsum(log_ratio(support[:-1].astype(np.float64)))])
     chance = np.exp(logs - logs.max())
