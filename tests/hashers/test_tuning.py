@@ -88,7 +88,7 @@ def test_random_codes_score_the_share_of_relevant_items() -> None:
 def test_own_settings_come_first_then_candidates_none_twice() -> None:
     world = World()
     _, trials = tune(CVH(bits=8, ridge=0.1), world.training(60), world.related(60), trials=4)
-    assert [trial.settings["ridge"] for trial in trials] == [0.1, 0.03, 0.3, 0.003]
+    assert [trial.settings["ridge"] for trial in trials] == [0.1, 0.01, 0.3, 0.003]
     assert all(trial.settings["bits"] == 8 for trial in trials)
     assert all(trial.seconds > 0 for trial in trials)
 

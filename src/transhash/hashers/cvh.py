@@ -27,8 +27,10 @@ class CVH(LinearHasher):
 
     name: ClassVar[str] = "CVH"
 
-    ridge: float = 1e-2  # rho, relative to the largest variance; ours: public codes use an
-    # absolute 1e-4, which means something else for every feature scale
+    # rho, relative to the largest variance. Ours: public codes use an absolute 1e-4, which means
+    # something else for every feature scale; 3e-2 beat 1e-2 on held-out auxiliary items of the
+    # COCO benchmark at every code length.
+    ridge: float = 3e-2
 
     def fit(
         self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
@@ -47,5 +49,5 @@ class CVH(LinearHasher):
 
     @classmethod
     def candidates(cls) -> Iterable[Setting]:
-        # The ridge is all there is to choose; each value is next to those that did well before.
-        return [{"ridge": ridge} for ridge in (1e-1, 3e-2, 3e-1, 3e-3, 1.0, 1e-3, 3.0, 1e-4)]
+        # The ridge is all there is to choose; the nearest values come first.
+        return [{"ridge": ridge} for ridge in (1e-1, 1e-2, 3e-1, 3e-3, 1.0, 1e-3, 3.0, 1e-4)]
