@@ -33,32 +33,43 @@ WIDTHS = (
 
 
 def relation_loss(
-    z_x: Tensor, z_y: Tensor, s: Tensor, weight: Tensor | None = None, scale: float = 1.0
+    z_x: Tensor,
+    z_y: Tensor,
+    s: Tensor,
+    weights: tuple[float, float] = (1.0, 1.0),
+    known: Tensor | None = None,
+    scale: float = 1.0,
 ) -> Tensor:
-    """L of Eq. (5): mean of log(1 + exp u) - s u over the pairs, u = scale * <z_x, z_y>."""
+    """L of Eq. (5): mean of log(1 + exp u) - s u over the pairs, u = scale * <z_x, z_y>.
+
+    Written s softplus(-u) + (1 - s) softplus(u), which is the same and lets related and unrelated
+    pairs have `weights` of their own; softplus because u reaches ±b, where exp overflows.
+    """
     u = scale * (z_x @ z_y.T)
-    # softplus, not log(1 + exp): u reaches ±b and exp overflows.
-    return _mean(softplus(u) - s * u, weight)
+    return _mean(weights[0] * s * softplus(-u) + weights[1] * (1 - s) * softplus(u), known)
 
 
-def inner_product_loss(z_x: Tensor, z_y: Tensor, s: Tensor, weight: Tensor | None = None) -> Tensor:
+def inner_product_loss(
+    z_x: Tensor,
+    z_y: Tensor,
+    s: Tensor,
+    weights: tuple[float, float] = (1.0, 1.0),
+    known: Tensor | None = None,
+) -> Tensor:
     """The loss of THN-ip: mean of (<z_x, z_y> / b - (2s - 1))²; the paper leaves it undefined."""
     u = (z_x @ z_y.T) / z_x.shape[1]
-    return _mean((u - (2 * s - 1)) ** 2, weight)
+    return _mean(weights[0] * s * (u - 1) ** 2 + weights[1] * (1 - s) * (u + 1) ** 2, known)
 
 
-def pair_weights(
-    s: Tensor, positive_rate: float, balanced: bool = True, known: Tensor | None = None
-) -> Tensor | None:
-    """Weights under which related and unrelated pairs count half each (None: all weigh 1).
+def pair_weights(positive_rate: float, balanced: bool = True) -> tuple[float, float]:
+    """Weights of related and unrelated pairs; balanced, each kind counts one half.
 
     Unweighted, 94% unrelated pairs pull all codes onto one; see docs/method.md.
     """
     if not balanced:
-        return known
+        return 1.0, 1.0
     rate = min(max(positive_rate, 1e-6), 1 - 1e-6)
-    weight = s / (2 * rate) + (1 - s) / (2 * (1 - rate))
-    return weight if known is None else weight * known
+    return 0.5 / rate, 0.5 / (1 - rate)
 
 
 def quantization_loss(z: Tensor, floor: float = 1e-3) -> Tensor:
@@ -101,25 +112,22 @@ def dcmh_loss(
     rest: Tensor,
     gamma: float,
     eta: float,
-    weight: Tensor | None = None,
+    weights: tuple[float, float] = (1.0, 1.0),
+    known: Tensor | None = None,
 ) -> Tensor:
     """DCMH's J for one batch of one modality against all items of the other, per pair.
 
     `outputs` (B, b) are the batch's, `others` (n, b) the other modality's buffer, `rest` (b,) the
     sum of this modality's buffer outside the batch.
     """
-    theta = 0.5 * outputs @ others.T
-    likelihood = softplus(theta) - s * theta
-    if weight is not None:
-        likelihood = likelihood * weight
+    likelihood = relation_loss(outputs, others, s, weights, known, scale=0.5)
     code = torch.where(outputs.detach() > 0, 1.0, -1.0)  # sgn, the paper's rule
     quantization = (code - outputs).pow(2).sum()
     balance = (outputs.sum(dim=0) + rest).pow(2).sum()
-    return (likelihood.sum() + gamma * quantization + eta * balance) / (len(outputs) * len(others))
+    return likelihood + (gamma * quantization + eta * balance) / (len(outputs) * len(others))
 
 
-def _mean(values: Tensor, weight: Tensor | None) -> Tensor:
-    if weight is None:
+def _mean(values: Tensor, known: Tensor | None) -> Tensor:
+    if known is None:
         return values.mean()
-    # The divisor is the count, not the weights' sum: a batch without positives keeps its scale.
-    return (values * weight).sum() / max(values.numel(), 1)
+    return (values * known).sum() / known.sum().clamp_min(1.0)

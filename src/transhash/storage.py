@@ -48,7 +48,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
-    write_bytes(path, save({name: np.ascontiguousarray(t) for name, t in tensors.items()}))
+    write_bytes(path, save({name: np.asarray(t, order="C") for name, t in tensors.items()}))
 
 
 def read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:

@@ -21,7 +21,7 @@ from transhash.storage import read_tensors, write_tensors
 
 log = logging.getLogger("transhash")
 
-Policy = Literal["inv", "step", "decay", "fixed"]
+Policy = Literal["inv", "step", "cosine", "fixed"]
 Optimizer = Literal["sgd", "adam"]
 
 
@@ -29,14 +29,14 @@ def rate_factor(policy: Policy, step: int, steps: int) -> float:
     """What the learning rate is multiplied by at a step.
 
     `inv` and `step` are Caffe's: (1 + 0.002 t)^-0.75, and one half every 2,000 steps.
-    `decay` is ours: 20 steps of warm-up, then the square root of the share of steps left.
+    `cosine` is ours: 20 steps of warm-up, then half a cosine down to 0.
     """
     if policy == "inv":
         return (1.0 + 0.002 * step) ** -0.75
     if policy == "step":
         return 0.5 ** (step // 2000)
-    if policy == "decay":
-        return min(1.0, (step + 1) / 20) * math.sqrt(max(1.0 - step / steps, 1e-3))
+    if policy == "cosine":
+        return min(1.0, (step + 1) / 20) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
     return 1.0
 
 
@@ -168,7 +168,10 @@ class Metrics:
 
     def write(self, step: int, values: Mapping[str, Tensor | float]) -> None:
         if self.file is not None:
-            row = {name: round(float(value), 6) for name, value in values.items()}
+            row = {
+                name: round(value.item() if isinstance(value, Tensor) else value, 6)
+                for name, value in values.items()
+            }
             self.file.write(json.dumps({"step": step, **row}) + "\n")
 
     def close(self) -> None:

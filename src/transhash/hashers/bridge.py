@@ -1,10 +1,10 @@
-"""The coordinates in which THN's towers begin.
+"""The fixed first layer of THN's towers, which carries both modalities and both domains over.
 
 `plain` passes features on, centred and with one global scale (the paper's input).
-`canonical` projects them on the leading canonical directions of S, and lets the unlabelled target
-items take part: each target item is matched softly with auxiliary items of its own modality,
-inherits their relations, and the directions are found anew from both domains. Each domain is
-centred by its own mean. Only S is needed, no classes.
+`canonical` projects them on the canonical directions of S. Unlabelled target items take part: each
+is matched softly with auxiliary items of its own modality, inherits their relations, and the
+directions are found anew from both domains, each centred by its own mean. Only S is needed, no
+classes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from transhash.data.relation import Relation
 from transhash.data.training import Features, TrainingSet
 from transhash.hashers.base import Array
+from transhash.hashers.canonical import Extended, find_axes
 
 Matrix = npt.NDArray[np.float64]
 Float = npt.NDArray[np.float32]
@@ -30,21 +30,12 @@ class View:
     axes: Matrix | None  # (d, k); None passes features on
     centre: Matrix  # of auxiliary items
     target_centre: Matrix
-    size: float  # divides, so that coordinates have unit mean square
+    size: float = 1.0  # divides
 
     def apply(self, features: Features, target: bool = True) -> Float:
         shifted = features.astype(np.float64) - (self.target_centre if target else self.centre)
         moved = shifted if self.axes is None else shifted @ self.axes
         return np.asarray(moved / self.size, dtype=np.float32)
-
-
-@dataclass(frozen=True)
-class Soft:
-    """Relations that target items inherited, in [0, 1]."""
-
-    target_image_to_text: Float  # (target images, texts)
-    image_to_target_text: Float  # (images, target texts)
-    target_to_target: Float  # (target images, target texts)
 
 
 @dataclass(frozen=True)
@@ -55,7 +46,9 @@ class Inputs:
     texts: Array
     target_images: Array | None = None
     target_texts: Array | None = None
-    soft: Soft | None = None
+    image_weight: Float | None = None  # how much target mass an auxiliary item is matched with
+    text_weight: Float | None = None
+    calibration: tuple[float, float] | None = None  # P(s = 1) = sigmoid(a cos(x, y) + c)
 
 
 @dataclass(frozen=True)
@@ -70,7 +63,7 @@ class Bridge:
                 continue
             state[f"bridge.{name}.centre"] = view.centre
             state[f"bridge.{name}.target_centre"] = view.target_centre
-            state[f"bridge.{name}.size"] = np.array(view.size)
+            state[f"bridge.{name}.size"] = np.array([view.size])
             if view.axes is not None:
                 state[f"bridge.{name}.axes"] = view.axes
         return state
@@ -84,7 +77,7 @@ class Bridge:
                 state.get(f"bridge.{name}.axes"),
                 state[f"bridge.{name}.centre"],
                 state[f"bridge.{name}.target_centre"],
-                float(state[f"bridge.{name}.size"]),
+                float(state[f"bridge.{name}.size"][0]),
             )
 
         text = view("text")
@@ -106,149 +99,78 @@ def plain(training: TrainingSet, use_target: bool) -> tuple[Bridge, Inputs]:
     )
 
 
-def canonical(
-    training: TrainingSet,
-    use_target: bool,
-    *,
-    ridge: float,
-    rank: int | None,
-    rounds: int,
-    temperature: float,
-) -> tuple[Bridge, Inputs]:
-    """Canonical coordinates of the auxiliary relation, refined with unlabelled target items.
-
-    Training coordinates are leave-one-out: those of an item that took part in finding the axes
-    are too good, and towers trained on them would trust coordinates more than they deserve.
-    """
-    x, y = training.images.astype(np.float64), training.texts.astype(np.float64)
-    relation = training.relation
-    of_x = relation.times(np.ones((len(y), 1)))  # related texts of each image
-    of_y = relation.transposed_times(np.ones((len(x), 1)))
-    centre_x = (of_x.T @ x / of_x.sum()).ravel()
-    centre_y = (of_y.T @ y / of_y.sum()).ravel()
-    x -= centre_x
-    y -= centre_y
-    given_x, given_y = training.target_images, training.target_texts
-    if not use_target or given_x is None or given_y is None:
-        axes = _axes(x, y, _Extended(relation), ridge, rank)
-        z_x, z_y = axes.leave_one_out()
-        return _finish(axes, (centre_x, centre_x), (centre_y, centre_y), z_x, z_y)
-    target_x, target_y = given_x.mean(axis=0), given_y.mean(axis=0)
-    t_x = given_x.astype(np.float64) - target_x
-    t_y = given_y.astype(np.float64) - target_y
-    axes = _axes(x, y, _Extended(relation), ridge, rank)
-    extended = _Extended(relation)
-    all_x, all_y = np.concatenate([x, t_x]), np.concatenate([y, t_y])
-    for _ in range(rounds):
-        match_x = _match(t_x @ axes.x, x @ axes.x, temperature)
-        match_y = _match(t_y @ axes.y, y @ axes.y, temperature)
-        extended = _Extended(relation, match_x, match_y)
-        axes = _axes(all_x, all_y, extended, ridge, rank)
-    z_x, z_y = axes.leave_one_out()
-    n, m = len(x), len(y)
-    return _finish(
-        axes, (centre_x, target_x), (centre_y, target_y), z_x[:n], z_y[:m], z_x[n:], z_y[m:],
-        extended.soft(),
-    )  # fmt: skip
-
-
-class _Extended:
-    """S over auxiliary and target items: P S Q' with P = [I; match_x], Q = [I; match_y].
-
-    A target item's relations are those of the auxiliary items it is matched with, in proportion.
-    """
-
-    def __init__(
-        self, relation: Relation, match_x: Matrix | None = None, match_y: Matrix | None = None
-    ) -> None:
-        self.relation, self.match_x, self.match_y = relation, match_x, match_y
-
-    def times(self, texts: Matrix) -> Matrix:  # (m + m̂, k) -> (n + n̂, k)
-        m = self.relation.shape[1]
-        own = texts[:m] if self.match_y is None else texts[:m] + self.match_y.T @ texts[m:]
-        rows = self.relation.times(own)
-        return rows if self.match_x is None else np.concatenate([rows, self.match_x @ rows])
-
-    def transposed_times(self, images: Matrix) -> Matrix:
-        n = self.relation.shape[0]
-        own = images[:n] if self.match_x is None else images[:n] + self.match_x.T @ images[n:]
-        rows = self.relation.transposed_times(own)
-        return rows if self.match_y is None else np.concatenate([rows, self.match_y @ rows])
-
-    def soft(self) -> Soft | None:
-        if self.match_x is None or self.match_y is None:
-            return None
-        columns = self.relation.times(self.match_y.T)  # (n, m̂)
-        return Soft(
-            self.relation.transposed_times(self.match_x.T).T.astype(np.float32),
-            columns.astype(np.float32),
-            (self.match_x @ columns).astype(np.float32),
-        )
-
-
 @dataclass(frozen=True)
-class _Axes:
-    """Canonical directions and what leave-one-out coordinates need."""
+class Canonical:
+    """How the canonical layer is found."""
 
-    x: Matrix  # (dx, k)
-    y: Matrix  # (dy, k)
-    strength: Matrix  # (k,) canonical correlations
-    coordinates: tuple[Matrix, Matrix]
-    leverage: tuple[Matrix, Matrix]  # (n, 1) each
-    partners: tuple[Matrix, Matrix]  # mean coordinates of each item's related items
+    ridge: float
+    rank: int | None
+    rounds: int
+    temperature: float
+    centring: float
+    seed: int
 
-    def leave_one_out(self) -> tuple[Matrix, Matrix]:
-        """Coordinates an item would have had, had it been left out; closed form of ridge."""
-        parts = []
-        for z, lever, partner in zip(self.coordinates, self.leverage, self.partners, strict=True):
-            lever = np.minimum(lever, 0.99)
-            parts.append((z - lever * partner / self.strength) / (1 - lever))
-        return parts[0], parts[1]
+    limit = 10_000  # items of a kind that the analysis looks at; the others are projected
+
+    def build(self, training: TrainingSet, use_target: bool) -> tuple[Bridge, Inputs]:
+        rng = np.random.default_rng([self.seed, 0xCA])
+        rows, columns = (
+            np.sort(rng.permutation(n)[: self.limit])
+            for n in (len(training.images), len(training.texts))
+        )
+        whole = len(rows) == len(training.images) and len(columns) == len(training.texts)
+        relation = training.relation if whole else training.relation.subset(rows, columns)
+        x, y = (
+            part.astype(np.float64) for part in (training.images[rows], training.texts[columns])
+        )
+        centre_x = _centre(x, relation.times(np.ones((len(y), 1))))
+        centre_y = _centre(y, relation.transposed_times(np.ones((len(x), 1))))
+        x -= centre_x
+        y -= centre_y
+        axes = find_axes(x, y, Extended(relation), self.ridge, self.rank)
+        target_x, target_y = centre_x, centre_y
+        match_x = match_y = None
+        given_x, given_y = training.target_images, training.target_texts
+        if use_target and given_x is not None and given_y is not None:
+            t_x, t_y = given_x.astype(np.float64), given_y.astype(np.float64)
+            target_x, target_y = t_x.mean(axis=0), t_y.mean(axis=0)
+            near_x, near_y = x @ axes.x, y @ axes.y
+            far_x, far_y = (t_x - target_x) @ axes.x, (t_y - target_y) @ axes.y
+            for _ in range(self.rounds):
+                match_x = _match(far_x, near_x, self.temperature)
+                match_y = _match(far_y, near_y, self.temperature)
+                # Half way between "both domains have one mean" and "what is matched has one
+                # mean": the first is wrong when class shares differ, the second trusts matches.
+                target_x = t_x.mean(axis=0) - self.centring * (match_x @ x).mean(axis=0)
+                target_y = t_y.mean(axis=0) - self.centring * (match_y @ y).mean(axis=0)
+                axes = find_axes(
+                    np.concatenate([x, t_x - target_x]),
+                    np.concatenate([y, t_y - target_y]),
+                    Extended(relation, match_x, match_y),
+                    self.ridge,
+                    axes.rank,
+                )
+                near_x, far_x = np.split(axes.coordinates[0], [len(x)])
+                near_y, far_y = np.split(axes.coordinates[1], [len(y)])
+        bridge = Bridge(View(axes.x, centre_x, target_x), View(axes.y, centre_y, target_y))
+        z_x = bridge.image.apply(training.images, target=False)  # type: ignore[union-attr]
+        z_y = bridge.text.apply(training.texts, target=False)
+        out_x, out_y = axes.leave_one_out()
+        z_x[rows], z_y[columns] = out_x[: len(rows)], out_y[: len(columns)]
+        inputs = Inputs(
+            z_x,
+            z_y,
+            None if match_x is None else out_x[len(rows) :].astype(np.float32),
+            None if match_y is None else out_y[len(columns) :].astype(np.float32),
+            None if match_x is None else _mass(match_x, rows, len(z_x)),
+            None if match_y is None else _mass(match_y, columns, len(z_y)),
+        )
+        return bridge, inputs
 
 
-def _axes(x: Matrix, y: Matrix, relation: _Extended, ridge: float, rank: int | None) -> _Axes:
-    """Regularised canonical analysis of centred x and y under a (soft) relation."""
-    of_x = relation.times(np.ones((len(y), 1)))
-    of_y = relation.transposed_times(np.ones((len(x), 1)))
-    pairs = float(of_x.sum())
-    root_x, inverse_x = _roots((x * of_x).T @ x / pairs, ridge)
-    root_y, inverse_y = _roots((y * of_y).T @ y / pairs, ridge)
-    cross = x.T @ relation.times(y) / pairs
-    u, s, vt = np.linalg.svd(root_x @ cross @ root_y, full_matrices=False)
-    k = useful_rank(s) if rank is None else min(rank, len(s))
-    signs = np.where(u[np.abs(u).argmax(axis=0), np.arange(u.shape[1])] < 0, -1.0, 1.0)[:k]
-    axes_x, axes_y = root_x @ (u[:, :k] * signs), root_y @ (vt[:k].T * signs)
-    z_x, z_y = x @ axes_x, y @ axes_y
-    return _Axes(
-        axes_x,
-        axes_y,
-        s[:k],
-        (z_x, z_y),
-        (
-            of_x / pairs * ((x @ inverse_x) * x).sum(axis=1, keepdims=True),
-            of_y / pairs * ((y @ inverse_y) * y).sum(axis=1, keepdims=True),
-        ),
-        (
-            relation.times(z_y) / np.maximum(of_x, 1e-9),
-            relation.transposed_times(z_x) / np.maximum(of_y, 1e-9),
-        ),
-    )
-
-
-def useful_rank(strengths: Matrix) -> int:
-    """How many canonical directions carry the relation: up to the largest drop in strength."""
-    if len(strengths) < 2:
-        return 1
-    top = strengths[: max(2, int((strengths > 0.02 * strengths[0]).sum()))]
-    ratios = top[1:] / np.maximum(top[:-1], 1e-12)
-    return max(2, int(np.argmin(ratios)) + 1)
-
-
-def _roots(covariance: Matrix, ridge: float) -> tuple[Matrix, Matrix]:
-    """(C + ridge λmax I)^-1/2 and ^-1."""
-    values, vectors = np.linalg.eigh(covariance)
-    values = np.maximum(values, 0) + ridge * max(float(values[-1]), 1e-12)
-    return (vectors / np.sqrt(values)) @ vectors.T, (vectors / values) @ vectors.T
+def _centre(features: Matrix, count: Matrix) -> Matrix:
+    """The mean over related pairs: an item counts as often as it is related."""
+    return np.asarray((count.T @ features / count.sum()).ravel())
 
 
 def _match(target: Matrix, own: Matrix, temperature: float) -> Matrix:
@@ -260,25 +182,14 @@ def _match(target: Matrix, own: Matrix, temperature: float) -> Matrix:
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def _finish(
-    axes: _Axes,
-    centres_x: tuple[Matrix, Matrix],
-    centres_y: tuple[Matrix, Matrix],
-    z_x: Matrix,
-    z_y: Matrix,
-    t_x: Matrix | None = None,
-    t_y: Matrix | None = None,
-    soft: Soft | None = None,
-) -> tuple[Bridge, Inputs]:
-    size_x, size_y = (max(float(np.sqrt((z**2).mean())), 1e-9) for z in (z_x, z_y))
-    bridge = Bridge(View(axes.x, *centres_x, size_x), View(axes.y, *centres_y, size_y))
-    return bridge, Inputs(
-        (z_x / size_x).astype(np.float32),
-        (z_y / size_y).astype(np.float32),
-        None if t_x is None else (t_x / size_x).astype(np.float32),
-        None if t_y is None else (t_y / size_y).astype(np.float32),
-        soft,
-    )
+def _mass(match: Matrix, rows: npt.NDArray[np.int64], n: int) -> Float:
+    """Weights of auxiliary items in MMD: half even, half by the target mass matched with them.
+
+    With other class shares in the target, even weights would ask for the wrong distribution.
+    """
+    weight = np.ones(n, dtype=np.float32)
+    weight[rows] = 0.5 + 0.5 * match.mean(axis=0) * len(rows)
+    return weight
 
 
 def _plain_view(features: Features) -> View:

@@ -38,7 +38,6 @@ class DCMH(DeepHasher):
     balanced: bool = False  # as published; True weighs related and unrelated pairs alike
 
     name: ClassVar[str] = "DCMH"
-    _scales: ClassVar[dict[str, Array]]
 
     def fit(
         self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
@@ -51,7 +50,7 @@ class DCMH(DeepHasher):
         }
         towers = self.build_towers(training.images.shape[1:], training.texts.shape[1:])
         relation = training.relation
-        rate = relation.positives / relation.known
+        weights = pair_weights(relation.positives / relation.known, self.balanced)
         generator = torch.Generator().manual_seed(self.seed)
         buffers = {
             name: torch.randn(len(rows), self.bits, generator=generator).to(self.device)
@@ -78,9 +77,7 @@ class DCMH(DeepHasher):
                         s, known = relation.block(every[other], rows)
                         s, known = s.T, None if known is None else known.T
                     s_here = self.tensor(s)
-                    weight = pair_weights(
-                        s_here, rate, self.balanced, None if known is None else self.tensor(known)
-                    )
+                    mask = None if known is None else self.tensor(known)
                     where = torch.from_numpy(rows).to(self.device)
                     with torch.random.fork_rng(), self.autocast():
                         torch.manual_seed(step_seed(self.seed, turn))
@@ -88,7 +85,7 @@ class DCMH(DeepHasher):
                     buffers[name][where] = outputs.detach()
                     rest = buffers[name].sum(dim=0) - outputs.detach().sum(dim=0)
                     loss = dcmh_loss(
-                        outputs, buffers[other], s_here, rest, self.gamma, self.eta, weight
+                        outputs, buffers[other], s_here, rest, self.gamma, self.eta, weights, mask
                     )
                     optimizers[name].zero_grad()
                     loss.backward()  # type: ignore[no-untyped-call]
@@ -113,12 +110,13 @@ class DCMH(DeepHasher):
         return {**self.tower_state(), **self._scales}
 
     def restore(self, state: Mapping[str, Array]) -> Self:
-        self._scales = {name: state[name] for name in state if name.startswith("scale.")}
+        scales = {name: state[name] for name in state if name.startswith("scale.")}
+        self.__dict__["_scales"] = scales
         return self.restore_towers(state)
 
     def _centre(self, training: TrainingSet) -> None:
         """Texts and features are centred; one global scale keeps their relative sizes."""
-        self._scales = {}
+        self._scales: dict[str, Array] = {}
         for name, rows in (("image", training.images), ("text", training.texts)):
             if rows.ndim == 2:
                 mean = rows.mean(axis=0, dtype=np.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -11,14 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from transhash.codes import Codes
-from transhash.data.relation import Rows
+from transhash.data.relation import Relation, Rows
 from transhash.data.training import Features, TrainingSet
 from transhash.distributed import ALONE, World
 from transhash.errors import DataError
 from transhash.hashers.base import Array, Setting
-from transhash.hashers.bridge import Bridge, Inputs, canonical, plain
+from transhash.hashers.bridge import Bridge, Canonical, Inputs, plain
+from transhash.hashers.calibration import best_frame, calibrate
 from transhash.hashers.deep import DeepHasher
 from transhash.losses import (
     WIDTHS,
@@ -49,31 +51,64 @@ from transhash.training import (
 _LOOKS = 10  # how often in a training the codes are looked at and a checkpoint is kept
 
 
+# The paper's words, and where it is silent spec-like readings of its authors' Caffe files.
+PAPER: dict[str, Any] = {
+    "image_hidden": (512,),
+    "text_hidden": (1000, 500),
+    "dropout": 0.0,
+    "quantization_weight": 1e-2,
+    "quantization_start": 0.0,
+    "alignment_weight": 1.0,
+    "alignment_ramp": 0.0,
+    "kernel_widths": (1.0,),
+    "balanced": False,
+    "logit_scale": 1.0,
+    "soft_share": 0.0,
+    "inherited_weight": 0.0,
+    "inputs": "features",
+    "steps": 1000,
+    "batch": 128,
+    "optimizer": "sgd",
+    "learning_rate": 1e-2,
+    "policy": "inv",
+    "fch_multiplier": 10.0,
+    "weight_decay": 5e-4,
+    "averaging": 0.0,
+    "rescue": False,
+}
+
+
 @dataclass
 class THN(DeepHasher):
     """The paper's method. docs/method.md gives the evidence for each default marked "ours"."""
 
+    image_hidden: tuple[int, ...] = (128,)  # ours: beside the linear path of a Head
+    text_hidden: tuple[int, ...] = (128,)  # ours; (1000, 500) in the paper
+    dropout: float = 0.2
     loss: Literal["cross-entropy", "inner-product"] = "cross-entropy"  # inner-product: THN-ip
     use_target: bool = True  # False: THN-D, no unlabelled target data at all
-    quantization_weight: float = 1e-3  # λ; 0: THN-Q
-    quantization_start: float = 0.8  # ours: share of the steps before Q sets in
-    alignment_weight: float = 1.0  # µ
+    quantization_weight: float = 1e-2  # λ; 0: THN-Q
+    quantization_start: float = 0.5  # ours: share of the steps before Q sets in
+    alignment_weight: float = 0.3  # µ
     alignment_ramp: float = 0.5  # ours: share of the steps over which µ grows to its value
     kernel_widths: tuple[float, ...] = WIDTHS  # ours; (1.0,) is the single Gaussian of the paper
     balanced: bool = True  # ours: related and unrelated pairs weigh alike; paper: not
-    logit_scale: float | None = None  # ours: 10 / bits; 1 in the paper
+    logit_scale: float | None = None  # ours: 5 / bits, at most 1/4; 1 in the paper
+    soft_share: float = 0.5  # ours: how much of s_ij is its calibrated probability; paper: 0
+    inherited_weight: float = 1.0  # ours: L on pairs with target items; paper: 0
     inputs: Literal["canonical", "features"] = "canonical"  # ours; paper: features
-    ridge: float = 0.05  # ours: of the canonical analysis, relative to the largest variance
-    rank: int | None = None  # ours: canonical coordinates, None: as many as carry the relation
+    ridge: float = 0.05  # ours: of the canonical layer, relative to the largest variance
+    rank: int | None = None  # ours: canonical coordinates, None: as many as hold up left out
     rounds: int = 4  # ours: how often target items are matched with auxiliary ones
-    temperature: float = 0.1  # ours: of that matching
-    inherited_weight: float = 1.0  # ours: weight of relations that target items inherit
-    steps: int = 500
+    temperature: float = 0.05  # ours: of that matching
+    centring: float = 0.5  # ours: 0 gives both domains one mean, 1 only what is matched
+    frames: int = 4  # ours: rotations tried for the linear path, the best is trained
+    steps: int = 300
     batch: int = 256  # auxiliary images, and as many texts, a step
     target_batch: int = 128  # unlabelled target images, and as many texts, a step
     optimizer: Optimizer = "adam"  # ours; paper: sgd
-    learning_rate: float = 3e-3
-    policy: Policy = "decay"  # ours; paper: inv or step
+    learning_rate: float = 1e-3
+    policy: Policy = "cosine"  # ours; paper: inv or step
     fch_multiplier: float = 1.0  # 10 in the paper, where the layers below are pre-trained
     weight_decay: float = 1e-4
     averaging: float = 0.98  # ours: decay of the weights' moving average, 0: none
@@ -81,29 +116,14 @@ class THN(DeepHasher):
 
     name: ClassVar[str] = "THN"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.kernel_widths = tuple(self.kernel_widths)
+
     @classmethod
-    def paper(cls, bits: int = 32, seed: int = 0, **settings: Any) -> THN:
+    def paper(cls, **settings: Any) -> THN:
         """The recipe as printed: unweighted pairs, λ and µ from the start, SGD 0.9, features."""
-        literal: dict[str, Any] = {
-            "quantization_weight": 1e-2,
-            "quantization_start": 0.0,
-            "alignment_ramp": 0.0,
-            "kernel_widths": (1.0,),
-            "balanced": False,
-            "logit_scale": 1.0,
-            "inputs": "features",
-            "optimizer": "sgd",
-            "learning_rate": 1e-2,
-            "policy": "inv",
-            "fch_multiplier": 10.0,
-            "weight_decay": 5e-4,
-            "averaging": 0.0,
-            "steps": 1000,
-            "batch": 128,
-            "text_hidden": (1000, 500),
-            "rescue": False,
-        }
-        return cls(bits=bits, seed=seed, **{**literal, **settings})
+        return cls(**{**PAPER, **settings})
 
     def fit(
         self,
@@ -118,6 +138,8 @@ class THN(DeepHasher):
         self.bridge_, inputs = self._prepare(training)
         self.gap_ = feature_gaps(training)
         towers = self.build_towers(inputs.images.shape[1:], inputs.texts.shape[1:])
+        if self.frames and inputs.calibration is not None:
+            self._start_from_frame(towers, inputs)
         parameters = [p for p in towers.parameters() if p.requires_grad]
         optimizer = make_optimizer(self.optimizer, self._groups(towers))
         average = Average(parameters, self.averaging) if self.averaging else None
@@ -178,7 +200,13 @@ class THN(DeepHasher):
         z_y = self._activations(towers["text"], inputs.texts, columns, world)
         rows, columns = world.shares(rows), world.shares(columns)
         s, known = relation.block(rows, columns)
-        terms = {"relation": self._relation(z_x, z_y, self.tensor(s), known)}
+        related = self.tensor(s)
+        if self.soft_share and inputs.calibrated:
+            guess = inputs.probability(inputs.images[rows], inputs.texts[columns])
+            related = (1 - self.soft_share) * related + self.soft_share * guess
+        weights = pair_weights(self._rate(relation, s, known), self.balanced)
+        mask = None if known is None else self.tensor(known)
+        terms = {"relation": self._relation(z_x, z_y, related, weights, mask)}
         if self._quantizing(step):
             terms["quantization"] = self.quantization_weight * (
                 quantization_loss(z_x) + quantization_loss(z_y)
@@ -189,32 +217,41 @@ class THN(DeepHasher):
         t_columns = draw(len(inputs.target_texts), self.target_batch, self.seed, step, 3)
         t_x = self._activations(towers["image"], inputs.target_images, t_rows, world)
         t_y = self._activations(towers["text"], inputs.target_texts, t_columns, world)
-        if inputs.soft is not None and self.inherited_weight:
-            soft = (
-                self._relation(t_x, z_y, inputs.soft[0][world.shares(t_rows)][:, columns]),
-                self._relation(z_x, t_y, inputs.soft[1][rows][:, world.shares(t_columns)]),
-                self._relation(
-                    t_x, t_y, inputs.soft[2][world.shares(t_rows)][:, world.shares(t_columns)]
-                ),
+        if self.inherited_weight and inputs.calibrated:
+            x, y = inputs.images[rows], inputs.texts[columns]
+            far_x = inputs.target_images[world.shares(t_rows)]
+            far_y = inputs.target_texts[world.shares(t_columns)]
+            inherited = (
+                self._relation(t_x, z_y, inputs.probability(far_x, y), weights)
+                + self._relation(z_x, t_y, inputs.probability(x, far_y), weights)
+                + self._relation(t_x, t_y, inputs.probability(far_x, far_y), weights)
             )
-            terms["inherited"] = self.inherited_weight * torch.stack(soft).mean()
+            terms["inherited"] = self.inherited_weight / 3 * inherited
         mu = self._alignment(step)
         if mu:
-            terms["alignment_images"] = mu * alignment_loss(z_x, t_x, self.kernel_widths)
-            terms["alignment_texts"] = mu * alignment_loss(z_y, t_y, self.kernel_widths)
+            half = self.target_batch  # as many auxiliary items as target ones
+            for name, z, t, weight in (
+                ("images", z_x, t_x, inputs.weight("image", rows)),
+                ("texts", z_y, t_y, inputs.weight("text", columns)),
+            ):
+                share = None if weight is None else weight[:half] / weight[:half].sum()
+                terms[f"alignment_{name}"] = mu * alignment_loss(
+                    z[:half], t, self.kernel_widths, weight=share
+                )
         return terms
 
     def _relation(
-        self, z_x: Tensor, z_y: Tensor, s: Tensor, known: npt.NDArray[Any] | None = None
+        self,
+        z_x: Tensor,
+        z_y: Tensor,
+        s: Tensor,
+        weights: tuple[float, float],
+        known: Tensor | None = None,
     ) -> Tensor:
-        mask = None if known is None else self.tensor(known)
-        # The batch's own share of related pairs: batches of sparse relations are drawn richer.
-        rate = float(s.mean() if mask is None else s.sum() / mask.sum().clamp_min(1.0))
-        weight = pair_weights(s, rate, self.balanced, mask)
         if self.loss == "inner-product":
-            return inner_product_loss(z_x, z_y, s, weight)
-        scale = 10.0 / self.bits if self.logit_scale is None else self.logit_scale
-        return relation_loss(z_x, z_y, s, weight, scale)
+            return inner_product_loss(z_x, z_y, s, weights, known)
+        scale = min(0.25, 5.0 / self.bits) if self.logit_scale is None else self.logit_scale
+        return relation_loss(z_x, z_y, s, weights, known, scale)
 
     def _activations(self, tower: nn.Module, inputs: Tensor, rows: Rows, world: World) -> Tensor:
         share = torch.from_numpy(world.share(rows)).to(inputs.device)
@@ -224,30 +261,48 @@ class THN(DeepHasher):
         n, m = training.relation.shape
         rows = draw(n, self.batch, self.seed, step, 0)
         columns = draw(m, self.batch, self.seed, step, 1)
-        relation = training.relation
-        if relation.positives / (n * m) * self.batch < 1.0:
+        if self._sparse(training.relation):
             # Pairs and clicks are too rare to meet by chance: half the texts are partners.
             half = self.batch // 2
             rng = np.random.default_rng([self.seed, step, 4])
-            columns[:half] = relation.partners(rows[:half], rng)
+            columns[:half] = training.relation.partners(rows[:half], rng)
         return rows, columns
+
+    def _sparse(self, relation: Relation) -> bool:
+        n, m = relation.shape
+        return relation.positives / (n * m) * self.batch < 1.0
+
+    def _rate(
+        self, relation: Relation, s: npt.NDArray[Any], known: npt.NDArray[Any] | None
+    ) -> float:
+        """Share of related pairs: of the whole relation, or of a batch drawn richer than it."""
+        if not self._sparse(relation):
+            return relation.positives / relation.known
+        return float(s.mean() if known is None else s.sum() / max(known.sum(), 1.0))
 
     def _prepare(self, training: TrainingSet) -> tuple[Bridge, Inputs]:
         if self.inputs == "features" or training.images.ndim > 2:
             return plain(training, self.use_target)
-        return canonical(
-            training,
-            self.use_target,
-            ridge=self.ridge,
-            rank=self.rank,
-            rounds=self.rounds,
-            temperature=self.temperature,
+        layer = Canonical(
+            self.ridge, self.rank, self.rounds, self.temperature, self.centring, self.seed
         )
+        bridge, inputs = layer.build(training, self.use_target)
+        found = calibrate(inputs.images, inputs.texts, training.relation, self.seed)
+        return bridge, replace(inputs, calibration=found)
 
     def feature_tower(self, inputs: int, hidden: tuple[int, ...]) -> nn.Module:
         if self.inputs == "features":
             return super().feature_tower(inputs, hidden)
         return Head(inputs, hidden[0], self.bits, self.dropout)
+
+    def _start_from_frame(self, towers: nn.ModuleDict, inputs: Inputs) -> None:
+        """Both linear paths begin as one rotation that binarises the coordinates well."""
+        frame = best_frame(inputs, self.bits, self.frames, self.seed)
+        with torch.no_grad():
+            for tower in towers.values():
+                assert isinstance(tower, Head)
+                tower.straight.weight.copy_(frame.T)
+                tower.fch.weight.mul_(0.1)  # the hidden layer begins as a small correction
 
     def _groups(self, towers: nn.ModuleDict) -> Iterable[dict[str, Any]]:
         for tower in towers.values():
@@ -358,11 +413,18 @@ class _OnDevice:
         if inputs.target_images is not None and inputs.target_texts is not None:
             self.target_images = hasher.tensor(inputs.target_images)
             self.target_texts = hasher.tensor(inputs.target_texts)
-        self.soft: list[Tensor] | None = None
-        if inputs.soft is not None:
-            parts = inputs.soft
-            self.soft = [
-                hasher.tensor(parts.target_image_to_text),
-                hasher.tensor(parts.image_to_target_text),
-                hasher.tensor(parts.target_to_target),
-            ]
+        self.calibrated = inputs.calibration is not None
+        self._calibration = inputs.calibration or (0.0, 0.0)
+        self._weights = {
+            name: None if weight is None else hasher.tensor(weight)
+            for name, weight in (("image", inputs.image_weight), ("text", inputs.text_weight))
+        }
+
+    def probability(self, x: Tensor, y: Tensor) -> Tensor:
+        """Calibrated P(s = 1) of pairs, from the cosine of their canonical coordinates."""
+        slope, offset = self._calibration
+        return torch.sigmoid(slope * (normalize(x, dim=1) @ normalize(y, dim=1).T) + offset)
+
+    def weight(self, name: str, rows: Rows) -> Tensor | None:
+        weight = self._weights[name]
+        return None if weight is None else weight[torch.from_numpy(rows).to(weight.device)]

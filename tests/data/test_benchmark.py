@@ -1,0 +1,74 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from transhash.data.benchmark import Benchmark, Sizes, fitted_sizes, load_benchmark
+from transhash.errors import DataError
+from transhash.storage import write_json
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    Image.new("RGB", (4, 4)).save(tmp_path / "p.png")
+    rows = [f"{i}\tp.png\tword{i}\t{'ab'[i % 2]}" for i in range(60)]
+    (tmp_path / "auxiliary.tsv").write_text("id\timage\ttext\tlabels\n" + "\n".join(rows))
+    (tmp_path / "images.tsv").write_text(
+        "id\timage\tlabels\n" + "\n".join(f"{i}\tp.png\t{'ab'[i % 2]}" for i in range(50))
+    )
+    (tmp_path / "texts.tsv").write_text(
+        "id\ttext\tlabels\n" + "\n".join(f"{i}\tword\t{'ab'[i % 2]}" for i in range(40))
+    )
+    return tmp_path
+
+
+SIZES = Sizes(queries=10, auxiliary=40, target=8, per_class=3)
+
+
+def test_a_split_follows_the_papers_cross_domain_protocol(folder: Path) -> None:
+    split = load_benchmark(folder, SIZES).split(0)
+    assert len(split.auxiliary_images) == len(split.auxiliary_texts) == 40
+    assert not np.array_equal(split.auxiliary_images, split.auxiliary_texts)  # not paired
+    assert not set(split.auxiliary_images) & set(split.held_out_images)
+    assert not set(split.query_images) & set(split.database_images)
+    assert set(split.target_images) <= set(split.database_images)  # no query is ever seen
+    assert set(split.target_texts) <= set(split.database_texts)
+    assert len(split.database_images) == 40
+    assert len(split.database_texts) == 30
+
+
+def test_a_seed_fixes_the_split_and_another_changes_it(folder: Path) -> None:
+    benchmark = load_benchmark(folder, SIZES)
+    first, again, other = benchmark.split(1), benchmark.split(1), benchmark.split(2)
+    assert np.array_equal(first.query_images, again.query_images)
+    assert not np.array_equal(first.query_images, other.query_images)
+
+
+def test_the_in_domain_protocol_never_trains_on_both_halves_of_a_pair(folder: Path) -> None:
+    write_json(folder / "benchmark.json", {"protocol": "nus-wide", "sizes": {"queries": 10}})
+    benchmark = load_benchmark(folder, SIZES)
+    split = benchmark.split(0)
+    assert not set(split.auxiliary_images) & set(split.auxiliary_texts)
+    assert len(split.auxiliary_images) == 2 * SIZES.per_class
+    assert set(split.auxiliary_images) <= set(split.database_images)
+    assert np.array_equal(split.query_images, split.query_texts)
+
+
+def test_sizes_that_leave_nothing_over_are_refused(folder: Path) -> None:
+    with pytest.raises(DataError, match="ask for smaller sizes"):
+        load_benchmark(folder, Sizes(queries=50)).split(0)
+
+
+def test_small_data_get_smaller_sizes(folder: Path) -> None:
+    benchmark = load_benchmark(folder)
+    sizes = fitted_sizes(benchmark)
+    assert sizes == Sizes(queries=13, auxiliary=48, target=13, per_class=30)
+    fitted = Benchmark(**{**benchmark.__dict__, "sizes": sizes})
+    assert len(fitted.split(0).query_texts) == 13
+
+
+def test_an_unknown_protocol_is_refused(folder: Path) -> None:
+    write_json(folder / "benchmark.json", {"protocol": "mine"})
+    with pytest.raises(DataError, match="protocol must be one of"):
+        load_benchmark(folder)
