@@ -1,0 +1,71 @@
+"""Imports point down, and heavy optional packages appear only where their job is."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "src" / "transhash"
+# Lower layers first; a module may import its own layer and those below.
+LAYERS = (
+    {"errors", "progress", ""},
+    {"codes", "storage"},
+    {"data", "losses", "networks", "distributed", "catalog"},
+    {"features", "training", "index"},
+    {"evaluation"},
+    {"hashers"},
+    {"encoder"},
+    {"tasks", "search", "fitting", "encoding"},
+    {"experiments", "sheet"},
+    {"service", "report"},
+    {"cli", "__main__"},
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+ONLY_IN = {
+    "torch": {"losses", "networks", "distributed", "training", "features", "hashers",
+              "evaluation", "experiments", "cli", "encoding"},
+    "faiss": {"index"},
+    "pymilvus": {"index"},
+    "fastapi": {"service"},
+    "uvicorn": {"service"},
+    "matplotlib": {"report"},
+    "ray": {"encoding"},
+    "typer": {"cli"},
+}  # fmt: skip
+
+
+def modules() -> list[Path]:
+    return sorted(ROOT.rglob("*.py"))
+
+
+def layer(path: Path) -> str:
+    first = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    return "" if first == "__init__" else first
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_module_imports_only_its_own_layer_and_those_below(path: Path) -> None:
+    own = layer(path)
+    if own == "":
+        return  # the package itself only names what users import, lazily
+    for name in imported(path):
+        parts = name.split(".")
+        if parts[0] == "transhash" and len(parts) > 1:
+            assert LEVEL[parts[1]] <= LEVEL[own], f"{own} imports {name}"
+        elif parts[0] in ONLY_IN:
+            assert own in ONLY_IN[parts[0]], f"{own} imports {name}"
+
+
+def test_no_source_file_outgrows_its_room() -> None:
+    long = {str(p.relative_to(ROOT)): n for p in modules() if (n := len(p.open().readlines())) > 350}
+    assert not long
