@@ -1,0 +1,337 @@
+"""Times exact Hamming search: ours, FAISS, USearch and NumPy in one process, interleaved.
+
+    python benchmarks/search.py --quick          a minute, 1e6 items
+    python benchmarks/search.py                  the full grid: hours on two cores
+    python benchmarks/search.py --must           only the cells the verdict needs (1e7, 1 thread)
+    python benchmarks/search.py --codes codes.npy   also codes of a trained model, resampled
+
+Times are CPU time a query (wall time beside it): the smallest of the repeats, engines taking
+turns, so that a busy machine slows all alike. Ratios are FAISS flat / ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import faiss
+import numpy as np
+
+from transhash.codes import Codes
+from transhash.index.grouped import GroupedIndex
+from transhash.index.kernel import core_count, kernel_status, native
+from transhash.index.segment import to_words
+
+Packed = np.ndarray
+Search = Callable[[Packed, int], tuple[np.ndarray, np.ndarray]]  # -> distances, ids
+CAP = 0.7  # seconds one measurement of a slow engine may take; then fewer queries are asked
+
+
+class Engine(NamedTuple):
+    name: str
+    search: Search
+    build_s: float
+    bytes_an_item: float
+    exact: bool
+
+
+# ---- codes ---------------------------------------------------------------------------------
+
+
+def uniform(count: int, bits: int, seed: int) -> Packed:
+    return np.random.default_rng(seed).integers(0, 256, (count, bits // 8), dtype=np.uint8)
+
+
+def near(centres: Packed, count: int, flip: np.ndarray, seed: int) -> Packed:
+    """Codes at random centres, bit j flipped with probability flip[j] (to 1/256)."""
+    generator = np.random.default_rng(seed)
+    limit = np.maximum(np.round(flip * 256), 0)
+    parts = []
+    for start in range(0, count, 1 << 18):
+        size = min(1 << 18, count - start)
+        flips = generator.integers(0, 256, (size, len(flip)), dtype=np.uint8) < limit
+        parts.append(centres[generator.integers(0, len(centres), size)] ^ np.packbits(flips, 1))
+    return np.concatenate(parts)
+
+
+def clustered(count: int, bits: int, seed: int, flip: float) -> Packed:
+    """1,000 random centres, every bit flipped with probability `flip`."""
+    return near(uniform(1000, bits, 12345), count, np.full(bits, flip), seed)
+
+
+def resampled(codes: Packed, count: int, seed: int) -> Packed:
+    """A trained model's codes, and around them its own noise: how often each bit differs between
+    a code and its nearest other one."""
+    sample = codes[np.random.default_rng(1).permutation(len(codes))[:2000]]
+    bits = sample.shape[1] * 8
+    distance = Codes(sample, bits).hamming(Codes(sample, bits)).astype(int)
+    np.fill_diagonal(distance, bits + 1)
+    differs = np.unpackbits(sample ^ sample[distance.argmin(1)], axis=1).mean(0)
+    return near(codes, count, differs, seed)
+
+
+# ---- engines -------------------------------------------------------------------------------
+
+
+def engines(packed: Packed, args: argparse.Namespace) -> Iterator[Engine]:
+    count, bits = len(packed), packed.shape[1] * 8
+
+    def timed(make: Callable[[], Any]) -> tuple[Any, float]:
+        start = time.process_time()
+        return make(), time.process_time() - start
+
+    def ours() -> GroupedIndex:
+        index = GroupedIndex(bits)
+        index.threads = args.threads
+        index.add(np.arange(count), Codes(packed, bits))
+        return index
+
+    def grow(index: Any) -> Any:
+        index.add(packed)
+        return index
+
+    index, seconds = timed(ours)
+
+    def search_ours(queries: Packed, k: int) -> tuple[np.ndarray, np.ndarray]:
+        ranking = index.search(Codes(queries, bits), k)
+        return ranking.distances, ranking.ids
+
+    yield Engine("ours", search_ours, seconds, index.nbytes / count, True)
+    if native is not None:
+        segment = index._state.parts[0].segment
+
+        def scan(queries: Packed, k: int) -> tuple[np.ndarray, np.ndarray]:
+            ranking = segment.search(to_words(queries), k, args.threads, 0.0)
+            return ranking.distances, ranking.ids
+
+        yield Engine("ours, scan only", scan, seconds, segment.words.nbytes / count, True)
+    flat, seconds = timed(lambda: grow(faiss.IndexBinaryFlat(bits)))
+    yield Engine("faiss flat", flat.search, seconds, bits / 8, True)
+    if args.must:
+        return
+
+    def numpy_search(queries: Packed, k: int) -> tuple[np.ndarray, np.ndarray]:
+        distances = Codes(queries, bits).hamming(Codes(packed, bits))
+        ids = np.argpartition(distances, k, axis=1)[:, :k]
+        return np.take_along_axis(distances, ids, 1), ids
+
+    yield Engine("numpy", numpy_search, 0.0, bits / 8, True)
+    if count > args.approximate_up_to:
+        return
+
+    def ivf() -> Any:
+        index = faiss.IndexBinaryIVF(faiss.IndexBinaryFlat(bits), bits, 1024)
+        index.own_fields, index.nprobe = False, 16
+        index.train(packed[: 1 << 16])
+        return grow(index)
+
+    def hashed() -> Any:
+        index = grow(faiss.IndexBinaryMultiHash(bits, max(1, bits // 16), 16))
+        index.nflip = 1
+        return index
+
+    for name, make, extra in (
+        ("faiss ivf", ivf, 8.0),
+        ("faiss multihash", hashed, 8.0 * max(1, bits // 16)),
+        ("faiss hnsw", lambda: grow(faiss.IndexBinaryHNSW(bits, 16)), 16 * 2 * 4.0),
+    ):
+        made, seconds = timed(make)
+        yield Engine(name, made.search, seconds, bits / 8 + extra, False)
+    try:
+        from usearch.index import Index as USearch
+        from usearch.index import MetricKind, ScalarKind
+        from usearch.index import search as usearch_exact
+    except ImportError:
+        return
+
+    def usearch_flat(queries: Packed, k: int) -> tuple[np.ndarray, np.ndarray]:
+        found = usearch_exact(
+            packed, queries, k, MetricKind.Hamming, exact=True, threads=args.threads
+        )
+        return _rows(found, len(queries))
+
+    yield Engine("usearch exact", usearch_flat, 0.0, bits / 8, True)
+    graph = USearch(ndim=bits, metric=MetricKind.Hamming, dtype=ScalarKind.B1)
+    _, seconds = timed(lambda: graph.add(np.arange(count), packed, threads=args.threads))
+
+    def usearch_graph(queries: Packed, k: int) -> tuple[np.ndarray, np.ndarray]:
+        return _rows(graph.search(queries, k, threads=args.threads), len(queries))
+
+    yield Engine("usearch hnsw", usearch_graph, seconds, graph.memory_usage / count, False)
+
+
+def _rows(found: Any, queries: int) -> tuple[np.ndarray, np.ndarray]:
+    shape = (queries, -1)
+    return np.asarray(found.distances).reshape(shape), np.asarray(found.keys).reshape(shape)
+
+
+# ---- measuring -----------------------------------------------------------------------------
+
+
+def bandwidth() -> float:
+    """GB/s of a plain sum over 400 MB, the best of ten."""
+    if native is None:
+        return float("nan")
+    data = np.ones(50_000_000, np.uint64)
+    best = min(_cpu(lambda: native.read_sum(data))[0] for _ in range(10))
+    return data.nbytes / best / 1e9
+
+
+def _cpu(work: Callable[[], Any]) -> tuple[float, float, Any]:
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = work()
+    return time.process_time() - cpu, time.perf_counter() - wall, result
+
+
+def measure(
+    cell: dict[str, Any], made: list[Engine], queries: Packed, repeats: int
+) -> list[dict[str, Any]]:
+    batch, k = cell["batch"], cell["k"]
+    asked = {engine.name: batch for engine in made}
+    times: dict[str, list[tuple[float, float]]] = {engine.name: [] for engine in made}
+    recall = dict.fromkeys(asked, 1.0)
+    loops = dict(asked)
+    for engine in made:  # warm up, then see how much fits into one turn
+        engine.search(queries[:1], k)
+        cpu, _, _ = _cpu(lambda engine=engine: engine.search(queries[1:2], k))
+        asked[engine.name] = max(1, min(batch, int(CAP / max(cpu, 1e-6))))
+        # A fast engine answers call after call, each with other queries: a turn takes 10 ms.
+        loops[engine.name] = max(1, min(50, int(0.01 / (cpu * asked[engine.name]))))
+    truth = made[0].search(queries[: min(batch, 64)], k)[0]
+    for engine in made[1:]:
+        n = min(asked[engine.name], len(truth))
+        found = engine.search(queries[:n], k)[0]
+        if engine.exact and not np.array_equal(np.sort(found), truth[:n]):
+            raise SystemExit(f"{engine.name} disagrees with ours in {cell}")
+        recall[engine.name] = float(np.mean((found >= 0) & (found <= truth[:n, -1:])))
+    for turn in range(repeats):
+        for engine in made:
+            n, calls = asked[engine.name], loops[engine.name]
+            starts = [(turn * calls + call) * n % (len(queries) - n + 1) for call in range(calls)]
+
+            def work(engine: Engine = engine, n: int = n, starts: list[int] = starts) -> None:
+                for start in starts:
+                    engine.search(queries[start : start + n], k)
+
+            cpu, wall, _ = _cpu(work)
+            times[engine.name].append((cpu / n / calls, wall / n / calls))
+    rows = []
+    for engine in made:
+        cpu, wall = (min(values) * 1e3 for values in zip(*times[engine.name]))
+        rows.append(
+            cell
+            | {"engine": engine.name, "cpu_ms": cpu, "wall_ms": wall, "asked": asked[engine.name]}
+            | {"recall": recall[engine.name], "build_s": engine.build_s}
+            | {"bytes_an_item": engine.bytes_an_item}
+        )
+    return rows
+
+
+def cells(args: argparse.Namespace) -> Iterator[tuple[str, int, int, Packed, Packed]]:
+    """(kind, items, bits, codes, queries)."""
+    for count in args.sizes:
+        for bits in args.bits:
+            for kind in args.kinds:
+                make = {
+                    "uniform": lambda n, seed, b=bits: uniform(n, b, seed),
+                    "clustered": lambda n, seed, b=bits: clustered(n, b, seed, args.flip),
+                }[kind]
+                yield kind, count, bits, make(count, 1), make(2000, 2)
+        for path in args.codes:
+            codes = np.load(path)
+            bits = codes.shape[1] * 8
+            yield (
+                f"learned:{path.stem}",
+                count,
+                bits,
+                resampled(codes, count, 1),
+                resampled(codes, 2000, 2),
+            )
+
+
+def disk(count: int, bits: int = 64) -> dict[str, Any]:
+    """Opening an index of `count` items from disk, and its first search."""
+    folder = Path(tempfile.mkdtemp(prefix="transhash-"))
+    try:
+        with_index = GroupedIndex.open(folder / "index", bits)
+        with_index.add(np.arange(count), Codes(uniform(count, bits, 1), bits))
+        memory = with_index.nbytes / count
+        with_index.close()
+        opened = []
+        for _ in range(5):
+            start = time.perf_counter()
+            index = GroupedIndex.open(folder / "index", None)
+            opened.append(time.perf_counter() - start)
+            index.close()
+        return {"items": count, "bits": bits, "open_ms": min(opened) * 1e3, "bytes_an_item": memory}
+    finally:
+        shutil.rmtree(folder)
+
+
+def main() -> None:
+    from search_report import draw, verdict
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    numbers = lambda text: [int(float(part)) for part in text.split(",")]  # noqa: E731
+    parser.add_argument("--sizes", type=numbers, default=[10**6, 10**7])
+    parser.add_argument("--bits", type=numbers, default=[16, 32, 64, 128, 256])
+    parser.add_argument("--batches", type=numbers, default=[1, 64, 1000])
+    parser.add_argument("--k", type=numbers, default=[10, 100, 1000])
+    parser.add_argument(
+        "--kinds", type=lambda text: text.split(","), default=["uniform", "clustered"]
+    )
+    parser.add_argument("--codes", type=Path, nargs="*", default=[], help="packed codes, .npy")
+    parser.add_argument("--flip", type=float, default=0.02, help="noise of clustered codes")
+    parser.add_argument("--threads", type=int, default=1, help="0: all cores")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--approximate-up-to", type=lambda t: int(float(t)), default=10**6)
+    parser.add_argument("--must", action="store_true", help="ours and FAISS flat only")
+    parser.add_argument("--quick", action="store_true", help="1e6 items, few cells")
+    parser.add_argument("--out", type=Path, help="append results as JSON lines; draws OUT.png")
+    args = parser.parse_args()
+    args.threads = args.threads or core_count()
+    if args.quick:
+        args.sizes, args.bits, args.batches, args.k = [10**6], [32, 64], [1, 64], [10, 100]
+        args.approximate_up_to = 0  # building a graph of 1e6 codes takes minutes
+    faiss.omp_set_num_threads(args.threads)
+    print(kernel_status())
+    speed = bandwidth()
+    print(f"read bandwidth {speed:.1f} GB/s (sum kernel, one thread); {args.threads} thread(s)")
+    results: list[dict[str, Any]] = []
+    for kind, count, bits, packed, queries in cells(args):
+        made = list(engines(packed, args))
+        for k in args.k:
+            for batch in args.batches:
+                cell = {"kind": kind, "items": count, "bits": bits, "batch": batch, "k": k}
+                cell |= {"threads": args.threads, "bandwidth": speed}
+                rows = measure(cell, made, queries, args.repeats)
+                results += rows
+                flat = next(row["cpu_ms"] for row in rows if row["engine"] == "faiss flat")
+                for row in rows:
+                    print(
+                        f"{kind:10} {count:.0e} {bits:3} bits  batch {batch:4} k {k:4}  "
+                        f"{row['engine']:16} {row['cpu_ms']:9.4f} ms "
+                        f"(wall {row['wall_ms']:9.4f})  "
+                        f"x{flat / row['cpu_ms']:8.2f}  recall {row['recall']:.3f}  "
+                        f"build {row['build_s']:6.1f} s  {row['bytes_an_item']:6.1f} B/item",
+                        flush=True,
+                    )
+                if args.out:
+                    with args.out.open("a") as file:
+                        file.writelines(json.dumps(row) + "\n" for row in rows)
+    on_disk = disk(max(args.sizes))
+    print(verdict(results, on_disk))
+    if args.out:
+        draw(results, args.out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
