@@ -10,11 +10,9 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch import nn
 
 from transhash.codes import Codes
-from transhash.data.relation import Relation, Rows
 from transhash.data.training import Features, TrainingSet
 from transhash.distributed import ALONE, World
 from transhash.errors import DataError
@@ -22,13 +20,10 @@ from transhash.hashers.base import Array, Setting
 from transhash.hashers.bridge import Bridge, Canonical, Inputs, plain
 from transhash.hashers.calibration import best_frame, calibrate
 from transhash.hashers.deep import DeepHasher
+from transhash.hashers.objective import Objective
 from transhash.losses import (
     WIDTHS,
     alignment_loss,
-    inner_product_loss,
-    pair_weights,
-    quantization_loss,
-    relation_loss,
 )
 from transhash.networks import Head, parameter_groups
 from transhash.progress import Track, silent
@@ -39,7 +34,6 @@ from transhash.training import (
     Optimizer,
     Policy,
     collapse,
-    draw,
     fingerprint,
     log,
     make_optimizer,
@@ -93,7 +87,7 @@ class THN(DeepHasher):
     alignment_ramp: float = 0.5  # ours: share of the steps over which µ grows to its value
     kernel_widths: tuple[float, ...] = WIDTHS  # ours; (1.0,) is the single Gaussian of the paper
     balanced: bool = True  # ours: related and unrelated pairs weigh alike; paper: not
-    logit_scale: float | None = None  # ours: 5 / bits, at most 1/4; 1 in the paper
+    logit_scale: float | None = None  # ours: 3 / bits, at most 0.15; 1 in the paper
     soft_share: float = 0.5  # ours: how much of s_ij is its calibrated probability; paper: 0
     inherited_weight: float = 1.0  # ours: L on pairs with target items; paper: 0
     inputs: Literal["canonical", "features"] = "canonical"  # ours; paper: features
@@ -151,7 +145,7 @@ class THN(DeepHasher):
             checkpoint = Checkpoint(folder, fingerprint(settings | {"steps": self.steps}, data))
             start = checkpoint.load(towers, optimizer, average)
         metrics = Metrics(folder if world.rank == 0 else None, start)
-        on_device = _OnDevice(inputs, self)
+        objective = Objective(self, inputs, training.relation)
         self.alarms_: list[str] = []
         towers.train()
         span = track(range(start, self.steps), f"training {self.bits} bits", self.steps, start)
@@ -159,7 +153,7 @@ class THN(DeepHasher):
             set_rate(optimizer, rate_factor(self.policy, step, self.steps))
             with torch.random.fork_rng(), self.autocast():
                 torch.manual_seed(step_seed(self.seed, step, world.rank))
-                terms = self._terms(towers, on_device, training, step, world)
+                terms = objective.terms(towers, step, world)
             total = torch.stack(list(terms.values())).sum()
             optimizer.zero_grad()
             total.backward()  # type: ignore[no-untyped-call]
@@ -172,113 +166,22 @@ class THN(DeepHasher):
             if folder is not None:
                 metrics.write(step, {**terms, "objective": total})
             if (step + 1) % max(1, self.steps // _LOOKS) == 0:
-                self._look(towers, on_device, step)
+                self._look(towers, objective, step)
                 if checkpoint and world.rank == 0:
                     checkpoint.save(step + 1, towers, optimizer, average)
         metrics.close()
         if average:
             average.copy_to(parameters)
         self.towers_ = towers.eval()
-        self._report(on_device)
+        self._report(objective)
         if checkpoint and world.rank == 0:
             checkpoint.remove()
         world.barrier()
         return self
 
-    def _terms(
-        self,
-        towers: nn.ModuleDict,
-        inputs: _OnDevice,
-        training: TrainingSet,
-        step: int,
-        world: World,
-    ) -> dict[str, Tensor]:
-        """The weighted terms of C on the batch of one step, by name."""
-        relation = training.relation
-        rows, columns = self._draw_pairs(training, step)
-        z_x = self._activations(towers["image"], inputs.images, rows, world)
-        z_y = self._activations(towers["text"], inputs.texts, columns, world)
-        rows, columns = world.shares(rows), world.shares(columns)
-        s, known = relation.block(rows, columns)
-        related = self.tensor(s)
-        if self.soft_share and inputs.calibrated:
-            guess = inputs.probability(inputs.images[rows], inputs.texts[columns])
-            related = (1 - self.soft_share) * related + self.soft_share * guess
-        weights = pair_weights(self._rate(relation, s, known), self.balanced)
-        mask = None if known is None else self.tensor(known)
-        terms = {"relation": self._relation(z_x, z_y, related, weights, mask)}
-        if self._quantizing(step):
-            terms["quantization"] = self.quantization_weight * (
-                quantization_loss(z_x) + quantization_loss(z_y)
-            )
-        if not inputs.has_target:
-            return terms
-        t_rows = draw(len(inputs.target_images), self.target_batch, self.seed, step, 2)
-        t_columns = draw(len(inputs.target_texts), self.target_batch, self.seed, step, 3)
-        t_x = self._activations(towers["image"], inputs.target_images, t_rows, world)
-        t_y = self._activations(towers["text"], inputs.target_texts, t_columns, world)
-        if self.inherited_weight and inputs.calibrated:
-            x, y = inputs.images[rows], inputs.texts[columns]
-            far_x = inputs.target_images[world.shares(t_rows)]
-            far_y = inputs.target_texts[world.shares(t_columns)]
-            inherited = (
-                self._relation(t_x, z_y, inputs.probability(far_x, y), weights)
-                + self._relation(z_x, t_y, inputs.probability(x, far_y), weights)
-                + self._relation(t_x, t_y, inputs.probability(far_x, far_y), weights)
-            )
-            terms["inherited"] = self.inherited_weight / 3 * inherited
-        mu = self._alignment(step)
-        if mu:
-            half = self.target_batch  # as many auxiliary items as target ones
-            for name, z, t, weight in (
-                ("images", z_x, t_x, inputs.weight("image", rows)),
-                ("texts", z_y, t_y, inputs.weight("text", columns)),
-            ):
-                share = None if weight is None else weight[:half] / weight[:half].sum()
-                terms[f"alignment_{name}"] = mu * alignment_loss(
-                    z[:half], t, self.kernel_widths, weight=share
-                )
-        return terms
-
-    def _relation(
-        self,
-        z_x: Tensor,
-        z_y: Tensor,
-        s: Tensor,
-        weights: tuple[float, float],
-        known: Tensor | None = None,
-    ) -> Tensor:
-        if self.loss == "inner-product":
-            return inner_product_loss(z_x, z_y, s, weights, known)
-        scale = min(0.25, 5.0 / self.bits) if self.logit_scale is None else self.logit_scale
-        return relation_loss(z_x, z_y, s, weights, known, scale)
-
-    def _activations(self, tower: nn.Module, inputs: Tensor, rows: Rows, world: World) -> Tensor:
-        share = torch.from_numpy(world.share(rows)).to(inputs.device)
-        return world.gather(torch.tanh(tower(inputs[share]).float()))
-
-    def _draw_pairs(self, training: TrainingSet, step: int) -> tuple[Rows, Rows]:
-        n, m = training.relation.shape
-        rows = draw(n, self.batch, self.seed, step, 0)
-        columns = draw(m, self.batch, self.seed, step, 1)
-        if self._sparse(training.relation):
-            # Pairs and clicks are too rare to meet by chance: half the texts are partners.
-            half = self.batch // 2
-            rng = np.random.default_rng([self.seed, step, 4])
-            columns[:half] = training.relation.partners(rows[:half], rng)
-        return rows, columns
-
-    def _sparse(self, relation: Relation) -> bool:
-        n, m = relation.shape
-        return relation.positives / (n * m) * self.batch < 1.0
-
-    def _rate(
-        self, relation: Relation, s: npt.NDArray[Any], known: npt.NDArray[Any] | None
-    ) -> float:
-        """Share of related pairs: of the whole relation, or of a batch drawn richer than it."""
-        if not self._sparse(relation):
-            return relation.positives / relation.known
-        return float(s.mean() if known is None else s.sum() / max(known.sum(), 1.0))
+    def scale(self) -> float:
+        """What multiplies <z_x, z_y> in L: codes reach ±b, log odds of relations about ±3."""
+        return min(0.15, 3.0 / self.bits) if self.logit_scale is None else self.logit_scale
 
     def _prepare(self, training: TrainingSet) -> tuple[Bridge, Inputs]:
         if self.inputs == "features" or training.images.ndim > 2:
@@ -310,39 +213,30 @@ class THN(DeepHasher):
                 tower, self.learning_rate, self.fch_multiplier, self.weight_decay
             )
 
-    def _quantizing(self, step: int) -> bool:
-        return bool(self.quantization_weight) and step >= self.quantization_start * self.steps
-
-    def _alignment(self, step: int) -> float:
-        """µ at a step: it grows over the first steps, when activations still mean nothing."""
-        if not self.alignment_ramp:
-            return self.alignment_weight
-        return self.alignment_weight * min(1.0, step / (self.alignment_ramp * self.steps))
-
-    def _look(self, towers: nn.ModuleDict, inputs: _OnDevice, step: int) -> None:
+    def _look(self, towers: nn.ModuleDict, objective: Objective, step: int) -> None:
         """Raise the alarm if codes have collapsed; with `rescue`, go on without Q and D."""
         towers.eval()
         with torch.inference_mode(), self.autocast():
-            z = [towers["image"](inputs.images[:256]), towers["text"](inputs.texts[:256])]
+            z = [towers["image"](objective.images[:256]), towers["text"](objective.texts[:256])]
         towers.train()
         found = collapse(Codes.from_projections(torch.cat(z).float().cpu().numpy()))
         if found is None:
             return
         advice = "try balanced=True, a smaller quantization_weight or another learning_rate"
-        if self.rescue and (self.quantization_weight or self.alignment_weight):
-            self.quantization_weight = self.alignment_weight = 0.0
+        if self.rescue and objective.regularised:
+            objective.regularised = False
             advice = "quantization and alignment are switched off for the rest; " + advice
         self.alarms_.append(f"at step {step + 1} {found}; {advice}")
         log.warning(self.alarms_[-1])
 
-    def _report(self, inputs: _OnDevice) -> None:
+    def _report(self, objective: Objective) -> None:
         """MMD² of auxiliary and target items, before in the features and after in the codes."""
         self.alignment_: dict[str, dict[str, float]] = {}
-        if not inputs.has_target:
+        if not objective.has_target:
             return
         for name, own, target in (
-            ("images", inputs.images, inputs.target_images),
-            ("texts", inputs.texts, inputs.target_texts),
+            ("images", objective.images, objective.target_images),
+            ("texts", objective.texts, objective.target_texts),
         ):
             tower = self.towers_["image" if name == "images" else "text"]
             with torch.inference_mode(), self.autocast():
@@ -401,30 +295,3 @@ def feature_gaps(training: TrainingSet) -> dict[str, float]:
             )
             gaps[name] = float(alignment_loss(a, b))
     return gaps
-
-
-class _OnDevice:
-    """Inputs as tensors on the training device."""
-
-    def __init__(self, inputs: Inputs, hasher: THN) -> None:
-        self.images = hasher.tensor(inputs.images)
-        self.texts = hasher.tensor(inputs.texts)
-        self.has_target = inputs.target_images is not None and inputs.target_texts is not None
-        if inputs.target_images is not None and inputs.target_texts is not None:
-            self.target_images = hasher.tensor(inputs.target_images)
-            self.target_texts = hasher.tensor(inputs.target_texts)
-        self.calibrated = inputs.calibration is not None
-        self._calibration = inputs.calibration or (0.0, 0.0)
-        self._weights = {
-            name: None if weight is None else hasher.tensor(weight)
-            for name, weight in (("image", inputs.image_weight), ("text", inputs.text_weight))
-        }
-
-    def probability(self, x: Tensor, y: Tensor) -> Tensor:
-        """Calibrated P(s = 1) of pairs, from the cosine of their canonical coordinates."""
-        slope, offset = self._calibration
-        return torch.sigmoid(slope * (normalize(x, dim=1) @ normalize(y, dim=1).T) + offset)
-
-    def weight(self, name: str, rows: Rows) -> Tensor | None:
-        weight = self._weights[name]
-        return None if weight is None else weight[torch.from_numpy(rows).to(weight.device)]
