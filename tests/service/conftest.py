@@ -20,7 +20,7 @@ from .small_run import LOCAL, build_run
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_run(tmp_path_factory.mktemp("service"))
+    return build_run(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture

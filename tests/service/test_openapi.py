@@ -31,6 +31,7 @@ OPERATIONS = {
     "GET /metrics",
 }
 CHANGES = {"POST /api/items/texts", "POST /api/items/images", "DELETE /api/items/{number}"}
+UPLOADS = {"POST /api/search/image", "POST /api/items/images", "POST /api/items/texts"}
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,9 @@ def test_every_operation_keeps_to_its_document(
     )
     def check(data: st.DataObject) -> None:
         case = data.draw(operation.as_strategy(generation_mode=generation))
-        case.call_and_validate(headers={"X-API-Key": "key"})
+        # A file may be no picture, an id may occur twice: no schema can say so.
+        beyond = [schemathesis.checks.positive_data_acceptance] if name in UPLOADS else []
+        case.call_and_validate(headers={"X-API-Key": "key"}, excluded_checks=beyond)
 
     check()
 

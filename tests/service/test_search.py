@@ -10,7 +10,7 @@ from PIL import Image
 
 from transhash.search import SearchEngine
 
-from .small_run import HOSTILE, picture
+from .small_run import EACH, HOSTILE, picture
 
 
 def test_a_text_finds_the_images_the_engine_finds(client: TestClient, engine: SearchEngine) -> None:
@@ -20,7 +20,7 @@ def test_a_text_finds_the_images_the_engine_finds(client: TestClient, engine: Se
     hits = engine.similar_to_text("a boat with sails", 5, "images")
     assert [hit["number"] for hit in found["hits"]] == [hit.item.number for hit in hits]
     assert [hit["distance"] for hit in found["hits"]] == [hit.distance for hit in hits]
-    assert found["total"] == 72
+    assert found["total"] == EACH
     assert found["bits"] == 16
     assert "boat" in found["query"]["known_words"]
 
@@ -130,7 +130,7 @@ def test_examples_are_texts_and_images_of_the_run(client: TestClient) -> None:
 def test_about_names_the_model_and_counts_the_items(client: TestClient) -> None:
     about = client.get("/api/about").json()
     assert (about["method"], about["bits"]) == ("CVH", 16)
-    assert (about["images"], about["texts"]) == (72, 72 + len(HOSTILE))
+    assert (about["images"], about["texts"]) == (EACH, EACH + len(HOSTILE))
     assert about["writable"] is False
 
 
@@ -150,5 +150,5 @@ def test_health_ready_and_metrics_answer(client: TestClient) -> None:
     text = client.get("/metrics").text
     counted = 'transhash_http_requests_total{method="GET",route="/api/search/text",status="200"}'
     assert counted in text
-    assert 'transhash_items{modality="images"} 72' in text
+    assert f'transhash_items{{modality="images"}} {EACH}' in text
     assert 'transhash_http_request_seconds_bucket{route="/api/search/text",le="+Inf"}' in text

@@ -27,6 +27,7 @@ from transhash.service.models import (
     Modality,
     QueryOut,
     TextIn,
+    TextQuery,
 )
 
 # Decoding needs up to 12 bytes a pixel and one picture is decoded at a time: under 600 MB.
@@ -48,6 +49,7 @@ class Desk:
         self.images = Lane("images", threads=1, waiting=15)
         self.reads = Lane("reads", threads=2, waiting=254)
         self.changes = Lane("changes", threads=1, waiting=15)
+        self._warm = False
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
@@ -62,6 +64,8 @@ class Desk:
 
     def warm(self) -> None:
         """Load what the first query would wait for: the image backbone, the index's pages."""
+        if self._warm:
+            return
         encoder = self.engine.encoder
         if encoder.text_features is not None:
             self.by_text("warm", 1, "images")
@@ -69,6 +73,7 @@ class Desk:
             buffer = io.BytesIO()
             Image.new("RGB", (32, 32), "white").save(buffer, "PNG")
             self.by_image(buffer.getvalue(), 1, "texts")
+        self._warm = True
 
     def probe(self) -> None:
         """Raises what a search would."""
@@ -107,12 +112,12 @@ class Desk:
 
     def batch(self, request: BatchIn) -> BatchOut:
         start = time.perf_counter()
-        texts = [query.text for query in request.queries if query.text is not None]
+        texts = [query.text for query in request.queries if isinstance(query, TextQuery)]
         rows = iter(self.engine.encoder.encode_texts(texts).packed if texts else ())
         packed = [
             next(rows)
-            if query.text is not None
-            else np.frombuffer(self._item(query.number or 0).code, dtype=np.uint8)
+            if isinstance(query, TextQuery)
+            else np.frombuffer(self._item(query.number).code, dtype=np.uint8)
             for query in request.queries
         ]
         codes = Codes(np.stack(packed), self.engine.encoder.bits)

@@ -28,27 +28,30 @@ class Lane:
         self.name = name
         self.limit = threads + waiting
         self.pending = 0
+        self._threads = threads
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"transhash-{name}")
+        self._pool: ThreadPoolExecutor | None = None  # from the first work to `close`
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """work(...) on one of the lane's threads."""
         with self._lock:
             if self.pending >= self.limit:
                 raise BusyError(self.name)
-            self.pending += 1
-        try:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._threads, f"transhash-{self.name}")
             future = self._pool.submit(work, *args, **kwargs)
-        except BaseException:
-            self._leave(None)
-            raise
+            self.pending += 1
         future.add_done_callback(self._leave)
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Wait for what runs, drop what waits; a service that starts again starts new threads."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
 
-    def _leave(self, _: Future[T] | None) -> None:
+    def _leave(self, _: Future[T]) -> None:
         with self._lock:
             self.pending -= 1
 

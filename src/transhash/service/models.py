@@ -14,7 +14,8 @@ MOST_TEXTS = 256
 
 Modality = Literal["images", "texts"]
 Sentence = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=LONGEST_TEXT)
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=LONGEST_TEXT, pattern=r"\S"),
 ]
 # An id is printed, never opened: anything but control characters.
 Id = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -62,15 +63,16 @@ class Found(BaseModel):
     hits: list[HitOut]
 
 
-class BatchQuery(_Strict):
-    """Either a text, or the number of an indexed item."""
+class TextQuery(_Strict):
+    text: Sentence
 
-    text: Sentence | None = None
-    number: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] | None = None
+
+class ItemQuery(_Strict):
+    number: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)]
 
 
 class BatchIn(_Strict):
-    queries: Annotated[list[BatchQuery], Field(min_length=1, max_length=MOST_QUERIES)]
+    queries: Annotated[list[TextQuery | ItemQuery], Field(min_length=1, max_length=MOST_QUERIES)]
     among: Modality = "images"
     k: Annotated[int, Field(ge=1, le=MOST_RESULTS)] = 10
 

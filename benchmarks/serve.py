@@ -1,0 +1,284 @@
+"""Load on the service: round trips, sustained rate, and a crowd with large pictures.
+
+    python benchmarks/serve.py                       # one million texts, random 32-bit codes
+    python benchmarks/serve.py --items 100000 --seconds 10
+    python benchmarks/serve.py --run RUN             # a run of your own as it is
+
+Client and server are two processes on one machine, so on two cores they compete; a client
+elsewhere sees better figures. Random codes are the hard case: codes of real items repeat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+
+from transhash.catalog import Catalog, NewItem
+from transhash.codes import Codes
+from transhash.data.drawn import draw_dataset
+from transhash.data.drawn.words import THINGS
+from transhash.features.image import image_features
+from transhash.fitting import Sources, fit_files, read_sources
+from transhash.hashers import make_hasher
+from transhash.index import open_index
+
+BITS = 32
+SERVER = """
+import sys
+from pathlib import Path
+from transhash.service import serve
+serve(Path(sys.argv[1]), port=0, on_ready=lambda url: print(url, flush=True))
+"""
+WORDS = ("small", "blue", "old", "by the door", "in the rain", "at night", "with sails", "asleep")
+
+
+def build_run(folder: Path, items: int) -> Path:
+    """A real encoder over drawn things, and `items` texts with random codes."""
+    run = folder / f"run-{items}"
+    if (run / "complete").exists():
+        return run
+    print(f"building a run of {items:,} texts in {run} ...", flush=True)
+    data = draw_dataset(folder / "drawn", per_class=8)
+    material = read_sources(Sources(auxiliary=data / "auxiliary.tsv"))
+    hasher = make_hasher("CVH", bits=BITS)
+    fit_files(hasher, "CVH", material, run, image_features("efficientnet-lite0"))
+    codes = np.random.default_rng(0).integers(0, 256, (items, BITS // 8), dtype=np.uint8)
+    catalog = Catalog(run / "catalog.sqlite")
+    numbers: list[int] = []
+    rng = random.Random(0)
+    for start in range(0, items, 50_000):
+        block = codes[start : start + 50_000]
+        numbers += catalog.add(
+            "texts",
+            (
+                NewItem(f"text-{start + i}", row.tobytes(), text=f"{sentence(rng)} ({start + i})")
+                for i, row in enumerate(block)
+            ),
+        )
+    catalog.close()
+    for modality, ids, packed in (("texts", numbers, codes), ("images", [], codes[:0])):
+        index = open_index(f"grouped:{run / 'index' / modality}", BITS)
+        index.update(np.array(ids, dtype=np.int64), Codes(packed, BITS))
+        index.close()
+    (run / "complete").touch()
+    return run
+
+
+def sentence(rng: random.Random) -> str:
+    return f"a {rng.choice(THINGS)} {rng.choice(WORDS)}, and a {rng.choice(THINGS)}"
+
+
+class Client:
+    """One keep-alive connection, by hand: a full HTTP library would cost more than the server."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        self.reader: asyncio.StreamReader | None = None
+        self.writer: asyncio.StreamWriter | None = None
+
+    async def ask(self, head: str, body: bytes = b"") -> int:
+        """The status, or 0 where the connection broke."""
+        try:
+            if self.writer is None or self.writer.is_closing():
+                self.reader, self.writer = await asyncio.open_connection(self.host, self.port)
+            assert self.reader is not None
+            length = f"Content-Length: {len(body)}\r\n" if body else ""
+            host = f"Host: {self.host}:{self.port}\r\n"
+            self.writer.write(f"{head} HTTP/1.1\r\n{host}{length}".encode())
+            kind = b"Content-Type: multipart/form-data; boundary=x\r\n" if body else b""
+            self.writer.write(kind + b"\r\n" + body)
+            await self.writer.drain()
+            reply = await self.reader.readuntil(b"\r\n\r\n")
+            headers = reply.decode("latin-1").lower()
+            size = int(headers.split("content-length:")[1].split("\r\n")[0])
+            await self.reader.readexactly(size)
+            if "connection: close" in headers:
+                self.close()
+            return int(headers.split(" ", 2)[1])
+        except (OSError, asyncio.IncompleteReadError):
+            self.close()
+            return 0
+
+    def close(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
+        self.writer = None
+
+
+class Tally:
+    """Statuses and seconds of one phase."""
+
+    def __init__(self) -> None:
+        self.statuses: Counter[int] = Counter()
+        self.seconds: list[float] = []
+
+    async def time(self, client: Client, head: str, body: bytes = b"") -> None:
+        start = time.perf_counter()
+        self.statuses[await client.ask(head, body)] += 1
+        self.seconds.append(time.perf_counter() - start)
+
+    def report(self, name: str, wall: float, **more: object) -> dict[str, object]:
+        p50, p95, p99 = np.percentile(np.array(self.seconds) * 1000, (50, 95, 99))
+        row = {
+            "phase": name,
+            "requests": len(self.seconds),
+            "per_second": round(len(self.seconds) / wall, 1),
+            "p50_ms": round(float(p50), 2),
+            "p95_ms": round(float(p95), 2),
+            "p99_ms": round(float(p99), 2),
+            "statuses": {str(status): n for status, n in sorted(self.statuses.items())},
+            **more,
+        }
+        print(json.dumps(row), flush=True)
+        return row
+
+
+def text_query(rng: random.Random) -> str:
+    return f"GET /api/search/text?among=texts&k=24&q={quote(sentence(rng))}"
+
+
+async def closed_loop(port: int, clients: int, seconds: float, name: str) -> dict[str, object]:
+    """Every client asks again as soon as it is answered."""
+    tally, start = Tally(), time.perf_counter()
+
+    async def one(seed: int) -> None:
+        client, rng = Client("127.0.0.1", port), random.Random(seed)
+        while time.perf_counter() - start < seconds:
+            await tally.time(client, text_query(rng))
+        client.close()
+
+    await asyncio.gather(*(one(seed) for seed in range(clients)))
+    return tally.report(name, time.perf_counter() - start, clients=clients)
+
+
+async def open_loop(port: int, rate: float, seconds: float, name: str) -> dict[str, object]:
+    """So many questions a second whether answered or not, as strangers ask."""
+    tally, rng, idle = Tally(), random.Random(0), [Client("127.0.0.1", port) for _ in range(64)]
+
+    async def one(head: str) -> None:
+        client = idle.pop() if idle else Client("127.0.0.1", port)
+        await tally.time(client, head)
+        idle.append(client)
+
+    start, tasks = time.perf_counter(), []
+    for i in range(int(rate * seconds)):
+        await asyncio.sleep(max(0.0, start + i / rate - time.perf_counter()))
+        tasks.append(asyncio.create_task(one(text_query(rng))))
+    await asyncio.gather(*tasks)
+    return tally.report(name, time.perf_counter() - start, offered_per_second=rate)
+
+
+async def crowd(
+    port: int, process: int, clients: int, seconds: float, size: int
+) -> list[dict[str, object]]:
+    """Clients that send large pictures all at once, some too large; texts are asked meanwhile."""
+    uploads, texts, start = Tally(), Tally(), time.perf_counter()
+    bodies = [upload(noise_picture(size)), upload(bytes(size + (4 << 20)))]
+
+    async def sender(seed: int) -> None:
+        client = Client("127.0.0.1", port)
+        while time.perf_counter() - start < seconds:
+            await uploads.time(client, "POST /api/search/image?k=5", bodies[seed % 4 == 0])
+        client.close()
+
+    async def reader() -> None:
+        client, rng = Client("127.0.0.1", port), random.Random(0)
+        while time.perf_counter() - start < seconds:
+            await texts.time(client, text_query(rng))
+            await asyncio.sleep(0.05)
+        client.close()
+
+    before = memory(process, "VmRSS")
+    await asyncio.gather(reader(), *(sender(seed) for seed in range(clients)))
+    wall = time.perf_counter() - start
+    more = {"clients": clients, "rss_before_mib": before, "rss_peak_mib": memory(process, "VmHWM")}
+    return [
+        uploads.report("large uploads", wall, **more),
+        texts.report("texts meanwhile", wall),
+    ]
+
+
+def noise_picture(size: int) -> bytes:
+    """A real picture file of about `size` bytes: noise does not compress."""
+    import io
+
+    from PIL import Image
+
+    side = int((size / 3.1) ** 0.5)
+    pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def upload(data: bytes) -> bytes:
+    head = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
+    return head + data + b"\r\n--x--\r\n"
+
+
+def memory(process: int, field: str) -> int | None:
+    """MiB, where the system has /proc."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(field))
+
+
+async def measure(port: int, process: int, options: argparse.Namespace) -> list[dict[str, object]]:
+    client = Client("127.0.0.1", port)
+    for _ in range(600):  # until the model is warm
+        if await client.ask("GET /ready") == 200:
+            break
+        await asyncio.sleep(0.1)
+    await closed_loop(port, 2, 2, "warm-up")
+    rows = [
+        await closed_loop(port, 1, min(10.0, options.seconds), "one client"),
+        await open_loop(port, options.rate, options.seconds, "sustained"),
+        await closed_loop(port, options.clients, options.seconds, "as fast as it goes"),
+    ]
+    rows += await crowd(port, process, options.uploads, min(20.0, options.seconds), 9 << 20)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--items", type=int, default=1_000_000)
+    parser.add_argument("--run", type=Path, help="serve this run instead of building one")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--rate", type=float, default=150.0, help="offered searches a second")
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--uploads", type=int, default=64, help="clients with large pictures")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "transhash")
+    parser.add_argument("--json", type=Path, help="also write the rows here")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    run = options.run or build_run(options.folder, options.items)
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(run)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stdout is not None
+        port = int(server.stdout.readline().strip().rstrip("/").rpartition(":")[2])
+        rows = asyncio.run(measure(port, server.pid, options))
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(30)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

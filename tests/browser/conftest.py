@@ -1,0 +1,113 @@
+"""A served run and a headless Chromium; without the browser these tests are skipped, saying why."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("fastapi", reason="pip install 'transhash[serve]'")
+
+from service.small_run import build_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+# Nothing but the page: no sandbox (root in a container), no calls home.
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+SCRIPT = """
+import sys
+from pathlib import Path
+from transhash.service import serve
+serve(Path(sys.argv[1]), port=int(sys.argv[2]), on_ready=lambda url: print(url, flush=True))
+"""
+
+
+class Served:
+    """The service in a process of its own, which a test may stop and start again."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.port = 0
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-c", SCRIPT, str(self.run), str(self.port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().strip()
+        assert self.url, "the service did not start"
+        self.port = int(self.url.rstrip("/").rpartition(":")[2])
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_run(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(scope="session")
+def served(run: Path) -> Iterator[Served]:
+    served = Served(run)
+    yield served
+    served.stop()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed; apt-get install chromium, or set CHROMIUM")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """What went wrong in a page, and whom it asked."""
+
+    def __init__(self, page: Page) -> None:
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on(
+            "console",
+            lambda message: self.errors.append(message.text) if message.type == "error" else None,
+        )
+        page.on("request", lambda request: self.requests.append(request.url))
+
+
+@pytest.fixture
+def page(browser: Browser, served: Served) -> Iterator[Page]:
+    """A fresh page on the service; a script error or a request elsewhere fails the test."""
+    context = browser.new_context(viewport={"width": 1280, "height": 860}, base_url=served.url)
+    context.set_default_timeout(20_000)
+    page = context.new_page()
+    watched = Watched(page)
+    yield page
+    context.close()
+    foreign = [url for url in watched.requests if not url.startswith((served.url, "blob:"))]
+    assert not foreign
+    # A refused request is logged by the browser; that is the page's business, not an error in it.
+    real = [error for error in watched.errors if not error.startswith("Failed to load resource")]
+    assert not real

@@ -1,0 +1,265 @@
+"""The page in a real browser: what a person does, and what they must never see."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from service.small_run import EACH, HOSTILE, picture
+
+from .conftest import Served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.browser
+
+
+def search(page: Page, text: str) -> None:
+    page.get_by_role("searchbox").fill(text)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".card[data-number]")
+
+
+def upload(page: Page, name: str, data: bytes, kind: str = "image/png") -> None:
+    page.set_input_files("#file", {"name": name, "mimeType": kind, "buffer": data})
+
+
+def paint(page: Page, path: Path) -> Path:
+    """A screenshot with all its pictures there."""
+    page.wait_for_function("[...document.images].every(i => i.complete || i.loading === 'lazy')")
+    page.screenshot(path=path)
+    return path
+
+
+def test_the_first_visit_shows_examples_and_is_ready_within_a_second(
+    page: Page, tmp_path: Path
+) -> None:
+    page.goto("/")
+    page.wait_for_selector("#examples a")
+    assert page.locator("#examples a").count() >= 6
+    ready = page.evaluate("performance.getEntriesByType('navigation')[0].domInteractive")
+    assert ready < 1000
+    assert f"{EACH} pictures" in page.locator("#run").inner_text()
+    paint(page, tmp_path / "home.png")
+
+
+def test_a_sentence_finds_pictures(page: Page, tmp_path: Path) -> None:
+    page.goto("/")
+    search(page, "a boat with sails")
+    assert page.locator(".grid.images .card").count() == 24
+    first = page.locator(".card").first
+    assert "bits" in first.inner_text() or "same code" in first.inner_text()
+    assert first.locator("svg.strip path").count() >= 1
+    page.wait_for_function("document.querySelector('.card img').naturalWidth > 0")
+    status = page.locator("#status").inner_text()
+    assert f"24 pictures nearest of {EACH}" in status
+    assert " ms" in status
+    assert "among=images" in page.url
+    paint(page, tmp_path / "text.png")
+
+
+def test_the_switch_turns_the_same_sentence_to_texts(page: Page) -> None:
+    page.goto("/")
+    search(page, "a boat with sails")
+    page.get_by_label("Texts").check(force=True)
+    page.wait_for_selector(".grid.texts .card")
+    assert "among=texts" in page.url
+    assert page.get_by_role("searchbox").input_value() == "a boat with sails"
+
+
+def test_an_uploaded_picture_finds_texts(page: Page, tmp_path: Path) -> None:
+    page.goto("/")
+    upload(page, "blue.png", picture())
+    page.wait_for_selector(".grid.texts .card")
+    assert page.locator("#query img").get_attribute("src", timeout=5000).startswith("blob:")
+    paint(page, tmp_path / "upload.png")
+
+
+def test_a_dropped_picture_is_searched_with(page: Page) -> None:
+    page.goto("/")
+    page.wait_for_selector("#examples a")
+    page.evaluate(
+        """async () => {
+          const canvas = document.createElement("canvas");
+          canvas.width = canvas.height = 40;
+          const blob = await new Promise((done) => canvas.toBlob(done));
+          const data = new DataTransfer();
+          data.items.add(new File([blob], "a.png", { type: "image/png" }));
+          for (const kind of ["dragenter", "dragover", "drop"]) {
+            const event = new DragEvent(kind, { dataTransfer: data, bubbles: true });
+            document.body.dispatchEvent(event);
+          }
+        }"""
+    )
+    page.wait_for_selector(".grid.texts .card")
+    assert page.locator("#drop").is_hidden()
+
+
+def test_clicking_results_goes_on_from_them_and_back_comes_back(page: Page) -> None:
+    page.goto("/")
+    search(page, "a boat with sails")
+    page.locator(".grid.images .card").first.click()
+    page.wait_for_selector(".grid.texts .card")
+    assert "item=" in page.url
+    assert page.locator("#query img").is_visible()
+    page.locator(".grid.texts .card").first.click()
+    page.wait_for_selector(".grid.images .card")
+    assert page.locator("#trail a").count() == 2
+    page.go_back()
+    page.wait_for_selector(".grid.texts .card")
+    page.locator("#trail a").first.click()
+    page.wait_for_selector(".grid.images .card")
+    assert page.get_by_role("searchbox").input_value() == "a boat with sails"
+    page.reload()
+    page.wait_for_selector(".grid.images .card")
+
+
+def test_a_result_opens_in_its_own_tab_like_any_link(page: Page) -> None:
+    page.goto("/")
+    search(page, "a cat")
+    href = page.locator(".card").first.get_attribute("href")
+    assert href is not None
+    page.goto(href)
+    page.wait_for_selector(".grid.texts .card")
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("notes.png", b"these are no pixels"), ("cut.png", picture("PNG", (300, 300))[:200])],
+)
+def test_a_bad_upload_is_explained_and_the_page_goes_on(
+    page: Page, tmp_path: Path, name: str, data: bytes
+) -> None:
+    page.goto("/")
+    upload(page, name, data)
+    box = page.locator(".message")
+    box.wait_for()
+    assert "cannot be searched with" in box.inner_text()
+    assert "image" in box.locator("p").inner_text().lower()
+    paint(page, tmp_path / "bad.png")
+    search(page, "a fish")
+    assert page.locator(".grid.images .card").count() == 24
+
+
+def test_texts_with_markup_are_shown_as_text(page: Page) -> None:
+    page.goto("/")
+    page.get_by_label("Texts").check(force=True)
+    search(page, HOSTILE[1])
+    while page.locator("#more").is_visible():
+        count = page.locator(".card").count()
+        page.locator("#more").click()
+        page.wait_for_function(f"document.querySelectorAll('.card').length > {count}")
+    shown = page.locator(".card .words").all_inner_texts()
+    for text in HOSTILE:
+        assert " ".join(text.split()) in [" ".join(one.split()) for one in shown]
+    assert page.locator(".card script, .card h1, .card img[src='x']").count() == 0
+    assert "owned" not in page.title().replace(HOSTILE[1][:49], "")
+
+
+def test_the_browser_itself_forbids_markup_from_strings(page: Page) -> None:
+    page.goto("/")
+    refused = page.evaluate(
+        """() => {
+          try { document.body.innerHTML = "<b>x</b>"; return false; } catch { return true; }
+        }"""
+    )
+    assert refused
+
+
+def test_words_the_model_never_saw_are_pointed_out(page: Page) -> None:
+    page.goto("/")
+    search(page, "xyzzy plugh")
+    assert "knows none of these words" in page.locator("#query").inner_text()
+
+
+def test_a_narrow_screen_needs_no_sideways_scrolling(page: Page, tmp_path: Path) -> None:
+    page.set_viewport_size({"width": 320, "height": 640})
+    for path in ("/", "/?q=a+boat&among=images", "/?q=a+boat&among=texts"):
+        page.goto(path)
+        page.wait_for_selector("#examples a, .card[data-number]")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320
+        paint(page, tmp_path / f"narrow-{len(path)}.png")
+    page.locator("#how-open").click()
+    page.wait_for_selector("#how-body table")
+    assert page.evaluate("document.querySelector('#how').scrollWidth") <= 320
+
+
+def test_how_it_works_draws_the_map_and_the_table(page: Page, tmp_path: Path) -> None:
+    page.goto("/")
+    page.get_by_role("button", name="How it works").click()
+    page.wait_for_selector("#how-body table")
+    assert page.locator("#how-body svg[role=img] circle").count() > 50
+    assert "0.410" in page.locator("#how-body table").inner_text()
+    paint(page, tmp_path / "how.png")
+    page.keyboard.press("Escape")
+    assert page.locator("#how").is_hidden()
+
+
+def test_the_keyboard_alone_is_enough(page: Page) -> None:
+    page.goto("/")
+    page.wait_for_selector("#examples a")
+    page.keyboard.press("/")
+    page.keyboard.type("a cat")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".grid.images .card")
+    page.evaluate("document.querySelector('.card').focus()")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".grid.texts .card")
+    assert page.evaluate("document.activeElement.id") == "results"
+
+
+def test_every_control_has_a_name(page: Page) -> None:
+    page.goto("/?q=a+boat&among=images")
+    page.wait_for_selector(".card")
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll("button, a, input:not([type=file])")].filter(
+          (node) => !(node.innerText || node.ariaLabel || node.labels?.length ||
+            node.querySelector("img[alt]:not([alt=''])"))).map((node) => node.outerHTML)"""
+    )
+    assert nameless == []
+    assert page.evaluate("[...document.images].every((i) => i.hasAttribute('alt'))")
+
+
+def test_a_service_that_goes_away_and_comes_back_is_waited_for(
+    browser: Browser, run: Path, tmp_path: Path
+) -> None:
+    served = Served(run)
+    context = browser.new_context(base_url=served.url, color_scheme="dark")
+    page = context.new_page()
+    page.goto("/")
+    search(page, "a boat")
+    served.stop()
+    page.get_by_role("searchbox").fill("a cat")
+    page.keyboard.press("Enter")
+    page.locator(".message").wait_for()
+    assert "does not answer" in page.locator(".message").inner_text()
+    assert page.locator("#banner").is_visible()
+    page.screenshot(path=tmp_path / "offline.png")
+    served.start()
+    try:
+        page.wait_for_selector(".card[data-number]", timeout=60_000)
+        assert page.locator("#banner").is_hidden()
+        assert "a%20cat" in page.url.replace("+", "%20")
+    finally:
+        context.close()
+        served.stop()
+
+
+def test_a_slow_answer_shows_that_something_happens(page: Page) -> None:
+    page.goto("/")
+
+    def later(route) -> None:  # type: ignore[no-untyped-def]
+        time.sleep(1)
+        route.continue_()
+
+    page.route("**/api/search/text*", later)
+    page.get_by_role("searchbox").fill("a tree")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".skeleton")
+    assert page.locator("#results").get_attribute("aria-busy") == "true"
+    page.wait_for_selector(".card[data-number]")
+    assert page.locator("#results").get_attribute("aria-busy") is None

@@ -1,0 +1,43 @@
+"""The contact sheet of `search --sheet`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from transhash.errors import DataError
+from transhash.search import SearchEngine
+from transhash.sheet import contact_sheet
+
+
+def test_a_sheet_shows_every_hit_in_rows(engine: SearchEngine, tmp_path: Path) -> None:
+    hits = engine.similar_to_text("a boat", 8, "images")
+    path = contact_sheet(hits, engine, tmp_path / "out.png", columns=4)
+    with Image.open(path) as sheet:
+        assert sheet.format == "PNG"
+        width, height = sheet.size
+        # Eight pictures leave no cell plain white.
+        for row in range(2):
+            for column in range(4):
+                x, y = 16 + column * 216, 16 + row * 274
+                assert len(sheet.crop((x, y, x + 200, y + 200)).getcolors(1 << 20) or []) > 50
+    assert (width, height) == (4 * 216 + 16, 2 * 274 + 16)
+
+
+def test_texts_are_drawn_as_cards(engine: SearchEngine, tmp_path: Path) -> None:
+    hits = engine.similar_to_text("a boat", 3, "texts")
+    with Image.open(contact_sheet(hits, engine, tmp_path / "out.png")) as sheet:
+        assert sheet.size == (3 * 216 + 16, 274 + 16)
+
+
+def test_nothing_to_draw_is_said(engine: SearchEngine, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no result to draw"):
+        contact_sheet([], engine, tmp_path / "out.png")
+
+
+def test_an_unknown_extension_is_said(engine: SearchEngine, tmp_path: Path) -> None:
+    hits = engine.similar_to_text("a boat", 1, "images")
+    with pytest.raises(DataError, match=r"ending in \.png"):
+        contact_sheet(hits, engine, tmp_path / "out.xyz")
