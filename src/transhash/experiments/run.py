@@ -28,7 +28,7 @@ from transhash.experiments.live import Board
 from transhash.experiments.plan import Cell, Plan, fingerprint, read_plan
 from transhash.experiments.results import Results, Row, cell_of
 from transhash.experiments.sources import open_benchmark
-from transhash.features.image import EfficientNetLite0
+from transhash.features.image import EfficientNetLite0, ImageFeatures
 from transhash.hashers.base import Setting
 from transhash.index.lock import WriterLock
 from transhash.progress import bar, silent
@@ -45,12 +45,14 @@ def run_experiment(
     *,
     resume: bool = True,
     console: Console | None = None,
+    features: ImageFeatures | None = None,
 ) -> Path:
     """The path of results.jsonl, with a line for every cell of the plan.
 
-    Cells already there are not run again. `resume=False` puts older results aside, under a number.
-    A cell that fails is listed in failures.jsonl and named by the DataError raised at the end; the
-    others are kept, and the next run tries it again.
+    Images become vectors by `features`, frozen EfficientNet-Lite0 unless given, the same for every
+    method. Cells already there are not run again; `resume=False` starts over and puts the older
+    results aside, under a number. A cell that fails is listed in failures.jsonl and named by the
+    DataError raised at the end; the others are kept, and the next run tries it again.
     """
     if jobs < 1:
         raise DataError(f"jobs must be 1 or more, got {jobs}")
@@ -75,7 +77,10 @@ def run_experiment(
         todo = [cell for cell in plan.cells() if cell not in done]
         (out / "failures.jsonl").unlink(missing_ok=True)
         if todo:
-            benchmark, problems = with_image_features(benchmark, EfficientNetLite0(), track)
+            if not console.is_terminal:  # where no bar shows that something is going on
+                console.print(f"{benchmark.name}: {len(todo)} cells to run; reading the images")
+            frozen = features or EfficientNetLite0()
+            benchmark, problems = with_image_features(benchmark, frozen, track)
             if problems:
                 console.print(f"{len(problems)} images cannot be read; first: {problems[0].reason}")
             _run(plan, todo, benchmark, shared, results, out, jobs, console)

@@ -74,8 +74,8 @@ def _map(summary: Summary) -> Any:
         chance = [s.value for b in summary.bits if (s := summary.chance(direction, b))]
         axis.plot(summary.bits, chance, color=INK[0], linewidth=1, dashes=(2, 2), alpha=0.6)
         axis.set(title=TITLES[direction], xlabel="bits", xticks=summary.bits)
-        axis.set_ylim(bottom=0)
-        top = axis.get_ylim()[1]
+        top = 1.06 * axis.get_ylim()[1]
+        axis.set_ylim(0, top)
         ends["chance"] = chance[-1]
         width = summary.bits[-1] - summary.bits[0]
         axis.set_xlim(summary.bits[0] - 0.04 * width, summary.bits[-1] + 0.24 * width)
@@ -120,8 +120,9 @@ def _curves(summary: Summary, bits: int, by_radius: bool) -> Any:
         chance = summary.chance(direction, bits)
         if chance:
             axis.axhline(chance.value, color=INK[0], linewidth=1, dashes=(2, 2), alpha=0.6)
+            axis.text(0.01, chance.value - 0.012, "chance", va="top", fontsize=8, alpha=0.8)
         axis.set(title=TITLES[direction], xlabel="recall", xlim=(-0.01, 1.01), ylim=(0, 1.02))
-        name_lines(axis, curves)
+        name_lines(axis, curves, start=0.14 if by_radius else 0.06)
     axes[0][0].set_ylabel("precision")
     return figure
 
@@ -165,7 +166,7 @@ def _training(kept: dict[tuple[str, int], list[dict[str, float]]]) -> Any:
     last = {method: steps for (method, _), steps in kept.items()}  # lengths come in rising order
     longest = dict(kept.keys())
     columns = min(3, len(last))
-    figure, axes = panels(columns, 3.2, rows=-(-len(last) // columns))
+    figure, axes = panels(columns, 3.2, rows=-(-len(last) // columns), sharey=True)
     for axis, (method, steps) in zip(axes.flat, last.items(), strict=False):
         for term in sorted({name for step in steps for name in step} - {"step"}):
             x = np.array([step["step"] for step in steps if term in step])

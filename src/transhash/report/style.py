@@ -16,7 +16,7 @@ from transhash.report.summary import VARIANTS
 COLOURS = {
     "THN": ("#d1214f", "#ff6b8f"),
     "THN-D": ("#8a5a00", "#d9a94a"),
-    "THN-Q": ("#e08da6", "#b8637e"),
+    "THN-Q": ("#a34f86", "#dd8fc2"),
     "THN-ip": ("#5c6b8a", "#93a4c9"),
     "DCMH": ("#1668c7", "#6fb1ff"),
     "QCH": ("#0c8560", "#3fcf9c"),
@@ -47,6 +47,7 @@ STYLE = {
     "axes.titlelocation": "left",
     "xtick.major.size": 0,
     "ytick.major.size": 0,
+    "ytick.minor.size": 0,
     "svg.fonttype": "none",  # text stays text: it can be selected and takes the page's font
     "svg.hashsalt": "transhash",  # the same rows give the same file
 }
@@ -115,10 +116,10 @@ def apart(heights: dict[str, float], gap: float) -> dict[str, float]:
     return dict(zip(names, placed, strict=True))
 
 
-def name_lines(axis: Any, curves: dict[str, Points]) -> None:
-    """Each name on its own line, where other lines and names are farthest away."""
+def name_lines(axis: Any, curves: dict[str, Points], start: float = 0.06) -> None:
+    """Each name on its own line right of `start`, where other lines and names are far away."""
     taken: list[tuple[float, float]] = []
-    grid = np.linspace(0.06, 0.86, 41)
+    grid = np.linspace(start, 0.86, 41)
     heights = {name: _at(points, grid) for name, points in curves.items()}
     for name in reversed(list(curves)):  # ours first: it gets the best place
         others = [heights[other] for other in curves if other != name]

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from transhash.data.drawn import draw_dataset
+
+from .tiny import PLAN, run
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A three-part folder of 72 drawn pictures and texts in each part."""
+    return draw_dataset(tmp_path_factory.mktemp("drawn") / "tiny", per_class=6)
+
+
+@pytest.fixture(scope="session")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("plan") / "tiny.toml"
+    file.write_text(PLAN)
+    return file
+
+
+@pytest.fixture(scope="session")
+def finished(plan: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nothing disturbed; tests must not write to it."""
+    out = tmp_path_factory.mktemp("finished")
+    run(plan, folder, out)
+    return out

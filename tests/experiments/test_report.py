@@ -1,0 +1,229 @@
+"""Tables against figures worked out by hand, and the page as a browser would take it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transhash.errors import DataError
+from transhash.report import write_report
+from transhash.report.summary import Mean, Summary, published_maps
+from transhash.report.tables import ablation, comparison, costs, latex, margins, markdown
+
+# method -> MAP of seeds 0 and 1, image to text; text to image is a tenth higher.
+SCORES = {"QCH": (0.50, 0.52), "DCMH": (0.52, 0.50), "THN-D": (0.54, 0.54), "THN": (0.60, 0.58)}
+
+
+def summary(
+    scores: dict[str, tuple[float, ...]] = SCORES, benchmark: str = "mine", bits: int = 8
+) -> Summary:
+    rows: list[dict[str, Any]] = [
+        {
+            "benchmark": benchmark,
+            "method": method,
+            "bits": bits,
+            "seed": seed,
+            "image_to_text_map": value,
+            "text_to_image_map": value + 0.1,
+            "image_to_text_chance": 0.0625,
+            "text_to_image_chance": 0.07,
+            "held_out_map": [0.7, 0.8],
+            "training_seconds": 1.25,
+            "tuning_seconds": 10.0,
+            "encode_seconds": 0.5,
+            "distinct_codes": {"images": 100, "texts": 90},
+            "bit_balance": [0.25, 0.75],
+            "mmd": {"images": {"before": 0.5, "after": 0.125}} if method == "THN" else None,
+        }
+        for method, values in scores.items()
+        for seed, value in enumerate(values)
+    ]
+    return Summary(rows, Path())
+
+
+def test_the_markdown_table_has_means_deviations_places_and_chance() -> None:
+    assert markdown(comparison(summary())).splitlines() == [
+        "**MAP of cross-modal retrieval on mine, mean ± sd over 2 seeds**",
+        "",
+        "| Task | Method | 8 bits |",
+        "|---|---|---:|",
+        "| I → T | QCH | 0.5100 ± 0.0141 |",  # sd of (.50, .52) is .02 / √2
+        "|  | DCMH | 0.5100 ± 0.0141 |",
+        "|  | THN-D | <u>0.5400</u> ± 0.0000 |",
+        "|  | THN | **0.5900** ± 0.0141 |",
+        "|  | chance | 0.0625 ± 0.0000 |",
+        "| T → I | QCH | 0.6100 ± 0.0141 |",
+        "|  | DCMH | 0.6100 ± 0.0141 |",
+        "|  | THN-D | <u>0.6400</u> ± 0.0000 |",
+        "|  | THN | **0.6900** ± 0.0141 |",
+        "|  | chance | 0.0700 ± 0.0000 |",
+    ]
+
+
+def test_the_latex_table_has_the_papers_shape() -> None:
+    text = latex(comparison(summary({"QCH": (0.5,), "THN": (0.6,)})))
+    assert text.splitlines() == [
+        r"\begin{table}[t]",
+        r"\centering\small",
+        r"\caption{MAP of cross-modal retrieval on mine, one seed}",
+        r"\label{table:comparison}",
+        r"\begin{tabular}{l|l|c}",
+        r"\hline",
+        r" &  & \multicolumn{1}{c}{mine} \\",
+        r"Task & Method & 8 bits \\",
+        r"\hline",
+        r"\multirow{3}{*}{I $\rightarrow$ T} & QCH & \underline{0.5000} \\",
+        r"\cline{2-3}",
+        r" & THN & \textbf{0.6000} \\",
+        r"\cline{2-3}",
+        r" & chance & 0.0625 \\",
+        r"\hline",
+        r"\multirow{3}{*}{T $\rightarrow$ I} & QCH & \underline{0.6000} \\",
+        r"\cline{2-3}",
+        r" & THN & \textbf{0.7000} \\",
+        r"\cline{2-3}",
+        r" & chance & 0.0700 \\",
+        r"\hline",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+
+
+def test_methods_that_print_alike_share_a_place() -> None:
+    text = markdown(comparison(summary({"QCH": (0.600001,), "DCMH": (0.6,), "THN": (0.5,)})))
+    assert text.count("**0.6000**") == 2
+    assert text.count("<u>0.5000</u>") == 1
+
+
+def test_margins_are_paired_by_seed_and_averaged_over_code_lengths() -> None:
+    found = summary()
+    # QCH and DCMH have the same mean; QCH comes first. Seeds: 60 - 50 = 10 and 58 - 52 = 6.
+    margin = found.margin("image_to_text")
+    assert margin is not None
+    assert margin.value == pytest.approx(8.0)
+    assert margin.sd == pytest.approx(4 / 2**0.5)
+    assert found.margin("image_to_text", "THN-D") == Mean(
+        pytest.approx(5.0), pytest.approx(2 / 2**0.5)
+    )
+    assert found.wins() == (2, 2)
+    lines = markdown(margins(found))
+    assert "THN is above every rival in 2 of 2 cells" in lines
+    assert "| best rival of each cell | 8.0 ± 2.8 | 8.0 ± 2.8 |" in lines
+
+
+def test_the_ablation_stands_with_both_directions_side_by_side() -> None:
+    lines = markdown(ablation(summary())).splitlines()
+    assert lines[2] == "| Method | I → T 8 bits | T → I 8 bits |"
+    assert lines[-1] == "| THN | **0.5900** ± 0.0141 | **0.6900** ± 0.0141 |"
+
+
+def test_the_papers_own_numbers_stand_beside_ours_on_the_papers_data_only() -> None:
+    text = markdown(comparison(summary(benchmark="imagenet-yahooqa")))
+    assert "| Task | Method | ours 8 bits | paper 8 bits |" in text
+    assert "|  | THN | **0.5900** ± 0.0141 | **0.5451** |" in text
+    assert "paper" not in markdown(comparison(summary()))
+
+
+def test_the_papers_margins_come_out_as_the_paper_says_them() -> None:
+    # "5.03% and 6.91% in average MAP" over DCMH, "4.06% / 6.09%" over THN-D.
+    printed = published_maps()["imagenet-yahooqa"]
+    for direction, other, points in (
+        ("image_to_text", "DCMH", 5.03),
+        ("text_to_image", "DCMH", 6.91),
+        ("image_to_text", "THN-D", 4.06),
+        ("text_to_image", "THN-D", 6.09),
+    ):
+        ours, theirs = printed[direction]["THN"], printed[direction][other]
+        gain = sum(ours[bits] - theirs[bits] for bits in ours) / 4
+        assert 100 * gain == pytest.approx(points, abs=0.006)
+
+
+def test_what_a_method_costs_is_told() -> None:
+    line = markdown(costs(summary())).splitlines()[-1]
+    assert line == (
+        "| THN | 8 bits | 1.2 | 10.0 | 0.50 | 0.7500 | 100 | 90 | 0.25 to 0.75 "
+        "| 0.500 to 0.125 | – |"
+    )
+
+
+class Outside(HTMLParser):
+    """Collects what a browser would fetch, and checks that tags are closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        for name, value in attributes:
+            if name in ("src", "href", "xlink:href") and not str(value).startswith(("#", "data:")):
+                self.fetched.append(str(value))
+        if tag not in ("meta", "link", "br", "use", "path"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attributes)
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+
+@pytest.fixture(scope="module")
+def reported(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("matplotlib")
+    out = tmp_path_factory.mktemp("reported") / "run"
+    shutil.copytree(finished, out)
+    kept = out / "training" / "QCH-16-0"
+    kept.mkdir(parents=True)
+    steps = [{"step": i, "objective": 1 / (i + 1), "relation": 0.9 / (i + 1)} for i in range(60)]
+    (kept / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    assert write_report(out) == out / "report.html"
+    return out
+
+
+def test_the_report_has_tables_and_every_figure(reported: Path) -> None:
+    names = {path.name for path in (reported / "figures").iterdir()}
+    wanted = ["map", "pr-rank-8", "pr-rank-16", "pr-radius-8", "pr-radius-16", "training"]
+    assert names == {f"{name}.{kind}" for name in wanted for kind in ("png", "svg")}
+    assert "| Task | Method | 8 bits | 16 bits |" in (reported / "tables.md").read_text()
+    assert r"\begin{tabular}" in (reported / "tables.tex").read_text()
+
+
+def test_the_page_fetches_nothing_and_follows_the_dark(reported: Path) -> None:
+    text = (reported / "report.html").read_text()
+    page = Outside()
+    page.feed(text)
+    assert page.fetched == []
+    assert "@import" not in text
+    assert not re.search(r"url\((?!#)", text)
+    assert set(page.open) <= {"html"}  # <html> and <body> are closed at the end
+    assert "prefers-color-scheme: dark" in text
+    assert "var(--qch)" in text
+    svgs = text[text.index("<svg") : text.rindex("</svg>")]
+    assert "#0c8560" not in svgs, "a figure has a colour of its own"
+    assert "QCH" in svgs
+
+
+def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no finished cell"):
+        write_report(tmp_path)
+
+
+def test_without_matplotlib_the_tables_are_there_and_the_way_to_get_it_is_said(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    with pytest.raises(DataError, match=r"pip install 'transhash\[plots\]'"):
+        write_report(out)
+    assert (out / "tables.md").exists()

@@ -1,0 +1,70 @@
+"""Where an experiment's data come from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from transhash.errors import DataError
+from transhash.experiments import read_plan
+from transhash.experiments.sources import open_benchmark
+
+LINES = 'methods = ["QCH"]\nbits = [8]\nseeds = [0]\n'
+
+
+def opened(tmp_path: Path, lines: str, root: Path | None) -> tuple[object, str]:
+    (tmp_path / "plan.toml").write_text(lines + LINES)
+    return open_benchmark(read_plan(tmp_path / "plan.toml"), root)
+
+
+def test_sizes_left_out_shrink_to_what_the_data_allow(folder: Path, tmp_path: Path) -> None:
+    benchmark, _ = opened(tmp_path, 'benchmark = "folder"\ntarget = 7\n', folder)
+    assert (benchmark.sizes.queries, benchmark.sizes.target) == (24, 7)
+    assert benchmark.sizes.auxiliary < 72
+
+
+def test_other_data_have_another_fingerprint(folder: Path, tmp_path: Path) -> None:
+    _, first = opened(tmp_path, 'benchmark = "folder"\n', folder)
+    changed = tmp_path / "tiny"
+    shutil.copytree(folder, changed)
+    lines = (changed / "texts.tsv").read_text().splitlines(keepends=True)
+    (changed / "texts.tsv").write_text("".join(lines[:-1]))
+    assert opened(tmp_path, 'benchmark = "folder"\n', changed)[1] != first
+
+
+def test_the_embedded_data_are_drawn_into_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRANSHASH_CACHE", str(tmp_path / "cache"))
+    benchmark, _ = opened(tmp_path, 'benchmark = "embedded"\nper_class = 4\n', None)
+    assert benchmark.name == "embedded"
+    assert len(benchmark.images) == 48
+    assert (tmp_path / "cache" / "drawn-4" / "auxiliary.tsv").exists()
+
+
+def test_a_folder_of_the_other_protocol_is_refused(folder: Path, tmp_path: Path) -> None:
+    prepared = tmp_path / "tiny"
+    shutil.copytree(folder, prepared)
+    (prepared / "benchmark.json").write_text(json.dumps({"protocol": "imagenet-yahooqa"}))
+    assert opened(tmp_path, 'benchmark = "imagenet-yahooqa"\n', prepared)[0]
+    with pytest.raises(DataError, match="prepared for imagenet-yahooqa"):
+        opened(tmp_path, 'benchmark = "nus-wide"\n', prepared)
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "given", "words"),
+    [
+        ("folder", False, "--root"),
+        ("nus-wide", False, "--root"),
+        ("nus-wide", True, "no benchmark.json"),
+        ("embedded", True, "leave --root out"),
+    ],
+)
+def test_a_missing_or_useless_root_is_said(
+    folder: Path, tmp_path: Path, benchmark: str, given: bool, words: str
+) -> None:
+    with pytest.raises(DataError, match=words):
+        opened(tmp_path, f'benchmark = "{benchmark}"\n', folder if given else None)

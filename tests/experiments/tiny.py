@@ -1,0 +1,54 @@
+"""A run small enough for tests: drawn pictures reduced to 96 numbers, shallow methods.
+
+As a script it is the process that a test kills: tiny.py FILE ROOT OUT JOBS.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+from rich.console import Console
+
+from transhash.experiments import run_experiment
+from transhash.progress import Track, silent
+
+PLAN = """
+benchmark = "folder"
+methods = ["CVH", "QCH"]
+bits = [8, 16]
+seeds = [0, 1]
+tune = 2
+"""
+
+
+class Thumbnails:
+    """Image features without a network: edges and colours of a thumbnail."""
+
+    name = "thumbnails"
+    size = 8
+
+    def extract(
+        self, paths: Sequence[Path], track: Track = silent, workers: int | None = None
+    ) -> tuple[npt.NDArray[Any], list[tuple[int, str]]]:
+        pixels = [np.asarray(Image.open(path).convert("RGB").resize((8, 8))) for path in paths]
+        return self.of_pixels(np.stack(pixels)), []
+
+    def of_pixels(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        return pixels.reshape(len(pixels), -1)[:, ::2].astype(np.float32) / 255
+
+
+def run(file: Path, root: Path | None, out: Path, jobs: int = 1, **options: Any) -> Path:
+    quiet = Console(stderr=True, quiet=True)
+    return run_experiment(
+        file, root, out, jobs, features=Thumbnails(), **{"console": quiet, **options}
+    )
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
