@@ -34,15 +34,21 @@ class Related:
                 raise DataError(f"auxiliary {name} {row} has a feature that is not a finite number")
 
     def split(self, share: float, seed: int) -> tuple[Related, Related]:
-        """A larger and a held-out part, images and texts drawn independently."""
+        """A larger and a held-out part, images and texts drawn independently.
+
+        Where pairs are few, the held-out texts are first of all partners of held-out images:
+        independent draws would tear most pairs apart.
+        """
         rng = np.random.default_rng(seed)
-        cuts = []
-        for n in (len(self.images), len(self.texts)):
-            order = rng.permutation(n)
-            held = max(1, round(share * n))
-            cuts.append((np.sort(order[held:]), np.sort(order[:held])))
-        (x_rest, x_held), (y_rest, y_held) = cuts
-        return self._take(x_rest, y_rest), self._take(x_held, y_held)
+        n, m = self.relation.shape
+        held_x = np.sort(rng.permutation(n)[: max(1, round(share * n))])
+        order = rng.permutation(m)
+        if self.relation.positives < 10 * max(n, m):
+            order = np.concatenate([self.relation.partners(held_x, rng), order])
+            order = order[np.sort(np.unique(order, return_index=True)[1])]  # first of each
+        held_y = np.sort(order[: max(1, round(share * m))])
+        rest_x, rest_y = np.setdiff1d(np.arange(n), held_x), np.setdiff1d(np.arange(m), held_y)
+        return self._take(rest_x, rest_y), self._take(held_x, held_y)
 
     def _take(self, rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]) -> Related:
         return Related(self.images[rows], self.texts[columns], self.relation.subset(rows, columns))

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.data.training import Features, TrainingSet
+from transhash.errors import DataError
 from transhash.hashers.base import Array
 from transhash.hashers.canonical import Extended, find_axes
 
@@ -33,6 +34,11 @@ class View:
     size: float = 1.0  # divides
 
     def apply(self, features: Features, target: bool = True) -> Float:
+        if features.shape[1:] != self.centre.shape:
+            raise DataError(
+                f"features have shape {features.shape[1:]} each, the method learned from "
+                f"{self.centre.shape}; use the same features for both"
+            )
         shifted = features.astype(np.float64) - (self.target_centre if target else self.centre)
         moved = shifted if self.axes is None else shifted @ self.axes
         return np.asarray(moved / self.size, dtype=np.float32)

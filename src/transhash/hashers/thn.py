@@ -216,11 +216,15 @@ class THN(DeepHasher):
     def _look(self, towers: nn.ModuleDict, objective: Objective, step: int) -> None:
         """Raise the alarm if codes have collapsed; with `rescue`, go on without Q and D."""
         towers.eval()
-        with torch.inference_mode(), self.autocast():
-            z = [towers["image"](objective.images[:256]), towers["text"](objective.texts[:256])]
+        found = None
+        # Each modality by itself: two constant codes, one a modality, look alive together.
+        for name, inputs in (("image", objective.images), ("text", objective.texts)):
+            with torch.inference_mode(), self.autocast():
+                z = towers[name](inputs[:256]).float().cpu().numpy()
+            sentence = collapse(Codes.from_projections(z))
+            found = found or (sentence and f"{name} {sentence}")
         towers.train()
-        found = collapse(Codes.from_projections(torch.cat(z).float().cpu().numpy()))
-        if found is None:
+        if not found:
             return
         advice = "try balanced=True, a smaller quantization_weight or another learning_rate"
         if self.rescue and objective.regularised:

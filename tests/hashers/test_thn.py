@@ -1,0 +1,237 @@
+"""THN itself: resuming, the alarm, the literal paper, pairs and clicks, AlexNet."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from transhash.codes import Codes
+from transhash.data.relation import SparseRelation
+from transhash.data.training import TrainingSet
+from transhash.errors import DataError
+from transhash.hashers import make_hasher
+from transhash.hashers.bridge import Canonical
+from transhash.hashers.calibration import calibrate
+from transhash.hashers.canonical import Extended, find_axes
+from transhash.hashers.thn import THN
+from transhash.networks import AlexNet
+from transhash.storage import write_tensors
+from transhash.training import collapse, rate_factor
+
+from .worlds import World
+
+SMALL: dict[str, Any] = {"bits": 16, "steps": 60, "batch": 64, "target_batch": 32}
+
+
+@pytest.fixture(scope="module")
+def training() -> TrainingSet:
+    return World().training(300)
+
+
+class Killed(Exception):
+    pass
+
+
+def kill_after(steps: int) -> Any:
+    def track(items: Any, description: str, total: int | None = None, start: int = 0) -> Any:
+        for done, item in enumerate(items):
+            if done == steps:
+                raise Killed
+            yield item
+
+    return track
+
+
+def test_a_killed_fit_resumes_to_the_same_bits(training: TrainingSet, tmp_path: Path) -> None:
+    whole = THN(**SMALL).fit(training)
+    with pytest.raises(Killed):
+        THN(**SMALL).fit(training, folder=tmp_path, track=kill_after(41))
+    resumed = THN(**SMALL).fit(training, folder=tmp_path)
+    for name, array in whole.state().items():
+        assert np.array_equal(array, resumed.state()[name]), name
+    logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()]
+    assert [row["step"] for row in logged] == list(range(60))
+    assert not (tmp_path / "checkpoint.safetensors").exists()
+
+
+def test_a_checkpoint_of_other_settings_is_not_resumed(
+    training: TrainingSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Killed):
+        THN(**SMALL).fit(training, folder=tmp_path, track=kill_after(41))
+    other = {**SMALL, "learning_rate": 1e-4}
+    with caplog.at_level(logging.WARNING):
+        again = THN(**other).fit(training, folder=tmp_path)
+    assert "starting anew" in caplog.text
+    assert np.array_equal(
+        again.state()["towers.image.fch.weight"],
+        THN(**other).fit(training).state()["towers.image.fch.weight"],
+    )
+
+
+def test_every_step_logs_the_named_terms_of_the_objective(
+    training: TrainingSet, tmp_path: Path
+) -> None:
+    THN(**SMALL).fit(training, folder=tmp_path)
+    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    named = {"relation", "quantization", "inherited", "alignment_images", "alignment_texts"}
+    assert named | {"step", "objective"} == set(last)
+    assert last["objective"] == pytest.approx(sum(last[name] for name in named), abs=1e-4)
+
+
+def test_the_report_tells_the_gap_before_and_after(training: TrainingSet) -> None:
+    alignment = THN(**SMALL).fit(training).alignment_
+    assert set(alignment) == {"images", "texts"}
+    assert all(values["before"] > 0 and values["after"] >= -1e-6 for values in alignment.values())
+
+
+def test_without_target_data_there_is_nothing_to_align(training: TrainingSet) -> None:
+    plain = replace(training, target_images=None, target_texts=None)
+    aligned = THN(**SMALL).fit(plain)
+    ablated = make_hasher("THN-D", **SMALL).fit(training)
+    assert aligned.encode_images(training.images) == ablated.encode_images(training.images)
+
+
+def test_the_alarm_tells_a_collapse_and_leaves_healthy_codes_alone() -> None:
+    rng = np.random.default_rng(0)
+    healthy = Codes.from_projections(rng.standard_normal((100, 16)))
+    assert collapse(healthy) is None
+    two_classes = Codes(np.repeat(np.array([[0, 0], [255, 255]], np.uint8), 50, axis=0), 16)
+    assert collapse(two_classes) is None
+    one = Codes(np.zeros((100, 2), np.uint8), 16)
+    assert "1 distinct code among 100" in str(collapse(one))
+
+
+def test_the_literal_paper_collapses_and_says_so(
+    training: TrainingSet, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unweighted pairs with λ = 1e-2 from the start: what docs/method.md is about."""
+    paper = THN.paper(bits=16, steps=300, batch=64, target_batch=32)
+    with caplog.at_level(logging.WARNING):
+        paper.fit(training)
+    assert paper.encode_texts(training.texts).distinct() == 1
+    assert "text codes collapsed: 1 distinct code" in paper.alarms_[-1]
+    assert "try balanced=True" in caplog.text
+
+
+def test_a_collapse_is_rescued_by_leaving_q_and_d_out(
+    training: TrainingSet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("transhash.hashers.thn.collapse", lambda codes: "codes collapsed: test")
+    hasher = THN(**SMALL).fit(training, folder=tmp_path)
+    assert "switched off for the rest" in hasher.alarms_[0]
+    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert "quantization" not in last
+    assert "alignment_images" not in last
+
+
+@pytest.mark.parametrize("bits", [8, 64, 128])
+def test_no_code_length_collapses(training: TrainingSet, bits: int) -> None:
+    hasher = THN(**{**SMALL, "bits": bits}).fit(training)
+    assert not hasher.alarms_
+    assert hasher.encode_images(training.images).distinct() > 4
+
+
+def test_left_out_coordinates_equal_those_of_a_refit_without_the_item() -> None:
+    """The closed form against the definition: drop item i's row of the ridge regression."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((40, 6)), rng.standard_normal((30, 5))
+    relation = World().training(40).relation.subset(np.arange(40), np.arange(30))
+    of_x = relation.times(np.ones((30, 1)))
+    x -= (of_x.T @ x / of_x.sum()).ravel()
+    ridge = 0.1
+    axes = find_axes(x, y, Extended(relation), ridge, 3)
+    pairs = of_x.sum()
+    covariance = (x * of_x).T @ x / pairs
+    largest = np.linalg.eigvalsh(covariance)[-1]
+    i = 7
+    aim = axes.partners[0] / axes.strength
+    keep = np.arange(40) != i
+    gram = (x[keep] * of_x[keep]).T @ x[keep] / pairs + ridge * largest * np.eye(6)
+    weights = np.linalg.solve(gram, (x[keep] * of_x[keep]).T @ aim[keep] / pairs)
+    assert np.allclose(axes.leave_one_out()[0][i], x[i] @ weights)
+
+
+def test_the_rank_is_found_from_the_relation_alone() -> None:
+    world = World(classes=6)
+    layer = Canonical(0.05, None, 4, 0.05, 0.5, 0)
+    bridge, inputs = layer.build(world.training(400), use_target=True)
+    assert bridge.text.axes is not None
+    assert bridge.text.axes.shape[1] == 5  # classes - 1
+    assert inputs.images.shape == (400, 5)
+
+
+def test_calibration_gives_the_right_share_of_related_pairs(training: TrainingSet) -> None:
+    _, inputs = Canonical(0.05, None, 4, 0.05, 0.5, 0).build(training, use_target=False)
+    found = calibrate(inputs.images, inputs.texts, training.relation, 0)
+    assert found is not None
+    x, y = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (inputs.images, inputs.texts))
+    probability = 1 / (1 + np.exp(-(found[0] * (x @ y.T) + found[1])))
+    rate = training.relation.positives / training.relation.known
+    assert probability.mean() == pytest.approx(rate, rel=0.15)
+
+
+def test_rare_pairs_are_met_in_every_batch(training: TrainingSet, tmp_path: Path) -> None:
+    world = World()
+    view = world.draw(300)
+    keys = [str(i) for i in range(300)]
+    pairs = TrainingSet(view.images, view.texts, SparseRelation.from_pairs(keys, keys))
+    hasher = THN(**SMALL).fit(pairs, folder=tmp_path)
+    assert not hasher.alarms_
+    assert np.isfinite(hasher.project_images(view.images)).all()
+
+
+def test_features_of_another_width_are_refused_in_a_sentence(training: TrainingSet) -> None:
+    hasher = THN(**SMALL).fit(training)
+    with pytest.raises(DataError, match="same features"):
+        hasher.encode_images(training.images[:, :-1])
+
+
+def test_caffes_policies_are_caffes() -> None:
+    assert rate_factor("inv", 0, 100) == 1.0
+    assert rate_factor("inv", 1000, 2000) == pytest.approx(3**-0.75)
+    assert [rate_factor("step", t, 9000) for t in (0, 1999, 2000, 4000)] == [1, 1, 0.5, 0.25]
+
+
+def test_a_gpu_that_is_not_there_is_named() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(DataError, match="no GPU"):
+        THN(device="cuda")
+
+
+@pytest.mark.slow
+def test_alexnet_is_fine_tuned_from_pixels_with_fch_ten_times_faster(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 255, (8, 3, 224, 224), dtype=np.uint8)
+    texts = rng.standard_normal((8, 10)).astype(np.float32)
+    relation = SparseRelation.from_pairs(list("abcdefgh"), list("abcdefgh"))
+    conv = {
+        name: value.numpy()
+        for name, value in AlexNet(16).state_dict().items()
+        if name.startswith("features.")
+    }
+    write_tensors(tmp_path / "alexnet.safetensors", conv)
+    hasher = THN.paper(
+        bits=16, steps=2, batch=4, target_batch=4, weights=str(tmp_path / "alexnet.safetensors")
+    )
+    hasher.fit(TrainingSet(pixels, texts, relation, pixels[:4], texts[:4]))
+    assert "classifier.1.weight" in hasher.fresh_layers_  # conv layers were in the file
+    moved = hasher.state()["towers.image.features.0.weight"] - conv["features.0.weight"]
+    assert np.abs(moved).max() > 0
+    rates = {group["lr"] for group in hasher._groups(hasher.towers_)}
+    assert rates == {0.01, 0.1}
+    assert len(hasher.encode_images(pixels)) == 8
+
+
+def test_weights_that_are_not_alexnets_are_refused(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "other.safetensors", {"x": np.zeros(3, np.float32)})
+    with pytest.raises(DataError, match="none of AlexNet's layers"):
+        AlexNet(8).load_weights(tmp_path / "other.safetensors")
+    with pytest.raises(DataError, match="does not exist"):
+        AlexNet(8).load_weights(tmp_path / "gone.pth")
