@@ -214,15 +214,18 @@ def code_order(words: Array) -> Array:
     Half a word and the row number make one 64-bit key, and NumPy sorts those with vector
     instructions: several times faster than a stable argsort or lexsort.
     """
-    order = np.arange(len(words), dtype=np.uint32)
+    rows = np.arange(len(words), dtype=np.uint32)
+    order = rows
     for column in reversed(range(words.shape[1])):
         halves = (0,) if words.dtype.itemsize == 4 else (0, 32)
         for shift in halves:
-            key = words[order, column].astype(np.uint64) >> np.uint64(shift)
+            key = words[order, column].astype(np.uint64)
+            key >>= np.uint64(shift)
             key <<= np.uint64(32)
-            key |= np.arange(len(words), dtype=np.uint64)
+            low = key.view(np.uint32)[0::2]  # little-endian, as the files and the kernel are
+            low[:] = rows
             key.sort()
-            order = order[(key & np.uint64(0xFFFFFFFF)).astype(np.uint32)]
+            order = order[low]
     return order
 
 
