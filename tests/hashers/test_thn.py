@@ -111,11 +111,13 @@ def test_the_literal_paper_collapses_and_says_so(
     training: TrainingSet, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Unweighted pairs with λ = 1e-2 from the start: what docs/method.md is about."""
-    paper = THN.paper(bits=16, steps=300, batch=64, target_batch=32)
+    settings = {**SMALL, "steps": 150, "image_hidden": (32,), "text_hidden": (32,)}
+    paper = THN.paper(**settings)
     with caplog.at_level(logging.WARNING):
         paper.fit(training)
-    assert paper.encode_texts(training.texts).distinct() == 1
-    assert "text codes collapsed: 1 distinct code" in paper.alarms_[-1]
+    assert paper.encode_texts(training.texts).distinct() < 30  # of 300
+    assert "codes collapsed" in paper.alarms_[0]
+    assert len(paper.alarms_) == 1
     assert "try balanced=True" in caplog.text
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -116,9 +117,19 @@ class Canonical:
     centring: float
     seed: int
 
-    limit = 10_000  # items of a kind that the analysis looks at; the others are projected
+    limit: ClassVar[int] = 10_000  # items of a kind that are analysed; the others are projected
+    # Trials and code lengths share data and layer; the last few are kept, with what they are of.
+    _kept: ClassVar[list[tuple[Canonical, bool, TrainingSet, tuple[Bridge, Inputs]]]] = []
 
     def build(self, training: TrainingSet, use_target: bool) -> tuple[Bridge, Inputs]:
+        for settings, used, data, result in self._kept:
+            if settings == self and used == use_target and data is training:
+                return result
+        result = self._build(training, use_target)
+        self._kept[:] = [(self, use_target, training, result), *self._kept[:2]]
+        return result
+
+    def _build(self, training: TrainingSet, use_target: bool) -> tuple[Bridge, Inputs]:
         rng = np.random.default_rng([self.seed, 0xCA])
         rows, columns = (
             np.sort(rng.permutation(n)[: self.limit])

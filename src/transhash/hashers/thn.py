@@ -224,7 +224,7 @@ class THN(DeepHasher):
             sentence = collapse(Codes.from_projections(z))
             found = found or (sentence and f"{name} {sentence}")
         towers.train()
-        if not found:
+        if not found or self.alarms_:  # said once; what is done about it is done once
             return
         advice = "try balanced=True, a smaller quantization_weight or another learning_rate"
         if self.rescue and objective.regularised:
