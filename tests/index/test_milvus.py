@@ -1,0 +1,200 @@
+"""Milvus Lite under the contract of all engines, and what only Milvus has."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pymilvus", reason="needs the milvus extra: pip install 'transhash[milvus]'")
+
+from test_contract import (  # noqa: F401
+    Open,
+    assert_same,
+    random_codes,
+    test_add_update_and_remove_follow_a_plain_history,
+    test_an_empty_index_answers_with_nothing,
+    test_equal_distances_come_by_ascending_id,
+    test_ids_may_be_as_large_as_63_bits,
+    test_search_agrees_with_exact_for_every_code_length,
+    test_wrong_items_are_refused_and_nothing_is_stored,
+)
+
+from transhash.codes import Codes
+from transhash.errors import DataError, EngineError
+from transhash.index import milvus_index, open_index
+from transhash.index.exact import ExactIndex
+from transhash.index.milvus_connection import Connection, passing
+from transhash.index.milvus_index import MilvusIndex
+from transhash.index.milvus_place import Place
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One file for all tests, a collection each: every file is a process that has to start."""
+    path = tmp_path_factory.mktemp("milvus") / "codes.db"
+    holder = open_index(f"milvus:{path}", 8)
+    yield path
+    holder.close()
+
+
+@pytest.fixture
+def opened(file: Path) -> Open:
+    return lambda bits: open_index(f"milvus:{file}?collection=c{next(_numbers)}", bits)
+
+
+def test_a_tie_group_larger_than_an_answer_is_fetched_whole_and_by_id(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(milvus_index, "MOST", 64)  # Milvus says 16,384; the same path, sooner
+    index, exact = opened(16), ExactIndex(16)
+    codes = random_codes(3_000, 16, 1, 2)  # four distinct codes, so about 750 items a distance
+    ids = np.random.default_rng(2).permutation(90_000)[:3_000]
+    index.add(ids, codes)
+    exact.add(ids, codes)
+    queries = random_codes(4, 16, 3, 2)
+    for k in (1, 40, 63, 64, 65, 1_000, 2_999, 4_000):
+        assert_same(index.search(queries, k), exact.search(queries, k))
+    for radius in (0, 1, 16):
+        assert_same(index.search_radius(queries, radius), exact.search_radius(queries, radius))
+
+
+def test_all_items_in_one_tie_group_above_the_real_limit_of_an_answer(opened: Open) -> None:
+    index = opened(16)
+    same = Codes(np.tile(np.array([[3, 7]], np.uint8), (20_000, 1)), 16)
+    ids = np.arange(20_000)[::-1] * 2
+    index.add(ids, same)
+    assert index.search(same[:1], 5).ids.tolist() == [[0, 2, 4, 6, 8]]
+    assert np.array_equal(index.search_radius(same[:1], 0).ids, np.arange(20_000) * 2)
+
+
+def test_a_file_gives_back_what_was_stored_and_keeps_the_modalities_apart(tmp_path: Path) -> None:
+    url = f"milvus:{tmp_path / 'kept.db'}"
+    codes = random_codes(300, 32, 1, 4)
+    images, texts = open_index(url + "#images", 32), open_index(url + "#texts", 32)
+    images.add(np.arange(300) * 3, codes)
+    texts.add([3], codes[7:8])  # an id that an image has, too
+    images.remove([3, 6])
+    images.update([9], random_codes(1, 32, 2))
+    expected = images.search(codes[:10], 20)
+    images.close()
+    assert len(texts) == 1
+    texts.close()
+    again = open_index(url + "#images")
+    assert again.bits == 32
+    assert len(again) == 298
+    assert_same(again.search(codes[:10], 20), expected)
+    with pytest.raises(EngineError, match="32-bit codes, not 64-bit"):
+        open_index(url + "#images", 64)
+    with pytest.raises(EngineError, match=r"no index at .*#sounds to read; add items first"):
+        MilvusIndex.open(f"{tmp_path / 'kept.db'}#sounds", 32, read_only=True)
+    reader = MilvusIndex.open(f"{tmp_path / 'kept.db'}#images", None, read_only=True)
+    with pytest.raises(EngineError, match="read-only"):
+        reader.update([9], codes[:1])
+    reader.close()
+    again.close()
+
+
+def test_an_ingest_goes_on_where_it_stopped(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(milvus_index, "BATCH", 100)
+    index = MilvusIndex.open(f"{file}?collection=c{next(_numbers)}", 32)
+    ids, codes = np.arange(950) * 7, random_codes(950, 32, 4)
+
+    def cut(items, description, total=None, start=0):  # type: ignore[no-untyped-def]
+        for number, item in enumerate(items):
+            if number == 4:
+                raise KeyboardInterrupt
+            yield item
+
+    with pytest.raises(KeyboardInterrupt):
+        index.ingest(ids, codes, cut)
+    assert len(index) == 400
+    assert index.ingest(ids, codes) == 550
+    assert index.ingest(ids, codes) == 0
+    changed = Codes(codes.packed.copy(), 32)
+    changed.packed[5] ^= 1
+    assert index.ingest(ids, changed) == 1
+    stored, kept = index.export()
+    assert np.array_equal(stored, ids)
+    assert kept == changed
+
+
+def test_a_file_open_in_another_process_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    url = f"milvus:{tmp_path / 'one.db'}"
+    index = open_index(url, 8)
+    index.add([1], random_codes(1, 8))
+    script = f"from transhash.index import open_index; open_index({url!r})"
+    other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert "is open in another process" in other.stderr
+    index.close()
+    again = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_server_that_is_away_is_waited_for_and_then_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MILVUS_PATIENCE", "2")
+    monkeypatch.setenv("MILVUS_TIMEOUT", "1")
+    with pytest.raises(EngineError, match=r"milvus:http://127.0.0.1:1/c did not answer for 2 s"):
+        open_index("milvus:http://127.0.0.1:1/c", 16)
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        ("http://me:secret@host:19530/c", "MILVUS_TOKEN"),
+        ("somewhere", "ends in .db"),
+        ("a.db?index=HNSW", "HNSW is not one of BIN_FLAT, BIN_IVF_FLAT"),
+        ("a.db?depth=3", "no option 'depth'"),
+        ("a.db?nlist=few", "whole numbers"),
+        ("http://host:19530/my-codes", "letters, digits and _"),
+    ],
+)
+def test_a_wrong_place_is_refused_with_the_remedy(location: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        open_index(f"milvus:{location}", 16)
+
+
+def test_ivf_is_refused_by_milvus_lite_before_anything_starts() -> None:
+    with pytest.raises(EngineError, match="Milvus Lite has BIN_FLAT only"):
+        open_index("milvus:a.db?index=BIN_IVF_FLAT", 16)
+
+
+def test_places_are_read_from_urls() -> None:
+    place = Place.parse("http://host:19530/photos?index=bin_ivf_flat&nlist=64&nprobe=8#images")
+    assert place.uri == "http://host:19530"
+    assert (place.table, place.partition) == ("photos", "images")
+    assert (place.index_type, place.nlist, place.nprobe) == ("BIN_IVF_FLAT", 64, 8)
+    lite = Place.parse("./codes.db#texts")
+    assert (lite.table, lite.partition) == ("transhash_texts", None)
+    assert Place.parse("http://host?nlist=32").nprobe == 32  # all lists, hence exact
+
+
+def test_only_errors_that_waiting_may_cure_are_waited_for() -> None:
+    from pymilvus.exceptions import MilvusException
+
+    assert passing(MilvusException(code=2, message="Fail connecting to server"))
+    assert passing(MilvusException(code=65535, message="collection not loaded"))
+    assert not passing(MilvusException(code=1100, message="invalid parameter"))
+    calls = []
+    connection = Connection(Place.parse("http://127.0.0.1:1/c"), timeout=1, patience=5)
+    connection._client = object()
+
+    def flaky(client: object) -> str:
+        calls.append(client)
+        if len(calls) < 3:
+            raise MilvusException(code=8, message="rate limit")
+        return "done"
+
+    connection._connected = lambda: connection._client  # type: ignore[method-assign]
+    connection._disconnect = lambda: None  # type: ignore[method-assign]
+    assert connection.persist(flaky) == "done"
+    assert len(calls) == 3
