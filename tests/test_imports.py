@@ -67,5 +67,7 @@ def test_a_module_imports_only_its_own_layer_and_those_below(path: Path) -> None
 
 
 def test_no_source_file_outgrows_its_room() -> None:
-    long = {str(p.relative_to(ROOT)): n for p in modules() if (n := len(p.open().readlines())) > 350}
+    long = {
+        str(p.relative_to(ROOT)): n for p in modules() if (n := len(p.open().readlines())) > 350
+    }
     assert not long

@@ -43,7 +43,9 @@ def test_relation_loss_survives_logits_that_overflow_the_exponential() -> None:
 
 def test_inner_product_loss_is_the_squared_error_to_the_signed_relation() -> None:
     total = sum(
-        (dot(Z_X[i], Z_Y[j]) / B - (2 * float(S[i, j]) - 1)) ** 2 for i in range(N) for j in range(M)
+        (dot(Z_X[i], Z_Y[j]) / B - (2 * float(S[i, j]) - 1)) ** 2
+        for i in range(N)
+        for j in range(M)
     )
     assert float(inner_product_loss(Z_X, Z_Y, S)) == pytest.approx(total / (N * M))
 

@@ -32,9 +32,9 @@ def rate_factor(policy: Policy, step: int, steps: int) -> float:
     `cosine` is ours: 20 steps of warm-up, then half a cosine down to 0.
     """
     if policy == "inv":
-        return (1.0 + 0.002 * step) ** -0.75
+        return float((1.0 + 0.002 * step) ** -0.75)
     if policy == "step":
-        return 0.5 ** (step // 2000)
+        return float(0.5 ** (step // 2000))
     if policy == "cosine":
         return min(1.0, (step + 1) / 20) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
     return 1.0
@@ -133,8 +133,8 @@ class Checkpoint:
         slots: dict[int, dict[str, Tensor]] = {}
         for name, value in values.items():
             if name.startswith("optimizer."):
-                _, number, slot = name.split(".")
-                slots.setdefault(int(number), {})[slot] = value
+                _, place, slot = name.split(".")
+                slots.setdefault(int(place), {})[slot] = value
         state = optimizer.state_dict()
         optimizer.load_state_dict({"state": slots, "param_groups": state["param_groups"]})
         for number, own in enumerate(average.values if average else ()):
@@ -150,6 +150,7 @@ class Metrics:
 
     def __init__(self, folder: Path | None, start: int) -> None:
         self.file = None
+        self.waiting: list[tuple[int, dict[str, Tensor]]] = []
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -166,17 +167,27 @@ class Metrics:
         path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         self.file = path.open("a", encoding="utf-8")
 
-    def write(self, step: int, values: Mapping[str, Tensor | float]) -> None:
-        if self.file is not None:
-            row = {
-                name: round(value.item() if isinstance(value, Tensor) else value, 6)
-                for name, value in values.items()
-            }
-            self.file.write(json.dumps({"step": step, **row}) + "\n")
+    def write(self, step: int, values: Mapping[str, Tensor]) -> None:
+        if self.file is None:
+            return
+        self.waiting.append((step, {name: value.detach() for name, value in values.items()}))
+        if len(self.waiting) >= 50:
+            self.flush()
+
+    def flush(self) -> None:
+        """Losses leave the device many at a time: fetching each would make a GPU wait."""
+        if self.file is None or not self.waiting:
+            return
+        numbers = torch.stack([v for _, row in self.waiting for v in row.values()]).tolist()
+        for step, row in self.waiting:
+            values = {name: round(numbers.pop(0), 6) for name in row}
+            self.file.write(json.dumps({"step": step, **values}) + "\n")
+        self.waiting.clear()
+        self.file.flush()
 
     def close(self) -> None:
         if self.file is not None:
-            self.file.flush()
+            self.flush()
             os.fsync(self.file.fileno())
             self.file.close()
 

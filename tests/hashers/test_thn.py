@@ -111,8 +111,8 @@ def test_the_literal_paper_collapses_and_says_so(
     training: TrainingSet, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Unweighted pairs with λ = 1e-2 from the start: what docs/method.md is about."""
-    settings = {**SMALL, "steps": 150, "image_hidden": (32,), "text_hidden": (32,)}
-    paper = THN.paper(**settings)
+    small = {**SMALL, "image_hidden": (64,), "text_hidden": (64,)}
+    paper = THN.paper(**{**small, "steps": 300, "learning_rate": 0.03})
     with caplog.at_level(logging.WARNING):
         paper.fit(training)
     assert paper.encode_texts(training.texts).distinct() < 30  # of 300

@@ -40,17 +40,21 @@ class EfficientNetLite0:
 
     name = "efficientnet-lite0"
     size = 224
-    _batch = 32
 
     def __init__(self, device: str = "cpu", cache: bool = True) -> None:
         self.device = device
         self.cache = cache
+        self._batch = 512 if device.startswith("cuda") else 32
 
     def extract(
         self, paths: Sequence[Path], track: Track = silent, workers: int | None = None
     ) -> Outcome:
         """(good files, 1280) float32 and the bad ones; each file content is computed once."""
-        store = FeatureCache(f"{self.name}:{self.size}:1") if self.cache else None
+        store = (
+            FeatureCache(f"{self.name}:{self.size}:{1 if self.device == 'cpu' else 'half'}")
+            if self.cache
+            else None
+        )
         keys = [store.key(_content(path)) if store else b"" for path in paths]
         known = store.get(keys) if store else {}
         rows: dict[int, npt.NDArray[np.float32]] = {
@@ -78,7 +82,9 @@ class EfficientNetLite0:
         network = _lite0(self.device)
         with torch.inference_mode():
             x = torch.from_numpy(pixels).to(self.device).permute(0, 3, 1, 2)  # channels last
-            x = (x.float() - 127.0) / 128.0  # the range its weights were trained with
+            # Half precision on a GPU only: there it is several times faster.
+            x = x.to(torch.bfloat16 if self.device.startswith("cuda") else torch.float32)
+            x = (x - 127.0) / 128.0  # the range its weights were trained with
             return np.asarray(network(x).float().cpu().numpy())
 
 
@@ -140,6 +146,8 @@ def _lite0(device: str) -> torch.nn.Module:
             return self.network.extract_features(x).mean(dim=(2, 3))  # type: ignore[no-any-return]
 
     pooled = Pooled().eval().to(device)
+    if device.startswith("cuda"):
+        pooled = pooled.to(torch.bfloat16)
     return pooled.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 

@@ -52,8 +52,14 @@ class Objective:
         """The weighted terms by name; their sum is C."""
         thn = self.thn
         rows, columns = self._draw_pairs(step)
-        z_x = self._activations(towers["image"], self.images, rows, world)
-        z_y = self._activations(towers["text"], self.texts, columns, world)
+        batch_x, batch_y = [(self.images, rows)], [(self.texts, columns)]
+        if self.has_target:
+            t_rows = draw(len(self.target_images), thn.target_batch, thn.seed, step, 2)
+            t_columns = draw(len(self.target_texts), thn.target_batch, thn.seed, step, 3)
+            batch_x.append((self.target_images, t_rows))
+            batch_y.append((self.target_texts, t_columns))
+        z_x, *far_x = _activations(towers["image"], batch_x, world)
+        z_y, *far_y = _activations(towers["text"], batch_y, world)
         rows, columns = world.shares(rows), world.shares(columns)
         s, known = self.relation.block(rows, columns)
         rate = self._batch_rate(s, known)
@@ -70,17 +76,14 @@ class Objective:
             )
         if not self.has_target:
             return terms
-        t_rows = draw(len(self.target_images), thn.target_batch, thn.seed, step, 2)
-        t_columns = draw(len(self.target_texts), thn.target_batch, thn.seed, step, 3)
-        t_x = self._activations(towers["image"], self.target_images, t_rows, world)
-        t_y = self._activations(towers["text"], self.target_texts, t_columns, world)
+        (t_x,), (t_y,) = far_x, far_y
         if thn.inherited_weight and self.calibration:
-            far_x = self.target_images[world.shares(t_rows)]
-            far_y = self.target_texts[world.shares(t_columns)]
+            u = self.target_images[world.shares(t_rows)]
+            v = self.target_texts[world.shares(t_columns)]
             inherited = (
-                self._relation(t_x, z_y, self._probability(far_x, y, rate), weights)
-                + self._relation(z_x, t_y, self._probability(x, far_y, rate), weights)
-                + self._relation(t_x, t_y, self._probability(far_x, far_y, rate), weights)
+                self._relation(t_x, z_y, self._probability(u, y, rate), weights)
+                + self._relation(z_x, t_y, self._probability(x, v, rate), weights)
+                + self._relation(t_x, t_y, self._probability(u, v, rate), weights)
             )
             terms["inherited"] = thn.inherited_weight / 3 * inherited
         mu = self._alignment_weight(step)
@@ -109,10 +112,6 @@ class Objective:
             share = weight[torch.from_numpy(rows[: len(z)]).to(weight.device)]
             share = share / share.sum()
         return alignment_loss(z, target, self.thn.kernel_widths, weight=share)
-
-    def _activations(self, tower: nn.Module, inputs: Tensor, rows: Rows, world: World) -> Tensor:
-        share = torch.from_numpy(world.share(rows)).to(inputs.device)
-        return world.gather(torch.tanh(tower(inputs[share]).float()))
 
     def _probability(self, x: Tensor, y: Tensor, rate: float) -> Tensor:
         """Calibrated P(s = 1) of pairs, from the cosine of their canonical coordinates."""
@@ -149,6 +148,16 @@ class Objective:
             return 0.0
         ramp = self.thn.alignment_ramp * self.thn.steps
         return self.thn.alignment_weight * (min(1.0, step / ramp) if ramp else 1.0)
+
+
+def _activations(tower: nn.Module, parts: list[tuple[Tensor, Rows]], world: World) -> list[Tensor]:
+    """tanh(fch) of each part's rows, in one pass of the tower, gathered over processes."""
+    shares = [
+        inputs[torch.from_numpy(world.share(rows)).to(inputs.device)] for inputs, rows in parts
+    ]
+    z = torch.tanh(tower(torch.cat(shares) if len(shares) > 1 else shares[0]).float())
+    sizes = [len(share) for share in shares]
+    return [world.gather(part) for part in torch.split(z, sizes)]
 
 
 def _on(thn: THN, array: npt.NDArray[Any] | None) -> Tensor | None:

@@ -167,6 +167,7 @@ class THN(DeepHasher):
                 metrics.write(step, {**terms, "objective": total})
             if (step + 1) % max(1, self.steps // _LOOKS) == 0:
                 self._look(towers, objective, step)
+                metrics.flush()  # first: a resumed run must find what came before its checkpoint
                 if checkpoint and world.rank == 0:
                     checkpoint.save(step + 1, towers, optimizer, average)
         metrics.close()
