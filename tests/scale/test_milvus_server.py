@@ -1,0 +1,116 @@
+"""The engine against a real server: the contract, and a server killed while it is written to."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from milvus_server import MilvusServer
+
+pytest.importorskip("pymilvus", reason="needs the milvus extra: pip install 'transhash[milvus]'")
+
+from transhash.codes import Codes
+from transhash.errors import EngineError
+from transhash.index import milvus_index, open_index
+from transhash.index.exact import ExactIndex
+from transhash.index.milvus_index import MilvusIndex
+
+pytestmark = pytest.mark.server
+_numbers = itertools.count()
+
+
+def random_codes(count: int, bits: int, seed: int, spread: int = 256) -> Codes:
+    generator = np.random.default_rng(seed)
+    return Codes(generator.integers(0, spread, (count, bits // 8), dtype=np.uint8), bits)
+
+
+def assert_same(left: tuple[np.ndarray, ...], right: tuple[np.ndarray, ...]) -> None:
+    for ours, theirs in zip(left, right, strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("options", ["", "?index=BIN_IVF_FLAT&nlist=16"])
+def test_a_server_answers_as_exact_does(server: MilvusServer, options: str) -> None:
+    index = MilvusIndex.open(
+        f"{server.url.removeprefix('milvus:')}/c{next(_numbers)}{options}#images", 32
+    )
+    exact = ExactIndex(32)
+    codes, queries = random_codes(5_000, 32, 1, 3), random_codes(6, 32, 2, 3)
+    ids = np.random.default_rng(3).permutation(50_000)[:5_000]
+    index.ingest(ids, codes)
+    exact.add(ids, codes)
+    with pytest.raises(EngineError, match="already in the index"):
+        index.add(ids[:3], codes[:3])
+    for engine in (index, exact):
+        engine.update(ids[:40], random_codes(40, 32, 4, 3))
+        assert engine.remove([*ids[100:150], 10**9]) == 50
+    assert len(index) == len(exact) == 4_950
+    for k in (1, 10, 700):
+        assert_same(index.search(queries, k), exact.search(queries, k))
+    for radius in (0, 3, 9):
+        assert_same(index.search_radius(queries, radius), exact.search_radius(queries, radius))
+    stored, kept = index.export()
+    assert np.array_equal(stored, exact.export()[0])
+    assert kept == exact.export()[1]
+    index.close()
+
+
+def test_partitions_keep_the_modalities_apart(server: MilvusServer) -> None:
+    url = f"{server.url}/c{next(_numbers)}"
+    codes = random_codes(20, 16, 1)
+    images, texts = open_index(f"{url}#images", 16), open_index(f"{url}#texts", 16)
+    images.add(np.arange(20), codes)
+    texts.add(np.arange(5), codes[5:10])
+    assert (len(images), len(texts)) == (20, 5)
+    assert texts.remove([0, 1, 19]) == 2
+    assert (len(images), len(texts)) == (20, 3)
+    assert images.search(codes[:1], 1).ids.tolist() == [[0]]
+    assert open_index(f"{url}#images").bits == 16
+    with pytest.raises(EngineError, match="16-bit codes, not 32-bit"):
+        open_index(f"{url}#texts", 32)
+
+
+def test_a_server_killed_in_the_middle_of_an_ingest_loses_and_doubles_nothing(
+    server: MilvusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(milvus_index, "BATCH", 2_000)
+    ids, codes = np.arange(40_000) * 3, random_codes(40_000, 64, 8)
+    location = f"{server.url.removeprefix('milvus:')}/c{next(_numbers)}#images"
+    index = MilvusIndex.open(location, 64)
+
+    def kill_at(batch: int, then: Any = None) -> Any:
+        def track(items: Any, description: str, total: Any = None, start: int = 0) -> Any:
+            for number, item in enumerate(items):
+                if number == batch:
+                    # While a request is under way, not between two of them.
+                    threading.Timer(0.01, lambda: (server.kill(), then and then())).start()
+                yield item
+
+        return track
+
+    index._connection.patience, index._connection.timeout = 3.0, 3.0
+    with pytest.raises(EngineError, match="did not answer for 3 s"):
+        index.ingest(ids, codes, kill_at(6))
+    server.start()
+    index._connection.patience, index._connection.timeout = 180.0, 60.0
+    there = len(index)  # the same object finds the server that is back
+    assert 0 < there < len(ids)
+    # Killed again, and back by itself while the ingest waits.
+    back = lambda: (time.sleep(1.0), server.start())  # noqa: E731
+    sent = index.ingest(ids, codes, kill_at(13, back))
+    assert sent >= len(ids) - there
+    assert len(index) == len(ids)
+    stored, kept = index.export()
+    assert np.array_equal(stored, ids)
+    assert kept == codes
+    exact = ExactIndex(64)
+    exact.add(ids, codes)
+    queries = random_codes(5, 64, 9)
+    assert_same(index.search(queries, 50), exact.search(queries, 50))
+    assert index.ingest(ids, codes) == 0
+    index.close()
