@@ -7,6 +7,7 @@ import logging
 import socket
 import webbrowser
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
@@ -55,7 +56,8 @@ def serve(
                 timeout_keep_alive=15,
                 timeout_graceful_shutdown=5,
             )
-            _Server(config, address, open_browser, on_ready).run(sockets=[sock])
+            with suppress(KeyboardInterrupt):  # uvicorn stops first, then raises it again
+                _Server(config, address, open_browser, on_ready).run(sockets=[sock])
         finally:
             engine.close()
     finally:

@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import { drawHow } from "./how.js";
+import { onPicture } from "./pictures.js";
 import * as view from "./view.js";
 
 const $ = (id) => document.getElementById(id);
@@ -17,7 +18,7 @@ const pictures = new Map(); // key -> {file, url}; dropped pictures live as long
 // Which way to search from words and from pictures; the switch changes it.
 const way = { texts: "images", images: "texts" };
 
-const kindOf = (query) => (query.picture || query.modality === "images" ? "images" : "texts");
+const kindOf = (query) => (query.key || query.modality === "images" ? "images" : "texts");
 
 function address(query, among) {
   if (!query) return "/";
@@ -92,6 +93,7 @@ async function show({ k = STEP, keepFocus = false } = {}) {
     if (!keepFocus) window.scrollTo({ top: 0 });
   } catch (error) {
     if (error.name === "AbortError" || mine !== running) return;
+    current = null;
     renderTrouble(error, query);
   } finally {
     clearTimeout(slow);
@@ -246,28 +248,23 @@ function searchPicture(file) {
 }
 
 function wire() {
+  if (matchMedia("(max-width: 640px)").matches) $("q").placeholder = "Type a sentence";
   $("search").addEventListener("submit", (event) => {
     event.preventDefault();
     const q = $("q").value.trim();
     if (!q) return $("q").focus();
-    // Before the first search the switch is a choice for words.
-    const among = current && kindOf(current.query) === "images" ? way.texts : chosen();
-    const url = address({ q }, among);
+    const url = address({ q }, way.texts);
     go(url, [{ url, label: q }]);
   });
   for (const input of document.querySelectorAll("input[name=among]")) {
     input.addEventListener("change", () => {
       const { query } = readAddress();
-      if (!query) return void (way.texts = chosen());
-      history.replaceState(history.state, "", address(query, chosen()));
+      way[query ? kindOf(current?.query ?? query) : "texts"] = input.value;
+      if (!query) return;
+      history.replaceState(history.state, "", address(query, input.value));
       show({ keepFocus: true });
     });
   }
-  $("pick").addEventListener("click", () => $("file").click());
-  $("file").addEventListener("change", () => {
-    searchPicture($("file").files[0]);
-    $("file").value = "";
-  });
   $("more").addEventListener("click", async () => {
     const before = current.found.hits.length;
     await show({ k: Math.min(MOST, current.k + STEP), keepFocus: true });
@@ -299,39 +296,7 @@ function wire() {
       $("q").focus();
     }
   });
-  document.addEventListener("paste", (event) => {
-    const file = [...(event.clipboardData?.files ?? [])][0];
-    if (!file) return;
-    event.preventDefault();
-    searchPicture(file);
-  });
-  wireDrop();
-}
-
-function chosen() {
-  return document.querySelector("input[name=among]:checked").value;
-}
-
-function wireDrop() {
-  let depth = 0; // dragenter and dragleave also come for every element inside
-  const files = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
-  const end = () => {
-    depth = 0;
-    $("drop").hidden = true;
-  };
-  window.addEventListener("dragenter", (event) => {
-    if (files(event) && ++depth) $("drop").hidden = false;
-  });
-  window.addEventListener("dragleave", () => {
-    if (--depth <= 0) end();
-  });
-  window.addEventListener("dragover", (event) => files(event) && event.preventDefault());
-  window.addEventListener("drop", (event) => {
-    if (!files(event)) return;
-    event.preventDefault();
-    end();
-    searchPicture(event.dataTransfer.files[0]);
-  });
+  onPicture(searchPicture);
 }
 
 async function start() {

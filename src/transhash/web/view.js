@@ -38,6 +38,7 @@ export function strip(code, differing = []) {
     "svg",
     {
       class: "strip",
+      width: code.length * 13,
       viewBox: `0 0 ${code.length * 10} 12`,
       preserveAspectRatio: "none",
       "aria-hidden": "true",
@@ -56,8 +57,12 @@ export function card(hit, bits, href) {
     "div",
     { class: "foot" },
     strip(hit.code, hit.differing),
-    el("span", { class: "far" }, far(hit.distance, bits)),
-    el("span", { class: "name", title: hit.id }, hit.id),
+    el(
+      "div",
+      { class: "facts" },
+      el("span", {}, far(hit.distance, bits)),
+      el("span", { class: "name", title: hit.id }, hit.id),
+    ),
   );
   const link = el("a", { class: "card", href, "data-number": hit.number }, face(hit), foot);
   return el("li", {}, link);
