@@ -5,8 +5,8 @@
  *
  * A query is answered in two ways, both exact:
  *   tables  multi-index hashing: look up the codes that agree with the query in some 16-bit chunk
- *           up to s flips, s = 0, 1, ...; given up as soon as it would cost more than
- *           a part of the scan;
+ *           up to a few flips, cheapest look-up first; given up as soon as it would cost more
+ *           than a part of the scan;
  *   scan    all codes, tile by tile; a tile stays in the L1 cache while all queries pass over it.
  * Both feed the same counting selection: candidates are kept with their distance, a histogram
  * counts them, and the threshold falls as soon as k candidates lie below it. Nothing is sorted
@@ -32,6 +32,7 @@
 #define TILE_BYTES 16384 /* half of a usual L1 data cache: the queries' own state needs the rest */
 #define GROUP 64         /* queries that share one pass over the codes */
 #define CHUNKS 65536     /* values of a 16-bit chunk */
+#define MOST_TABLES 64
 
 typedef struct {
     uint32_t row;
@@ -319,65 +320,83 @@ static void list_flips(void) {
     flips_of[17] = at;
 }
 
-/* Found before, in an earlier table or with fewer flips? Saves a mark for every row. */
+/* Found before, through another table? Saves a mark for every row. */
 INLINE int met_before(const Segment *g, const uint8_t *code, const uint8_t *query, uint32_t table,
-                      uint32_t s) {
+                      const int32_t *probed) {
     for (uint32_t t = 0; t < g->tables; t++) {
-        uint32_t d = (uint32_t)__builtin_popcount(chunk(code, g->stride, t) ^
-                                                  chunk(query, g->stride, t));
-        if (t < table ? d <= s : d < s) return 1;
+        if (t == table || probed[t] < 0) continue;
+        int32_t d = __builtin_popcount(chunk(code, g->stride, t) ^ chunk(query, g->stride, t));
+        if (d <= probed[t]) return 1;
     }
     return 0;
 }
 
 INLINE void look(Selector *sel, const Segment *g, const uint8_t *query, uint32_t row,
-                 uint32_t table, uint32_t s) {
+                 uint32_t table, const int32_t *probed) {
     const uint8_t *code = g->codes + (size_t)row * g->stride;
     uint32_t d = distance(code, query, g->stride);
-    if (d <= sel->limit && !met_before(g, code, query, table, s)) offer(sel, g, row, d);
+    if (d <= sel->limit && !met_before(g, code, query, table, probed)) offer(sel, g, row, d);
 }
 
-/* 1 when the answer is complete; 0 when the tables would cost more than `budget` (in ns). */
-INLINE int probe_body(const Segment *g, const uint8_t *query, Selector *sel, double budget) {
-    /* ns, measured: a row in sorted order 1, a bucket 6, a row anywhere 1.5 (cached) to 12 */
-    double far = (double)g->count * g->stride / 1e7, spent = 0;
+/* ns to look at all rows that differ from the query by exactly s bits in chunk t, from counts.
+ * Measured: a row in sorted order 1, a bucket 6, a row anywhere 1.5 (cached) to 12. */
+INLINE double cost_of(const Segment *g, const uint8_t *query, uint32_t t, int32_t s, double left) {
+    if (s > 16 || 2.0 * (flips_of[s + 1] - flips_of[s]) > left) return 1e30;
+    const uint32_t *starts = g->starts + (size_t)t * (CHUNKS + 1);
+    uint32_t key = chunk(query, g->stride, t);
+    uint64_t rows = 0;
+    for (uint32_t f = flips_of[s]; f < flips_of[s + 1]; f++)
+        rows += starts[(key ^ flips[f]) + 1] - starts[key ^ flips[f]];
+    double far = (double)g->count * g->stride / 1e7;
     far = far < 1.5 ? 1.5 : far > 12 ? 12 : far;
-    for (uint32_t s = 0; s <= 16; s++) {
-        for (uint32_t t = 0; t < g->tables; t++) {
-            const uint32_t *starts = g->starts + (size_t)t * (CHUNKS + 1);
-            const uint32_t *order = t ? g->orders + (size_t)(t - 1) * g->count : NULL;
-            uint32_t key = chunk(query, g->stride, t);
-            uint64_t rows = 0;
-            uint32_t buckets = flips_of[s + 1] - flips_of[s];
-            if (spent + 2.0 * buckets > budget) return 0;
-            for (uint32_t f = flips_of[s]; f < flips_of[s + 1]; f++)
-                rows += starts[(key ^ flips[f]) + 1] - starts[key ^ flips[f]];
-            spent += 6.0 * buckets + (t ? far : 1.0) * (double)rows;
-            if (spent > budget) return 0;
-            for (uint32_t f = flips_of[s]; f < flips_of[s + 1]; f++) {
-                uint32_t from = starts[key ^ flips[f]], to = starts[(key ^ flips[f]) + 1];
-                if (from > to || to > g->count) {
-                    sel->failed = 2;
-                    return 1;
-                }
-                for (uint32_t i = from; i < to; i++) {
-                    if (!order) {
-                        look(sel, g, query, i, t, s);
-                        continue;
-                    }
-                    if (i + 24 < to) __builtin_prefetch(g->codes + (size_t)order[i + 24] * g->stride);
-                    if (order[i] >= g->count) {
-                        sel->failed = 2;
-                        return 1;
-                    }
-                    look(sel, g, query, order[i], t, s);
-                }
+    return 6.0 * (flips_of[s + 1] - flips_of[s]) + (t ? far : 1.0) * (double)rows;
+}
+
+/* 0 when the arrays are damaged. */
+INLINE int probe_table(const Segment *g, const uint8_t *query, Selector *sel, uint32_t t, int32_t s,
+                       const int32_t *probed) {
+    const uint32_t *starts = g->starts + (size_t)t * (CHUNKS + 1);
+    const uint32_t *order = t ? g->orders + (size_t)(t - 1) * g->count : NULL;
+    uint32_t key = chunk(query, g->stride, t);
+    for (uint32_t f = flips_of[s]; f < flips_of[s + 1]; f++) {
+        uint32_t from = starts[key ^ flips[f]], to = starts[(key ^ flips[f]) + 1];
+        if (from > to || to > g->count) return 0;
+        for (uint32_t i = from; i < to; i++) {
+            uint32_t row = i;
+            if (order) {
+                if (i + 24 < to) __builtin_prefetch(g->codes + (size_t)order[i + 24] * g->stride);
+                row = order[i];
+                if (row >= g->count) return 0;
             }
-            /* A code not met differs by more than s in tables 0..t and by s or more in the rest. */
-            if (sel->failed || sel->limit <= g->tables * s + t) return 1;
+            look(sel, g, query, row, t, probed);
         }
     }
-    return 0;
+    return 1;
+}
+
+/* 1 when the answer is complete; 0 when the tables would cost more than `budget` (in ns).
+ *
+ * A code not met differs by more than probed[t] bits in every chunk t, hence by their sum + tables
+ * or more. Each step adds one to that bound, so the cheapest step is the best one. */
+INLINE int probe_body(const Segment *g, const uint8_t *query, Selector *sel, double budget) {
+    int32_t probed[MOST_TABLES];
+    double cost[MOST_TABLES], spent = 0;
+    for (uint32_t t = 0; t < g->tables; t++) {
+        probed[t] = -1;
+        cost[t] = cost_of(g, query, t, 0, budget);
+    }
+    for (uint32_t found_below = 1;; found_below++) {
+        uint32_t t = 0;
+        for (uint32_t other = 1; other < g->tables; other++)
+            if (cost[other] < cost[t]) t = other;
+        spent += cost[t];
+        if (spent > budget) return 0;
+        if (!probe_table(g, query, sel, t, probed[t] + 1, probed)) sel->failed = 2;
+        probed[t]++;
+        if (sel->failed || sel->limit < found_below) return 1;
+        if (probed[t] < 16) spent += 2.0 * (flips_of[probed[t] + 2] - flips_of[probed[t] + 1]);
+        cost[t] = cost_of(g, query, t, probed[t] + 1, budget - spent);
+    }
 }
 
 typedef int (*Probe)(const Segment *, const uint8_t *, Selector *, double);
@@ -798,7 +817,7 @@ static int call_take(Call *call, PyObject *const *objects, Py_ssize_t stride) {
     g->starts = v[STARTS].buf;
     g->orders = v[ORDERS].buf;
     if ((g->tables > 1 && v[ORDERS].len != (Py_ssize_t)((g->tables - 1) * rows * 4)) ||
-        g->tables > (stride == 4 ? 2 : (uint32_t)stride / 2)) {
+        g->tables > MOST_TABLES || g->tables > (stride == 4 ? 2 : (uint32_t)stride / 2)) {
         PyErr_SetString(PyExc_ValueError, "the tables do not fit the codes");
         return 0;
     }

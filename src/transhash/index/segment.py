@@ -18,8 +18,12 @@ Packed = npt.NDArray[np.uint8]
 
 CHUNK = 1 << 16  # values of the 16-bit chunk a table is indexed by
 TABLES_FROM = 1 << 19  # bytes of codes; a smaller segment is scanned in about 10 µs
+MOST_TABLES = 64  # as in the kernel
 MOST_ITEMS = (1 << 32) - 2  # rows and postings are counted in 32 bits
-SPARE = 8  # bytes an item beside twice its packed code, for ids, offsets and tables
+# Bytes an item beside twice its packed code, for ids, offsets and tables: where the tables
+# hardly help, and where they do.
+SPARE, SPARE_IF_PAID = 8, 16
+PATIENT = 0.5  # of a scan, where the tables mostly answer
 TRIALS = 32  # rows asked for at build time to see whether the tables pay
 
 
@@ -165,27 +169,38 @@ def build(ids: Ids, words: Array, bits: int) -> Segment:
 
 
 def _with_tables(segment: Segment, bits: int) -> Segment:
-    """As many tables as keep the segment within twice the packed codes + SPARE bytes an item."""
-    rows = len(segment.words)
-    if segment.words.nbytes < TABLES_FROM:
+    """As many tables as fit into twice the packed codes and the spare bytes."""
+    most = _tables_that_fit(segment, bits, max(SPARE, SPARE_IF_PAID))
+    if segment.words.nbytes < TABLES_FROM or most < 1:
         return segment
-    spare = segment.items * (bits // 4 + SPARE) - segment.nbytes - 4 * (CHUNK + 1)
-    tables = min((bits + 15) // 16, 1 + spare // (4 * (rows + CHUNK + 1)))
-    if tables < 1:
-        return segment
-    starts = np.zeros((tables, CHUNK + 1), np.uint32)
-    orders = np.empty((tables - 1, rows), np.uint32)
-    for table in range(tables):
+    starts = np.zeros((most, CHUNK + 1), np.uint32)
+    orders = np.empty((most - 1, len(segment.words)), np.uint32)
+    for table in range(most):
         chunk = chunk_of(segment.words, table)
         np.cumsum(np.bincount(chunk, minlength=CHUNK), out=starts[table, 1:])
         if table:
             orders[table - 1] = np.argsort(chunk, kind="stable")  # radix sort for 16 bits
-    segment = replace(segment, starts=starts, orders=orders)
-    return replace(segment, patience=_patience(segment))
+    full = replace(segment, starts=starts, orders=orders)
+    patience = _patience(full)
+    if patience == PATIENT:
+        return replace(full, patience=patience)
+    few = _tables_that_fit(segment, bits, SPARE)
+    if few < 1:
+        return segment
+    return replace(
+        segment, starts=starts[:few].copy(), orders=orders[: few - 1].copy(), patience=patience
+    )
+
+
+def _tables_that_fit(segment: Segment, bits: int, spare: int) -> int:
+    left = segment.items * (bits // 4 + spare) - segment.nbytes - 4 * (CHUNK + 1)
+    return int(
+        min((bits + 15) // 16, MOST_TABLES, 1 + left // (4 * (len(segment.words) + CHUNK + 1)))
+    )
 
 
 def _patience(segment: Segment, k: int = 100) -> float:
-    """How long to try the tables: half a scan if rows of the segment find their neighbours so.
+    """How long to try the tables: PATIENT if rows of the segment find their neighbours by then.
 
     Codes without clusters (uniform 64 bits) have none near; there the tables only cost.
     """
@@ -194,10 +209,10 @@ def _patience(segment: Segment, k: int = 100) -> float:
     rows = np.linspace(0, len(segment.words) - 1, TRIALS).astype(np.int64)
     out = np.empty((1, k), np.int64), np.empty((1, k), np.int32)
     solved = sum(
-        native.search(*segment._arrays(segment.words[row : row + 1]), k, 0.5, 1, *out)
+        native.search(*segment._arrays(segment.words[row : row + 1]), k, PATIENT, 1, *out)
         for row in rows
     )
-    return 0.5 if solved * 4 >= TRIALS else 0.03
+    return PATIENT if solved * 4 >= TRIALS else 0.03
 
 
 def chunk_of(words: Array, table: int) -> npt.NDArray[np.uint16]:
