@@ -68,7 +68,15 @@ class DeepHasher(Hasher):
         """On the device: pixels stay bytes there, features become float32."""
         if array.dtype != np.uint8:
             array = np.asarray(array, dtype=np.float32)
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+        return self.rows(array)
+
+    def rows(self, array: npt.NDArray[Any]) -> Tensor:
+        """The array as it is, on the device; row numbers stay integers."""
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        if self.device.startswith("cuda"):
+            # Pinned, because a copy from ordinary memory waits for the GPU to finish its work.
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor
 
     def autocast(self) -> AbstractContextManager[Any]:
         if self.precision == "bfloat16":

@@ -58,15 +58,15 @@ class Objective:
             t_columns = draw(len(self.target_texts), thn.target_batch, thn.seed, step, 3)
             batch_x.append((self.target_images, t_rows))
             batch_y.append((self.target_texts, t_columns))
-        z_x, *far_x = _activations(towers["image"], batch_x, world)
-        z_y, *far_y = _activations(towers["text"], batch_y, world)
+        z_x, *far_x = self._activations(towers["image"], batch_x, world)
+        z_y, *far_y = self._activations(towers["text"], batch_y, world)
         rows, columns = world.shares(rows), world.shares(columns)
         s, known = self.relation.block(rows, columns)
         rate = self._batch_rate(s, known)
         weights = pair_weights(rate, thn.balanced)
         related = thn.tensor(s)
-        x, y = self.images[rows], self.texts[columns]
         if thn.soft_share and self.calibration:
+            x, y = self.images[thn.rows(rows)], self.texts[thn.rows(columns)]
             guess = self._probability(x, y, rate)
             related = (1 - thn.soft_share) * related + thn.soft_share * guess
         terms = {"relation": self._relation(z_x, z_y, related, weights, _on(thn, known))}
@@ -78,8 +78,9 @@ class Objective:
             return terms
         (t_x,), (t_y,) = far_x, far_y
         if thn.inherited_weight and self.calibration:
-            u = self.target_images[world.shares(t_rows)]
-            v = self.target_texts[world.shares(t_columns)]
+            x, y = self.images[thn.rows(rows)], self.texts[thn.rows(columns)]
+            u = self.target_images[thn.rows(world.shares(t_rows))]
+            v = self.target_texts[thn.rows(world.shares(t_columns))]
             inherited = (
                 self._relation(t_x, z_y, self._probability(u, y, rate), weights)
                 + self._relation(z_x, t_y, self._probability(x, v, rate), weights)
@@ -109,9 +110,18 @@ class Objective:
         z = z[: len(target)]
         share = None
         if weight is not None:
-            share = weight[torch.from_numpy(rows[: len(z)]).to(weight.device)]
+            share = weight[self.thn.rows(rows[: len(z)])]
             share = share / share.sum()
         return alignment_loss(z, target, self.thn.kernel_widths, weight=share)
+
+    def _activations(
+        self, tower: nn.Module, parts: list[tuple[Tensor, Rows]], world: World
+    ) -> list[Tensor]:
+        """tanh(fch) of each part's rows, in one pass of the tower, gathered over processes."""
+        shares = [inputs[self.thn.rows(world.share(rows))] for inputs, rows in parts]
+        z = torch.tanh(tower(torch.cat(shares) if len(shares) > 1 else shares[0]).float())
+        sizes = [len(share) for share in shares]
+        return [world.gather(part) for part in torch.split(z, sizes)]
 
     def _probability(self, x: Tensor, y: Tensor, rate: float) -> Tensor:
         """Calibrated P(s = 1) of pairs, from the cosine of their canonical coordinates."""
@@ -148,16 +158,6 @@ class Objective:
             return 0.0
         ramp = self.thn.alignment_ramp * self.thn.steps
         return self.thn.alignment_weight * (min(1.0, step / ramp) if ramp else 1.0)
-
-
-def _activations(tower: nn.Module, parts: list[tuple[Tensor, Rows]], world: World) -> list[Tensor]:
-    """tanh(fch) of each part's rows, in one pass of the tower, gathered over processes."""
-    shares = [
-        inputs[torch.from_numpy(world.share(rows)).to(inputs.device)] for inputs, rows in parts
-    ]
-    z = torch.tanh(tower(torch.cat(shares) if len(shares) > 1 else shares[0]).float())
-    sizes = [len(share) for share in shares]
-    return [world.gather(part) for part in torch.split(z, sizes)]
 
 
 def _on(thn: THN, array: npt.NDArray[Any] | None) -> Tensor | None:

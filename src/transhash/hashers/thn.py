@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from transhash.codes import Codes
 from transhash.data.training import Features, TrainingSet
@@ -134,7 +134,7 @@ class THN(DeepHasher):
         towers = self.build_towers(inputs.images.shape[1:], inputs.texts.shape[1:])
         if self.frames and inputs.calibration is not None:
             self._start_from_frame(towers, inputs)
-        parameters = [p for p in towers.parameters() if p.requires_grad]
+        parameters = list(towers.parameters())
         optimizer = make_optimizer(self.optimizer, self._groups(towers))
         average = Average(parameters, self.averaging) if self.averaging else None
         checkpoint = None
@@ -149,27 +149,17 @@ class THN(DeepHasher):
         self.alarms_: list[str] = []
         towers.train()
         span = track(range(start, self.steps), f"training {self.bits} bits", self.steps, start)
-        for step in span:
-            set_rate(optimizer, rate_factor(self.policy, step, self.steps))
-            with torch.random.fork_rng(), self.autocast():
-                torch.manual_seed(step_seed(self.seed, step, world.rank))
-                terms = objective.terms(towers, step, world)
-            total = torch.stack(list(terms.values())).sum()
-            optimizer.zero_grad()
-            total.backward()  # type: ignore[no-untyped-call]
-            world.sum_gradients(parameters)
-            # Q's gradient is unbounded near 0; one bad batch must not throw the weights away.
-            torch.nn.utils.clip_grad_norm_(parameters, 5.0)
-            optimizer.step()
-            if average:
-                average.update(parameters, step)
-            if folder is not None:
-                metrics.write(step, {**terms, "objective": total})
-            if (step + 1) % max(1, self.steps // _LOOKS) == 0:
-                self._look(towers, objective, step)
-                metrics.flush()  # first: a resumed run must find what came before its checkpoint
-                if checkpoint and world.rank == 0:
-                    checkpoint.save(step + 1, towers, optimizer, average)
+        with torch.random.fork_rng():  # dropout is seeded by step; the user's generators stay
+            for step in span:
+                terms = self._step(towers, optimizer, objective, step, world)
+                if average:
+                    average.update(parameters, step)
+                metrics.write(step, terms)
+                if (step + 1) % max(1, self.steps // _LOOKS) == 0:
+                    self._look(towers, objective, step)
+                    metrics.flush()  # before the checkpoint, which a resumed run goes on from
+                    if checkpoint and world.rank == 0 and checkpoint.due():
+                        checkpoint.save(step + 1, towers, optimizer, average)
         metrics.close()
         if average:
             average.copy_to(parameters)
@@ -179,6 +169,29 @@ class THN(DeepHasher):
             checkpoint.remove()
         world.barrier()
         return self
+
+    def _step(
+        self,
+        towers: nn.ModuleDict,
+        optimizer: torch.optim.Optimizer,
+        objective: Objective,
+        step: int,
+        world: World,
+    ) -> dict[str, Tensor]:
+        """One step down C; returns its terms and their sum."""
+        parameters = list(towers.parameters())
+        set_rate(optimizer, rate_factor(self.policy, step, self.steps))
+        torch.manual_seed(step_seed(self.seed, step, world.rank))
+        with self.autocast():
+            terms = objective.terms(towers, step, world)
+        total = torch.stack(list(terms.values())).sum()
+        optimizer.zero_grad()
+        total.backward()  # type: ignore[no-untyped-call]
+        world.sum_gradients(parameters)
+        # Q's gradient is unbounded near 0; one bad batch must not throw the weights away.
+        torch.nn.utils.clip_grad_norm_(parameters, 5.0)
+        optimizer.step()
+        return {**terms, "objective": total}
 
     def scale(self) -> float:
         """What multiplies <z_x, z_y> in L: codes reach ±b, log odds of relations about ±3."""
