@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from transhash.cli import app, out
 from transhash.cli.learn import print_problems
-from transhash.errors import DataError
+from transhash.errors import DataError, EngineError
 from transhash.progress import bar
+
+if TYPE_CHECKING:
+    from transhash.codes import Codes
+    from transhash.data.collection import Collection
+    from transhash.index import Index
+    from transhash.index.base import Ids
+
+_BLOCK = 100_000  # codes copied at a time
 
 
 @app.command()
@@ -18,56 +28,93 @@ def encode(
     run: Path = typer.Argument(..., help="A run folder that fit wrote."),
     images: Path | None = typer.Option(None, help="Images to encode."),
     texts: Path | None = typer.Option(None, help="Texts to encode."),
-    to: Path = typer.Option(..., "--out", help="A .parquet of ids and packed codes, or a .npy."),
+    given: Path | None = typer.Option(None, "--input", help="Either; a table's column says which."),
+    to: Path = typer.Option(..., "--out", help="A folder for shards, or one .parquet or .npy."),
+    engine: str = typer.Option("local", help="local, or ray (a cluster; pip install ray[data])."),
+    shard_size: int = typer.Option(4096, help="Items a shard."),
+    workers: int | None = typer.Option(None, help="Decoding processes, or Ray's actors."),
+    device: str = typer.Option("cpu", help="cpu or cuda."),
 ) -> None:
-    """Write the codes of images or texts to a file, without indexing them.
+    """Write the codes of images or texts to files, without indexing them.
 
-    Example: `transhash encode runs/mine --images photos/ --out codes.parquet`
+    Example: `transhash encode runs/mine --images photos/ --out codes/`
+
+    A folder is filled shard by shard; the same command goes on where an earlier one stopped.
     """
-    from transhash.data.manifest import read_images, read_texts
-    from transhash.encoder import Encoder
+    from transhash.encoding import encode_shards
 
-    if (images is None) == (texts is None):
-        raise DataError("give either --images or --texts")
-    if to.suffix not in (".parquet", ".npy"):
-        raise DataError(f"--out must end in .parquet or .npy, got {to}")
-    encoder = Encoder.load(run)
+    if engine not in ("local", "ray"):
+        raise DataError(f"--engine takes local or ray, got {engine!r}")
+    items, modality = _items(images, texts, given)
+    if to.suffix in (".parquet", ".npy"):
+        if engine == "ray":
+            raise DataError(f"--engine ray writes a folder of shards, not one file; got {to}")
+        _encode_to_file(run, items, modality, to, device)
+        return
+    outcome = encode_shards(
+        run, items, modality, to, engine=engine,  # type: ignore[arg-type]
+        shard_size=shard_size, workers=workers, device=device, track=bar,
+    )  # fmt: skip
+    print_problems([problem._asdict() for problem in (*items.problems, *outcome.problems)])
+    earlier = f", {outcome.found:,} of them already there" if outcome.found else ""
+    out.print(
+        f"{outcome.codes:,} codes in {outcome.shards:,} shards{earlier}, "
+        f"{len(outcome.problems):,} {modality} skipped: {to}"
+    )
+
+
+def _items(
+    images: Path | None, texts: Path | None, given: Path | None
+) -> tuple[Collection[Any], Any]:
+    from transhash.data.manifest import images_of, read_images, read_manifest, read_texts, texts_of
+
+    if sum(source is not None for source in (images, texts, given)) != 1:
+        raise DataError("give one of --images, --texts and --input")
     if images is not None:
-        found = read_images(images)
-        codes, kept, bad = encoder.encode_images(found, bar)
-        ids, problems = list(kept.ids), [*found.problems, *bad]
-    elif texts is not None:
-        read = read_texts(texts)
-        codes, ids, problems = encoder.encode_texts(read), list(read.ids), [*read.problems]
-    _write_codes(to, ids, codes)
-    print_problems([problem._asdict() for problem in problems])
-    out.print(f"{len(ids):,} codes of {codes.bits} bits written to {to}")
+        return read_images(images), "images"
+    if texts is not None:
+        return read_texts(texts), "texts"
+    assert given is not None
+    if given.suffix == ".npy":
+        raise DataError(f"{given} may hold either kind of features; use --images or --texts")
+    manifest = read_manifest(given)
+    kinds = manifest.columns & {"image", "text"}
+    if len(kinds) != 1:
+        raise DataError(
+            f"{given} has {'both' if kinds else 'neither'} of the columns image and text; "
+            "use --images or --texts"
+        )
+    return (images_of(manifest), "images") if "image" in kinds else (texts_of(manifest), "texts")
 
 
-def _write_codes(path: Path, ids: list[str], codes: Any) -> None:
+def _encode_to_file(
+    run: Path, items: Collection[Any], modality: str, to: Path, device: str
+) -> None:
     import io
 
     import numpy as np
 
+    from transhash.encoder import Encoder
+    from transhash.encoding import write_codes
     from transhash.storage import write_bytes
 
-    buffer = io.BytesIO()
-    if path.suffix == ".npy":
-        np.save(buffer, codes.packed, allow_pickle=False)
+    encoder = Encoder.load(run, device)
+    if modality == "images":
+        codes, kept, bad = encoder.encode_images(items, bar)
     else:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        width = codes.bits // 8
-        packed = pa.FixedSizeBinaryArray.from_buffers(
-            pa.binary(width), len(codes), [None, pa.py_buffer(codes.packed.tobytes())]
-        )
-        pq.write_table(pa.table({"id": pa.array(ids), "code": packed}), buffer)
-    write_bytes(path, buffer.getvalue())
+        codes, kept, bad = encoder.encode_texts(items), items, []
+    if to.suffix == ".npy":
+        buffer = io.BytesIO()
+        np.save(buffer, codes.packed, allow_pickle=False)
+        write_bytes(to, buffer.getvalue())
+    else:
+        write_codes(to, list(kept.ids), codes, bad)
+    print_problems([problem._asdict() for problem in (*items.problems, *bad)])
+    out.print(f"{len(kept):,} codes of {codes.bits} bits written to {to}")
 
 
 def copy_indexes(run: Path, source: str, into: str | None) -> None:
-    """Every code of one engine into another, both modalities."""
+    """Every code of one engine into another, both modalities; sends only what is not there yet."""
     from transhash.catalog import MODALITIES
     from transhash.index import open_index
     from transhash.search import modality_url
@@ -76,21 +123,64 @@ def copy_indexes(run: Path, source: str, into: str | None) -> None:
         raise DataError("--from needs --into, the engine to copy the codes to")
     for modality in MODALITIES:
         old = open_index(modality_url(source, modality), read_only=True)
-        ids, codes = old.export()
-        new = open_index(modality_url(into, modality), codes.bits)
-        starts = range(0, len(ids), 100_000)
-        for start in bar(starts, f"copying {modality}", total=len(starts)):
-            new.update(ids[start : start + 100_000], codes[slice(start, start + 100_000)])
-        out.print(f"{len(ids):,} {modality} copied from {source} to {into}")
-        old.close()
-        new.close()
+        try:
+            new = open_index(modality_url(into, modality), old.bits)
+            try:
+                before, wanted = len(new), len(old)
+                sent = copy_index(old, new, modality)
+                after = len(new)
+            finally:
+                new.close()
+        finally:
+            old.close()
+        if after < wanted:
+            raise EngineError(
+                f"{into} holds {after:,} {modality} after copying {wanted:,}; "
+                "give the same command again"
+            )
+        kept = f", {before:,} were there before" if before else ""
+        out.print(f"{wanted:,} {modality} of {source} are in {into}: {sent:,} sent{kept}")
+
+
+def copy_index(old: Index, new: Index, what: str) -> int:
+    """Every item of one index into another; returns how many the other one lacked."""
+    import numpy as np
+
+    from transhash.index.milvus_index import MilvusIndex
+
+    if isinstance(new, MilvusIndex):
+        return new.ingest(*old.export(), track=bar)
+    ids, codes = new.export()
+    sent = 0
+    for part, packed in bar(_blocks(old), f"copying {what}", total=-(-len(old) // _BLOCK)):
+        place = np.minimum(np.searchsorted(ids, part), max(len(ids) - 1, 0))
+        lacking = np.ones(len(part), np.bool_)
+        if len(ids):
+            same = (codes.packed[place] == packed.packed).all(axis=1)
+            lacking = (ids[place] != part) | ~same
+        new.update(part[lacking], packed[lacking])
+        sent += int(lacking.sum())
+    return sent
+
+
+def _blocks(index: Index) -> Iterator[tuple[Ids, Codes]]:
+    ids, codes = index.export()
+    for start in range(0, len(ids), _BLOCK):
+        yield ids[start : start + _BLOCK], codes[start : start + _BLOCK]
 
 
 def evaluate_shards(
-    codes: Any, task: Any, shard: str | None, folder: Path | None, merge: list[Path]
+    codes: Any,
+    task: Any,
+    shard: str | None,
+    folder: Path | None,
+    merge: list[Path],
+    definition: str = "all",
+    at: int | None = None,
 ) -> dict[str, Any] | None:
     """Histograms of one shard of the databases, or the scores of all shards added up."""
     from transhash.evaluation import DistanceHistogram, Scores
+    from transhash.storage import write_json
 
     directions = {
         "image_to_text": (
@@ -103,22 +193,44 @@ def evaluate_shards(
         ),
     }  # fmt: skip
     if merge:
+        _check_shards(merge)
         scores: dict[str, Any] = {}
         for name in directions:
-            parts = [DistanceHistogram.load(path / f"{name}.safetensors") for path in merge]
-            total = parts[0]
-            for part in parts[1:]:
-                total = total + part
-            scores[name] = Scores.of(total).to_dict()
+            total = DistanceHistogram.load(merge[0] / f"{name}.npz")
+            for path in merge[1:]:
+                total = total + DistanceHistogram.load(path / f"{name}.npz")
+            scores[name] = Scores.of(total, definition=definition, at=at).to_dict()
         return scores
     number, slash, count = (shard or "").partition("/")
     if not (slash and number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
         raise DataError(f"--shard takes i/n with 1 <= i <= n, got {shard!r}")
     if folder is None:
         raise DataError("--shard needs --histogram FOLDER, where its counts are written")
+    folder.mkdir(parents=True, exist_ok=True)
     rows = slice(int(number) - 1, None, int(count))
     for name, (queries, database, of_queries, of_database) in directions.items():
         histogram = DistanceHistogram.of(queries, database[rows], of_queries, of_database[rows])
-        histogram.save(folder / f"{name}.safetensors")
+        histogram.save(folder / f"{name}.npz")
+    write_json(folder / "shard.json", {"shard": int(number), "of": int(count)})  # last: all there
     out.print(f"shard {shard} written to {folder}; add all up with --merge")
     return None
+
+
+def _check_shards(folders: list[Path]) -> None:
+    """Every shard once: a missing or doubled one would give a wrong score without a word."""
+    found: dict[int, Path] = {}
+    counts = set()
+    for folder in folders:
+        note = folder / "shard.json"
+        if not note.is_file():
+            raise DataError(f"{folder} holds no finished shard; write it with --shard i/n")
+        shard = json.loads(note.read_text(encoding="utf-8"))
+        counts.add(shard["of"])
+        if shard["shard"] in found:
+            raise DataError(f"{found[shard['shard']]} and {folder} are both shard {shard['shard']}")
+        found[shard["shard"]] = folder
+    if len(counts) != 1:
+        raise DataError(f"shards of {' and '.join(map(str, sorted(counts)))} parts do not add up")
+    missing = sorted(set(range(1, counts.pop() + 1)) - found.keys())
+    if missing:
+        raise DataError(f"shard {missing[0]} is missing; --merge needs every shard once")
