@@ -16,6 +16,7 @@ from PIL import Image
 
 from transhash.data.drawn import THINGS, VERSION, draw_dataset
 from transhash.data.drawn.words import LEXICONS, target_text
+from transhash.errors import DataError
 
 PER_CLASS = 4
 
@@ -140,6 +141,13 @@ def test_a_set_of_another_size_is_replaced(tmp_path: Path) -> None:
     }
     assert len(list((tmp_path / "set" / "images").iterdir())) == len(THINGS)
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("keep")
+    with pytest.raises(DataError, match="not a drawn data set"):
+        draw_dataset(tmp_path, per_class=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 def test_an_interrupted_drawing_leaves_nothing_behind(tmp_path: Path) -> None:

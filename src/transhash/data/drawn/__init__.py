@@ -21,6 +21,7 @@ from transhash.data.drawn.crayons import crayon
 from transhash.data.drawn.posters import poster
 from transhash.data.drawn.shapes import Drawing
 from transhash.data.drawn.words import THINGS, caption, target_text
+from transhash.errors import DataError
 
 __all__ = ["THINGS", "VERSION", "draw_dataset"]
 
@@ -79,6 +80,8 @@ def draw_dataset(
     record = folder / "dataset.json"
     if record.is_file() and json.loads(record.read_text("utf-8")) == made_of:
         return folder
+    if folder.exists() and not record.is_file() and any(folder.iterdir()):
+        raise DataError(f"{folder} holds files that are not a drawn data set; name another folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Drawn beside its place and renamed at the end, so a folder is whole or absent.
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
