@@ -339,7 +339,7 @@ INLINE void look(Selector *sel, const Segment *g, const uint8_t *query, uint32_t
 }
 
 /* ns to look at all rows that differ from the query by exactly s bits in chunk t, from counts.
- * Measured: a row in sorted order 1, a bucket 6, a row anywhere 1.5 (cached) to 12. */
+ * Measured: a row in sorted order 1, a row anywhere 1.5 (cached) to 20, a bucket a few of those. */
 INLINE double cost_of(const Segment *g, const uint8_t *query, uint32_t t, int32_t s, double left) {
     if (s > 16 || 2.0 * (flips_of[s + 1] - flips_of[s]) > left) return 1e30;
     const uint32_t *starts = g->starts + (size_t)t * (CHUNKS + 1);
@@ -348,8 +348,8 @@ INLINE double cost_of(const Segment *g, const uint8_t *query, uint32_t t, int32_
     for (uint32_t f = flips_of[s]; f < flips_of[s + 1]; f++)
         rows += starts[(key ^ flips[f]) + 1] - starts[key ^ flips[f]];
     double far = (double)g->count * g->stride / 1e7;
-    far = far < 1.5 ? 1.5 : far > 12 ? 12 : far;
-    return 6.0 * (flips_of[s + 1] - flips_of[s]) + (t ? far : 1.0) * (double)rows;
+    far = far < 1.5 ? 1.5 : far > 20 ? 20 : far;
+    return 4 * far * (flips_of[s + 1] - flips_of[s]) + (t ? far : 1.0) * (double)rows;
 }
 
 /* 0 when the arrays are damaged. */

@@ -23,7 +23,6 @@ MOST_ITEMS = (1 << 32) - 2  # rows and postings are counted in 32 bits
 # Bytes an item beside twice its packed code, for ids, offsets and tables: where the tables
 # hardly help, and where they do.
 SPARE, SPARE_IF_PAID = 8, 16
-PATIENT = 0.5  # of a scan, where the tables mostly answer
 TRIALS = 32  # rows asked for at build time to see whether the tables pay
 
 
@@ -180,15 +179,15 @@ def _with_tables(segment: Segment, bits: int) -> Segment:
         np.cumsum(np.bincount(chunk, minlength=CHUNK), out=starts[table, 1:])
         if table:
             orders[table - 1] = np.argsort(chunk, kind="stable")  # radix sort for 16 bits
-    full = replace(segment, starts=starts, orders=orders)
-    patience = _patience(full)
-    if patience == PATIENT:
-        return replace(full, patience=patience)
+    # The longer the codes, the less a scan may be delayed before a plain one would have won.
+    full = replace(segment, starts=starts, orders=orders, patience=min(0.5, 64 / bits))
+    if _tables_pay(full):
+        return full
     few = _tables_that_fit(segment, bits, SPARE)
     if few < 1:
         return segment
     return replace(
-        segment, starts=starts[:few].copy(), orders=orders[: few - 1].copy(), patience=patience
+        segment, starts=starts[:few].copy(), orders=orders[: few - 1].copy(), patience=0.02
     )
 
 
@@ -199,20 +198,20 @@ def _tables_that_fit(segment: Segment, bits: int, spare: int) -> int:
     )
 
 
-def _patience(segment: Segment, k: int = 100) -> float:
-    """How long to try the tables: PATIENT if rows of the segment find their neighbours by then.
+def _tables_pay(segment: Segment, k: int = 100) -> bool:
+    """Whether rows of the segment find their neighbours by the tables within its patience.
 
     Codes without clusters (uniform 64 bits) have none near; there the tables only cost.
     """
     if native is None:
-        return 0.25
+        return False
     rows = np.linspace(0, len(segment.words) - 1, TRIALS).astype(np.int64)
     out = np.empty((1, k), np.int64), np.empty((1, k), np.int32)
     solved = sum(
-        native.search(*segment._arrays(segment.words[row : row + 1]), k, PATIENT, 1, *out)
+        native.search(*segment._arrays(segment.words[row : row + 1]), k, segment.patience, 1, *out)
         for row in rows
     )
-    return PATIENT if solved * 4 >= TRIALS else 0.03
+    return bool(solved * 4 >= TRIALS)
 
 
 def chunk_of(words: Array, table: int) -> npt.NDArray[np.uint16]:
