@@ -90,7 +90,8 @@ class Board:
             f"{len(self.rows)} of {self.total} cells",
             (f"  about {_time(left)} left" if left else "", "dim"),
         )
-        bar = ProgressBar(total=self.total, completed=len(self.rows), width=60)
+        bar = Table.grid()  # a bar alone would not end its line
+        bar.add_row(ProgressBar(total=self.total, completed=len(self.rows), width=60))
         now = [f"{cell} ({time.monotonic() - start:.0f} s)" for cell, start in self.running.items()]
         return Group(head, bar, table, Text("; ".join([*now, self.note]).strip("; "), "dim"))
 

@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing import connection
@@ -171,8 +172,13 @@ def _in_processes(
                 if not running:
                     return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    cell = running.pop(future)
-                    yield cell, future.exception() or future.result()
+                    cell, error = running.pop(future), future.exception()
+                    if isinstance(error, BrokenProcessPool):
+                        raise DataError(
+                            f"a process was killed, perhaps for lack of memory, near {cell}; what "
+                            "is finished is kept: run the same command with fewer --jobs"
+                        )
+                    yield cell, error or future.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

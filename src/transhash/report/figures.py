@@ -56,6 +56,13 @@ def figures(summary: Summary) -> Iterator[tuple[str, str, Any]]:
 
 def _map(summary: Summary) -> Any:
     figure, axes = panels(2, 4.0, sharey=True)
+    scores = [
+        summary.map(d, method, b)
+        for d in DIRECTIONS
+        for method in summary.methods
+        for b in summary.bits
+    ]
+    top = 1.06 * max(score.value + (score.sd or 0.0) for score in scores if score)
     for axis, direction in zip(axes[0], DIRECTIONS, strict=True):
         ends = {}
         for method in summary.methods:
@@ -74,7 +81,6 @@ def _map(summary: Summary) -> Any:
         chance = [s.value for b in summary.bits if (s := summary.chance(direction, b))]
         axis.plot(summary.bits, chance, color=INK[0], linewidth=1, dashes=(2, 2), alpha=0.6)
         axis.set(title=TITLES[direction], xlabel="bits", xticks=summary.bits)
-        top = 1.06 * axis.get_ylim()[1]
         axis.set_ylim(0, top)
         ends["chance"] = chance[-1]
         width = summary.bits[-1] - summary.bits[0]

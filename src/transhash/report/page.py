@@ -143,7 +143,7 @@ def _table(table: Table) -> str:
         breaks.add(place)
         place += len(names)
     out = [f"<table><caption>{html.escape(table.caption)}</caption><thead>"]
-    if any(group for group, _ in table.groups):
+    if len(table.groups) > 1:  # a single group says what the caption says
         spans = "".join(
             f'<th class="break" colspan="{len(names)}">{html.escape(group)}</th>'
             for group, names in table.groups
