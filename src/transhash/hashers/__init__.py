@@ -11,7 +11,7 @@ from transhash.hashers.dcmh import DCMH
 from transhash.hashers.hth import HTH
 from transhash.hashers.imh import IMH
 from transhash.hashers.qch import QCH
-from transhash.hashers.thn import THN
+from transhash.hashers.thn import PAPER, THN
 
 __all__ = ["CVH", "DCMH", "HTH", "IMH", "METHODS", "QCH", "THN", "Hasher", "make_hasher"]
 
@@ -19,7 +19,7 @@ __all__ = ["CVH", "DCMH", "HTH", "IMH", "METHODS", "QCH", "THN", "Hasher", "make
 _KINDS: dict[str, tuple[type[Hasher], dict[str, Any]]] = {
     "THN": (THN, {}),
     "THN-ip": (THN, {"loss": "inner-product"}),
-    "THN-D": (THN, {"use_target": False}),
+    "THN-D": (THN, {"alignment_weight": 0.0}),
     "THN-Q": (THN, {"quantization_weight": 0.0}),
     "CVH": (CVH, {}),
     "IMH": (IMH, {}),
@@ -28,6 +28,7 @@ _KINDS: dict[str, tuple[type[Hasher], dict[str, Any]]] = {
     "DCMH": (DCMH, {}),
 }
 METHODS: tuple[str, ...] = tuple(_KINDS)
+_KINDS["THN-paper"] = (THN, PAPER)  # as printed; kept beside the nine of the paper's tables
 
 
 def make_hasher(method: str, **settings: Any) -> Hasher:
@@ -42,4 +43,6 @@ def make_hasher(method: str, **settings: Any) -> Hasher:
             raise DataError(
                 f"{kind.name} has no setting {name!r}; it has {', '.join(sorted(known))}"
             )
+    if kind is THN and fixed is PAPER:
+        return kind(**{**fixed, **settings})  # a starting point, not a definition
     return kind(**{**settings, **fixed})
