@@ -91,9 +91,10 @@ class Client:
     async def ask(self, head: str, body: bytes = b"") -> int:
         """The status, or 0 where the connection broke."""
         try:
-            if self.writer is None or self.writer.is_closing():
+            # A connection that idled too long was closed by the server, as it should be.
+            if self.writer is None or self.reader is None or self.reader.at_eof():
+                self.close()
                 self.reader, self.writer = await asyncio.open_connection(self.host, self.port)
-            assert self.reader is not None
             length = f"Content-Length: {len(body)}\r\n" if body else ""
             host = f"Host: {self.host}:{self.port}\r\n"
             self.writer.write(f"{head} HTTP/1.1\r\n{host}{length}".encode())
@@ -114,7 +115,7 @@ class Client:
     def close(self) -> None:
         if self.writer is not None:
             self.writer.close()
-        self.writer = None
+        self.reader = self.writer = None
 
 
 class Tally:

@@ -39,7 +39,10 @@ UPLOADS = frozenset({"/api/search/image", "/api/items/images"})
 _SMALL_BODY = 1 << 20  # JSON
 _ENVELOPE = 1 << 16  # what multipart adds around a picture
 _DRAIN = 32 << 20
+_DRAIN_SECONDS = 8.0
 _CLIENTS = 10_000
+UPLOADS_AT_ONCE = 4  # bodies being read; one thread decodes, more would only share the loop
+UPLOAD_WAIT = 5.0  # seconds for one of those places; nothing is read meanwhile, TCP holds it back
 
 
 class RateLimit:
@@ -71,7 +74,6 @@ class Guard:
         max_upload: int = 10 << 20,
         rate_limit: float | None = None,
         timeout: float = 30.0,
-        uploads_at_once: int = 16,
     ) -> None:
         self.app = app
         self.metrics = metrics
@@ -79,8 +81,8 @@ class Guard:
         self.max_upload = max_upload
         self.rate = None if rate_limit is None else RateLimit(rate_limit)
         self.timeout = timeout
-        self.uploads_at_once = uploads_at_once
         self.uploads = 0
+        self.draining = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -126,17 +128,26 @@ class Guard:
         )
         if refusal is None and _declared(headers) > limit:
             refusal = _refuse(413, too_large)
-        if refusal is None and upload and self.uploads >= self.uploads_at_once:
+        if refusal is None and upload and not await self._place():
             refusal = _refuse(429, "too many pictures are being sent at once; try again", 1)
         if refusal is not None:
-            await _drain(receive, _declared(headers))
+            await self._drain(receive, _declared(headers))
             await refusal(scope, receive, send)
             return
-        self.uploads += upload
         try:
-            await self.app(scope, _counted(receive, limit, too_large), send)
+            await self.app(scope, self._counted(receive, limit, too_large), send)
         finally:
             self.uploads -= upload
+
+    async def _place(self) -> bool:
+        """Take one of the places for uploads; False if none became free in time."""
+        patience = time.monotonic() + UPLOAD_WAIT
+        while self.uploads >= UPLOADS_AT_ONCE:
+            if time.monotonic() >= patience:
+                return False
+            await asyncio.sleep(0.05)
+        self.uploads += 1
+        return True
 
     def _refusal(self, scope: Scope, headers: Headers) -> JSONResponse | None:
         # Another site's page may point its own name at 127.0.0.1 (DNS rebinding): the name tells.
@@ -150,6 +161,49 @@ class Guard:
         if self.rate and counted and not self.rate.allows(client, time.monotonic()):
             return _refuse(429, "too many requests; wait a second and try again", 1)
         return None
+
+    def _counted(self, receive: Receive, limit: int, sentence: str) -> Receive:
+        """`receive` that stops once more than `limit` bytes have come, whatever was declared.
+
+        An HTTPException, because the parsers of the framework let only that one through.
+        """
+        seen = 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            if message["type"] == "http.request":
+                seen += len(message.get("body", b""))
+                if seen > limit:
+                    if message.get("more_body"):
+                        await self._drain(receive, _DRAIN)
+                    raise HTTPException(413, sentence)
+            return message
+
+        return counted
+
+    async def _drain(self, receive: Receive, declared: int) -> None:
+        """Read and forget what a refused client still sends, within reason.
+
+        A client in the middle of sending does not read; closing on it would hide the answer.
+        The more of them there are, the slower each is read: a crowd must not take the loop.
+        """
+        if not 0 < declared <= _DRAIN:
+            return
+        seen = 0
+        self.draining += 1
+        try:
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while seen < _DRAIN:
+                    message = await receive()
+                    seen += len(message.get("body", b""))
+                    if message["type"] != "http.request" or not message.get("more_body"):
+                        return
+                    await asyncio.sleep(0.002 * self.draining)
+        except TimeoutError:
+            return  # the answer goes out now; whether it is read is up to the client
+        finally:
+            self.draining -= 1
 
 
 def _refuse(status: int, sentence: str, retry_after: int | None = None) -> JSONResponse:
@@ -166,39 +220,3 @@ def _host(headers: Headers) -> str:
 def _declared(headers: Headers) -> int:
     length = headers.get("content-length", "")
     return int(length) if length.isdecimal() else 0
-
-
-def _counted(receive: Receive, limit: int, sentence: str) -> Receive:
-    """`receive` that stops once more than `limit` bytes of body have come, whatever was declared.
-
-    An HTTPException, because the parsers of the framework let only that one through.
-    """
-    seen = 0
-
-    async def counted() -> Message:
-        nonlocal seen
-        message = await receive()
-        if message["type"] == "http.request":
-            seen += len(message.get("body", b""))
-            if seen > limit:
-                if message.get("more_body"):
-                    await _drain(receive, _DRAIN)
-                raise HTTPException(413, sentence)
-        return message
-
-    return counted
-
-
-async def _drain(receive: Receive, declared: int) -> None:
-    """Read and forget what a refused client still sends, within reason.
-
-    A client in the middle of sending does not read; closing on it would hide the answer.
-    """
-    if not 0 < declared <= _DRAIN:
-        return
-    seen = 0
-    while seen < _DRAIN:
-        message = await receive()
-        seen += len(message.get("body", b""))
-        if message["type"] != "http.request" or not message.get("more_body"):
-            return
