@@ -37,6 +37,11 @@ def run_cell(
     """
     hasher = make_hasher(cell.method, bits=cell.bits, seed=cell.seed, **settings)
     fitted, chosen = _fit(hasher, task, trials, folder, track)
+    return {**describe(cell, fitted, task, workers), **chosen}
+
+
+def describe(cell: Cell, fitted: Hasher, task: Task, workers: int | None = None) -> dict[str, Any]:
+    """Scores, codes and settings of a fitted hasher, as a row of results.jsonl has them."""
     start = time.perf_counter()
     codes = encode_task(fitted, task)
     encode_seconds = time.perf_counter() - start
@@ -49,7 +54,6 @@ def run_cell(
         "text_to_image_map": scores["text_to_image"]["map"],
         "image_to_text_chance": scores["image_to_text"]["chance"],
         "text_to_image_chance": scores["text_to_image"]["chance"],
-        **chosen,
         "encode_seconds": round(encode_seconds, 4),
         **_health(codes),
         # MMD² before and after training, of methods that align domains.
