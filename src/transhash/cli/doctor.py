@@ -46,7 +46,7 @@ def examine() -> dict[str, Any]:
 
     from transhash import __version__
     from transhash.features.cache import cache_folder
-    from transhash.index import kernel_status
+    from transhash.index.kernel import kernel_status
 
     facts: dict[str, Any] = {
         "transhash": __version__,

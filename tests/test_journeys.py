@@ -1,0 +1,191 @@
+"""The real command, from files to results, and with mistakes in them."""
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from transhash.data.drawn import draw_dataset
+from transhash.encoder import Encoder
+from transhash.search import SearchEngine
+
+pytestmark = pytest.mark.slow
+QUICK = ("--set", "steps=60", "--set", "batch=64", "--set", "target_batch=32", "--bits", "16")
+
+
+def transhash(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "transhash", *map(str, arguments)], capture_output=True, text=True
+    )
+    assert done.returncode == code, done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_dataset(tmp_path_factory.mktemp("drawn") / "set", per_class=6)
+
+
+@pytest.fixture(scope="module")
+def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run fitted on a user's files and indexed."""
+    out = tmp_path_factory.mktemp("runs") / "mine"
+    transhash(
+        "fit", "thn", "--auxiliary", data / "auxiliary.tsv", "--images", data / "images",
+        "--texts", data / "texts.tsv", *QUICK, "--out", out,
+    )  # fmt: skip
+    transhash("index", out, "--images", data / "images", "--texts", data / "texts.tsv")
+    return out
+
+
+def test_a_sentence_finds_images_and_an_image_finds_texts(run: Path, data: Path) -> None:
+    found = transhash("search", run, "--text", "a boat with sails", "-k", 5, "--json").stdout
+    rows = [json.loads(line) for line in found.splitlines()]
+    assert [row["rank"] for row in rows] == [1, 2, 3, 4, 5]
+    assert all(row["id"].endswith(".jpg") for row in rows)
+    assert [row["distance"] for row in rows] == sorted(row["distance"] for row in rows)
+    picture = next((data / "images").iterdir())
+    table = transhash("search", run, "--image", picture, "-k", 3).stdout
+    assert "distance" in table
+    assert "3 of 72" in table
+
+
+def test_codes_of_known_things_find_their_kind(run: Path, data: Path) -> None:
+    """Better than chance by far: 1 in 12 images is right by luck."""
+    engine = SearchEngine.open(run)
+    rows = list(csv.DictReader((data / "texts.tsv").open(), delimiter="\t"))
+    found = [
+        f"{row['labels']}-" in hit.item.id
+        for row in rows
+        for hit in engine.similar_to_text(row["text"], 3)
+    ]
+    engine.close()
+    assert np.mean(found) > 0.3
+
+
+def test_an_indexed_item_is_replaced_not_doubled(run: Path, data: Path) -> None:
+    said = transhash("index", run, "--texts", data / "texts.tsv").stdout
+    assert "72 images and 72 texts are searchable" in said
+
+
+def test_a_loaded_run_gives_the_same_bits_in_a_new_process(run: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "t.txt"
+    texts.write_text("a boat at sea\nthe cat sleeps\n")
+    transhash("encode", run, "--texts", texts, "--out", tmp_path / "codes.npy")
+    here = Encoder.load(run).encode_texts(["a boat at sea", "the cat sleeps"])
+    assert np.array_equal(np.load(tmp_path / "codes.npy"), here.packed)
+    transhash("encode", run, "--texts", texts, "--out", tmp_path / "codes.parquet")
+    table = pq.read_table(tmp_path / "codes.parquet")
+    assert table["id"].to_pylist() == ["1", "2"]
+    assert table["code"].to_pylist() == [row.tobytes() for row in here.packed]
+
+
+def test_a_benchmark_is_fitted_and_scored_beside_chance(data: Path, tmp_path: Path) -> None:
+    transhash("fit", "qch", "--benchmark", data, "--bits", 16, "--out", tmp_path / "run")
+    said = transhash("evaluate", tmp_path / "run", "--benchmark", data, "--json").stdout
+    scores = json.loads(said)
+    for direction in ("image_to_text", "text_to_image"):
+        assert {"map", "chance", "queries", "database"} <= scores[direction].keys()
+        assert scores[direction]["map"] > scores[direction]["chance"]
+    assert "MAP" in transhash("evaluate", tmp_path / "run", "--benchmark", data).stdout
+
+
+def test_broken_files_are_named_and_the_fit_goes_on(data: Path, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    shutil.copytree(data / "images", photos)
+    some = sorted(photos.iterdir())
+    whole = some[0].read_bytes()
+    some[0].write_bytes(whole[: len(whole) // 3])  # a truncated JPEG
+    (photos / "text.png").write_text("renamed")
+    (photos / "empty.jpg").touch()
+    notes = tmp_path / "notes.csv"
+    lines = [f"{i},a boat and a car {i}".encode() for i in range(30)]
+    notes.write_bytes(b"id,text\n" + b"\n".join(lines) + b"\n99,caf\xe9 by the sea\n")
+    done = transhash(
+        "fit", "thn", "--auxiliary", data / "auxiliary.tsv", "--images", photos,
+        "--texts", notes, *QUICK, "--out", tmp_path / "run", "--json",
+    )  # fmt: skip
+    problems = json.loads(done.stdout)["problems"]
+    told = {Path(p["source"]).name + "|" + p["where"]: p["reason"] for p in problems}
+    reasons = " ".join(told.values())
+    assert "damaged image" in reasons
+    assert "not an image" in reasons
+    assert "empty file" in reasons
+    assert "not UTF-8" in reasons
+    assert len(problems) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("fit", "thn", "--out", "x"), "no auxiliary data"),
+        (("fit", "abc", "--out", "x", "--benchmark", "DATA"), "no method 'ABC'"),
+        (("fit", "thn", "--out", "x", "--benchmark", "DATA", "--bits", "12"), "multiple of 8"),
+        (("fit", "thn", "--out", "x", "--benchmark", "nowhere"), "is not a folder"),
+        (("fit", "thn", "--out", "x", "--set", "speed=9", "--benchmark", "DATA"), "no setting"),
+        (("fit", "thn", "--out", "x", "--benchmark", "DATA", "--device", "cuda"), "no GPU"),
+        (("search", "RUN"), "either --text or --image"),
+        (("search", "RUN", "--image", "gone.jpg"), "does not exist"),
+        (("search", "DATA", "--text", "x"), "config.json is missing"),
+        (("search", "RUN", "--text", "x", "-k", "0"), "1 or more"),
+        (("index", "RUN", "--images", "gone"), "does not exist"),
+        (("evaluate", "RUN", "--benchmark", "gone"), "is not a folder"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(
+    arguments: tuple[str, ...], sentence: str, run: Path, data: Path, tmp_path: Path
+) -> None:
+    places = {"RUN": run, "DATA": data, "x": tmp_path / "x"}
+    done = transhash(*(places.get(word, word) for word in arguments), code=2)
+    assert sentence in " ".join(done.stderr.split())
+
+
+def test_an_image_query_of_a_broken_file_is_a_sentence(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.jpg").write_text("no picture")
+    done = transhash("search", run, "--image", tmp_path / "bad.jpg", code=2)
+    assert "cannot be used: not an image" in " ".join(done.stderr.split())
+
+
+def test_words_that_no_training_text_has_are_warned_of(run: Path) -> None:
+    done = transhash("search", run, "--text", "xyzzy plugh", "-k", 1)
+    assert "none of these words" in done.stderr
+
+
+def test_a_single_picture_any_mode_can_be_a_query(run: Path, tmp_path: Path) -> None:
+    Image.new("RGBA", (30, 50), (10, 200, 30, 90)).save(tmp_path / "a.png")
+    transhash("search", run, "--image", tmp_path / "a.png", "-k", 2, "--sheet", tmp_path / "s.png")
+    assert Image.open(tmp_path / "s.png").width > 50
+
+
+def test_the_doctor_tells_what_is_in_use() -> None:
+    facts = json.loads(transhash("doctor", "--json").stdout)
+    assert facts["search kernel"]
+    assert facts["extra plots"]
+    assert "transhash" in transhash("doctor").stdout
+
+
+def test_precomputed_features_and_clicks_are_enough(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    latent = rng.standard_normal((60, 4))
+    np.save(tmp_path / "x.npy", latent @ rng.standard_normal((4, 20)))
+    np.save(tmp_path / "y.npy", latent @ rng.standard_normal((4, 30)))
+    clicks = [f"{i},{i},1\n{i},{(i + 7) % 60},0\n" for i in range(60)]
+    (tmp_path / "clicks.csv").write_text("".join(clicks))
+    transhash(
+        "fit", "thn", "--auxiliary-images", tmp_path / "x.npy", "--auxiliary-texts",
+        tmp_path / "y.npy", "--relation", tmp_path / "clicks.csv", *QUICK, "--out", tmp_path / "r",
+    )  # fmt: skip
+    assert Encoder.load(tmp_path / "r").image_features is None
+
+
+def test_every_command_explains_itself_with_an_example() -> None:
+    for command in ("fit", "encode", "index", "search", "evaluate", "demo", "doctor", "serve"):
+        assert "Example" in transhash(command, "--help").stdout
