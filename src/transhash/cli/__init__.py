@@ -8,6 +8,7 @@ import sys
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.markup import escape
 
 from transhash.errors import TranshashError
 
@@ -35,7 +36,7 @@ def main() -> None:
     try:
         app()
     except TranshashError as error:
-        err.print(f"[red]error:[/red] {error}", soft_wrap=True, markup=True)
+        err.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         err.print("interrupted; what was finished is kept, the same command goes on from there")

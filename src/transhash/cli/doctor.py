@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from transhash.cli import app, out
@@ -37,7 +38,7 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="One JSON object."
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(name, str(value))
+        table.add_row(name, escape(str(value)))
     out.print(table)
 
 

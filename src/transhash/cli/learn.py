@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from transhash.cli import app, err, out
@@ -191,7 +192,7 @@ def print_report(report: dict[str, Any], folder: Path) -> None:
                 f"{values['after']:.3f} in the codes"
             )
     for alarm in report["alarms"]:
-        err.print(f"[yellow]warning:[/yellow] {alarm}", soft_wrap=True)
+        err.print(f"[yellow]warning:[/yellow] {escape(alarm)}", soft_wrap=True)
     print_problems(report["problems"])
     out.print(f"written to {folder}")
 
@@ -201,6 +202,7 @@ def print_problems(problems: list[dict[str, str]], shown: int = 8) -> None:
         return
     err.print(f"[yellow]{len(problems)} rows or files were skipped:[/yellow]")
     for problem in problems[:shown]:
-        err.print(f"  {problem['source']}: {problem['where']}: {problem['reason']}", soft_wrap=True)
+        line = f"  {problem['source']}: {problem['where']}: {problem['reason']}"
+        err.print(escape(line), soft_wrap=True)
     if len(problems) > shown:
         err.print(f"  and {len(problems) - shown} more, all listed in report.json")
