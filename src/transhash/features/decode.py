@@ -26,7 +26,7 @@ def decode(source: Path | bytes, size: int) -> Pixels | str:
     if isinstance(opened, str):
         return opened
     resized = opened.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=2.0)
-    return np.asarray(resized)
+    return np.array(resized)  # a copy: torch warns of arrays it may not write to
 
 
 def open_image(source: Path | bytes, size: int | None = None) -> Image.Image | str:
