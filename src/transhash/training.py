@@ -41,10 +41,12 @@ def rate_factor(policy: Policy, step: int, steps: int) -> float:
     return 1.0
 
 
-def make_optimizer(kind: Optimizer, groups: Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
+def make_optimizer(
+    kind: Optimizer, groups: Iterable[dict[str, Any]], momentum: float = 0.9
+) -> torch.optim.Optimizer:
     """SGD with momentum 0.9 (the paper) or Adam with decoupled weight decay."""
     if kind == "sgd":
-        return torch.optim.SGD(list(groups), momentum=0.9)
+        return torch.optim.SGD(list(groups), momentum=momentum)
     return torch.optim.AdamW(list(groups))
 
 
