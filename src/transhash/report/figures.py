@@ -31,6 +31,7 @@ TITLES = {
 TERMS = {  # colour of each loss, by the name it has in metrics.jsonl
     "objective": INK[0],
     "relation": COLOURS["DCMH"][0],
+    "inherited": COLOURS["THN"][0],
     "quantization": COLOURS["HTH"][0],
     "alignment_images": COLOURS["QCH"][0],
     "alignment_texts": COLOURS["CVH"][0],
@@ -171,10 +172,11 @@ def _training(kept: dict[tuple[str, int], list[dict[str, float]]]) -> Any:
     """The longest code of each method: the terms as they were added up, on a log scale."""
     last = {method: steps for (method, _), steps in kept.items()}  # lengths come in rising order
     longest = dict(kept.keys())
-    columns = min(3, len(last))
+    columns = 2 if len(last) in (2, 4) else min(3, len(last))
     figure, axes = panels(columns, 3.2, rows=-(-len(last) // columns), sharey=True)
     for axis, (method, steps) in zip(axes.flat, last.items(), strict=False):
-        for term in sorted({name for step in steps for name in step} - {"step"}):
+        found = {name for step in steps for name in step} - {"step"}
+        for term in [*(t for t in TERMS if t in found), *sorted(found - set(TERMS))]:
             x = np.array([step["step"] for step in steps if term in step])
             y = _smooth(np.array([step[term] for step in steps if term in step]))
             axis.plot(
@@ -182,6 +184,7 @@ def _training(kept: dict[tuple[str, int], list[dict[str, float]]]) -> Any:
                 np.where(y > 0, y, np.nan),
                 color=TERMS.get(term, INK[0]),
                 linewidth=2.2 if term == "objective" else 1.4,
+                linestyle="--" if term == "inherited" else "-",  # it often lies on `relation`
                 label=term.replace("_", " of "),
             )
         axis.set_yscale("log")
@@ -193,7 +196,7 @@ def _training(kept: dict[tuple[str, int], list[dict[str, float]]]) -> Any:
     for axis in axes.flat:
         by_label |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
     figure.legend(
-        list(by_label.values()), list(by_label), loc="outside lower center", ncols=5, frameon=False
+        list(by_label.values()), list(by_label), loc="outside lower center", ncols=6, frameon=False
     )
     return figure
 
