@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from transhash.errors import DataError
 
@@ -120,7 +120,7 @@ class Catalog:
                 f"{_SELECT} WHERE number IN ({marks})",
                 part,
             )
-            found.update((row[0], Item(*row[:6], bool(row[6]))) for row in rows)
+            found.update((row[0], _item(row)) for row in rows)
         return found
 
     def find(self, modality: Modality, item_id: str) -> Item | None:
@@ -128,7 +128,7 @@ class Catalog:
             f"{_SELECT} WHERE modality = ? AND id = ?",
             (modality, item_id),
         ).fetchone()
-        return None if row is None else Item(*row[:6], bool(row[6]))
+        return None if row is None else _item(row)
 
     def thumbnail(self, number: int) -> bytes | None:
         row = self._base.execute(
@@ -158,3 +158,8 @@ class Catalog:
                 base.close()
             self._open.clear()
         self._local = threading.local()
+
+
+def _item(row: tuple[Any, ...]) -> Item:
+    number, modality, item_id, text, source, code, has_thumbnail = row
+    return Item(number, modality, item_id, text, source, code, bool(has_thumbnail))
