@@ -1,0 +1,70 @@
+"""What each change to the paper's recipe brings: THN with one setting taken back at a time.
+
+    python benchmarks/ablation.py --root FOLDER      # a three-part folder (docs/data.md)
+
+MAP of target queries, mean and standard deviation over splits; no setting is chosen here.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from transhash.data.benchmark import fitted_sizes, load_benchmark
+from transhash.features.image import image_features
+from transhash.hashers.thn import PAPER, THN
+from transhash.tasks import build_task, encode_task, score_task, with_image_features
+
+PLAIN: dict[str, Any] = {"inputs": "features", "image_hidden": (512,), "text_hidden": (1000, 500)}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "1 unweighted pairs": {"balanced": False},
+    "3 Q from the start": {"quantization_start": 0.0},
+    "3 no Q (THN-Q)": {"quantization_weight": 0.0},
+    "4 one kernel, µ from the start": {"kernel_widths": (1.0,), "alignment_ramp": 0.0},
+    "4 no MMD term": {"alignment_weight": 1e-9},
+    "5 plain features": PLAIN,
+    "5 plain features, 1,000 steps": {**PLAIN, "steps": 1000, "logit_scale": 1.0},
+    "7 one round of matching": {"rounds": 1},
+    "7 no target items at all (THN-D)": {"alignment_weight": 0.0},
+    "8 hard pairs": {"soft_share": 0.0, "inherited_weight": 0.0},
+    "9 temperature 1": {"logit_scale": 1.0},
+    "10 random start": {"frames": 0},
+    "10 start only (1 step)": {"steps": 1, "averaging": 0.0},
+    "12 no weight average": {"averaging": 0.0},
+    "squared inner product (THN-ip)": {"loss": "inner-product"},
+    "THN-paper": PAPER,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", required=True)
+    parser.add_argument("--bits", type=int, nargs="+", default=[16, 32])
+    parser.add_argument("--seeds", type=int, default=3)
+    arguments = parser.parse_args()
+    ready, _ = with_image_features(
+        load_benchmark(arguments.root), image_features("efficientnet-lite0")
+    )
+    ready = replace(ready, sizes=fitted_sizes(ready))
+    tasks = [build_task(ready, seed) for seed in range(arguments.seeds)]
+    print("| variant | " + " | ".join(f"{b} bits I->T / T->I" for b in arguments.bits) + " |")
+    print("|---|" + "---|" * len(arguments.bits))
+    for name, settings in VARIANTS.items():
+        cells = []
+        for bits in arguments.bits:
+            rows = []
+            for seed, task in enumerate(tasks):
+                hasher = THN(**{**settings, "bits": bits, "seed": seed}).fit(task.training)
+                scores = score_task(encode_task(hasher, task), task)
+                rows.append([scores[way]["map"] for way in ("image_to_text", "text_to_image")])
+            mean, spread = np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1)
+            cells.append(f"{mean[0]:.3f} ± {spread[0]:.3f} / {mean[1]:.3f} ± {spread[1]:.3f}")
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
