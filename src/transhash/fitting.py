@@ -100,8 +100,10 @@ def fit_files(
     track: Track = silent,
     world: World = ALONE,
 ) -> tuple[Encoder, dict[str, Any]]:
-    """Learn from a user's files and write the run folder; returns the encoder and its report."""
+    """Learn from a user's files and write the run folder; returns encoder and report."""
     auxiliary, problems = material.auxiliary, list(material.problems)
+    if auxiliary.images.features is not None:
+        features = None  # the model will take precomputed features, and says so when asked
     rng = np.random.default_rng(hasher.seed)
     x, kept, bad = image_rows(features, auxiliary.images, track)
     problems += bad
