@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -85,7 +86,8 @@ def test_a_killed_run_of_two_processes_leaves_none_behind_and_resumes(
 ) -> None:
     script = Path(__file__).with_name("tiny.py")
     command = [sys.executable, str(script), str(plan), str(folder), str(tmp_path), "2"]
-    process = subprocess.Popen(command)
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    process = subprocess.Popen(command, env={**os.environ, **one_thread})
     try:
         deadline = time.monotonic() + 300
         while not read_results(tmp_path):
