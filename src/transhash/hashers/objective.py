@@ -71,8 +71,11 @@ class Objective:
             related = (1 - thn.soft_share) * related + thn.soft_share * guess
         terms = {"relation": self._relation(z_x, z_y, related, weights, _on(thn, known))}
         if self.regularised and thn.quantization_weight and step >= self._start_of_q:
+            all_x, all_y = z_x, z_y
+            if thn.quantize_target and self.has_target:
+                all_x, all_y = torch.cat([z_x, *far_x]), torch.cat([z_y, *far_y])
             terms["quantization"] = thn.quantization_weight * (
-                quantization_loss(z_x) + quantization_loss(z_y)
+                quantization_loss(all_x) + quantization_loss(all_y)
             )
         if not self.has_target:
             return terms

@@ -52,6 +52,7 @@ PAPER: dict[str, Any] = {
     "dropout": 0.0,
     "quantization_weight": 1e-2,
     "quantization_start": 0.0,
+    "quantize_target": False,
     "alignment_weight": 1.0,
     "alignment_ramp": 0.0,
     "kernel_widths": (1.0,),
@@ -80,8 +81,9 @@ class THN(DeepHasher):
     text_hidden: tuple[int, ...] = (128,)  # ours; (1000, 500) in the paper
     dropout: float = 0.2
     loss: Literal["cross-entropy", "inner-product"] = "cross-entropy"  # inner-product: THN-ip
-    quantization_weight: float = 1e-2  # λ; 0: THN-Q
+    quantization_weight: float = 1e-3  # λ; 0: THN-Q
     quantization_start: float = 0.5  # ours: share of the steps before Q sets in
+    quantize_target: bool = True  # ours: Q on target items too; paper: auxiliary only
     alignment_weight: float = 0.3  # µ; 0: THN-D, no use of unlabelled target data at all
     alignment_ramp: float = 0.5  # ours: share of the steps over which µ grows to its value
     kernel_widths: tuple[float, ...] = WIDTHS  # ours; (1.0,) is the single Gaussian of the paper
