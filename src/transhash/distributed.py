@@ -33,11 +33,15 @@ class World:
         return rows[self.rank :: self.size]
 
     def shares(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The whole batch in the order in which `gather` returns it."""
-        return np.concatenate([rows[rank :: self.size] for rank in range(self.size)])
+        """The whole batch in the order in which `gather` returns it: as it was drawn."""
+        return rows
 
     def gather(self, share: Tensor) -> Tensor:
-        """The activations of all processes, with gradient into this one's."""
+        """The activations of the whole batch as it was drawn, with gradient into this share.
+
+        In any other order a term over a part of the batch, such as MMD over its first items,
+        would see other items than one process does.
+        """
         if self.size == 1:
             return share
         return _Gather.apply(share, self)  # type: ignore[no-any-return,no-untyped-call]
@@ -72,16 +76,16 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, share: Tensor, world: World) -> Tensor:
         context.world = world
-        context.length = len(share)
+        share = share.contiguous()
         parts = [torch.empty_like(share) for _ in range(world.size)]
-        dist.all_gather(parts, share.contiguous())
-        return torch.cat(parts)
+        dist.all_gather(parts, share)
+        # Row i of rank r is row i * size + r of the batch, see World.share.
+        return torch.stack(parts, dim=1).flatten(0, 1)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        start = context.world.rank * context.length
-        # Every process holds the full loss, so no sum here: this slice is already complete.
-        return gradients[0][start : start + context.length], None
+        # Every process holds the full loss, so no sum here: this share is already complete.
+        return gradients[0][context.world.rank :: context.world.size], None
 
 
 def join_world(device: str = "cpu") -> World:
@@ -89,10 +93,10 @@ def join_world(device: str = "cpu") -> World:
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 and "RANK" not in os.environ:
         return World()
+    if device.startswith("cuda"):  # before NCCL starts, or all ranks of a machine take GPU 0
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
-    if device.startswith("cuda"):
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     return World(dist.get_rank(), dist.get_world_size())
 
 

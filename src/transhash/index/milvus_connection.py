@@ -17,6 +17,7 @@ from transhash.errors import DataError, EngineError
 from transhash.index.milvus_place import Place
 
 T = TypeVar("T")
+LOADING = 900.0  # seconds
 # Codes by which a server says "not now": starting up, loading, a node gone, too many requests.
 _NOT_NOW = {1, 2, 4, 8, 101, 103, 400, 401, 500, 501, 503, 601, 901, 902, 903}
 _NOT_NOW_WORDS = re.compile(
@@ -32,8 +33,8 @@ class Connection:
     """One client; a call is tried again, ever more slowly, until `patience` seconds are over."""
 
     place: Place
-    timeout: float = field(default_factory=lambda: _seconds("MILVUS_TIMEOUT", 60.0))
-    patience: float = field(default_factory=lambda: _seconds("MILVUS_PATIENCE", 60.0))
+    timeout: float = field(default_factory=lambda: _seconds("MILVUS_TIMEOUT", 30.0))
+    patience: float = field(default_factory=lambda: _seconds("MILVUS_PATIENCE", 120.0))
     _client: Any = None
     _address: str = ""  # of the process that serves a Milvus Lite file
 
@@ -122,7 +123,9 @@ def prepare(connection: Connection, bits: int | None, read_only: bool) -> int:
         if read_only:
             raise EngineError(f"there is no index at {place} to read; add items first")
         call("create_partition", collection_name=place.table, partition_name=part)
-    call("load_collection", collection_name=place.table)
+    # Reads the whole collection into the server's memory, which for a large one takes minutes.
+    patient = max(connection.timeout, LOADING)
+    connection.persist(lambda client: client.load_collection(place.table, timeout=patient))
     return stored
 
 
