@@ -72,7 +72,7 @@ def served(run: Path) -> Iterator[Served]:
     served.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # Playwright keeps an event loop running in this thread
 def browser() -> Iterator[Browser]:
     api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
     if CHROMIUM is None:
