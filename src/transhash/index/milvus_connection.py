@@ -17,12 +17,13 @@ from transhash.errors import DataError, EngineError
 from transhash.index.milvus_place import Place
 
 T = TypeVar("T")
-LOADING = 900.0  # seconds
+LOADING = 900.0  # seconds that loading or sealing a collection may take
 # Codes by which a server says "not now": starting up, loading, a node gone, too many requests.
 _NOT_NOW = {1, 2, 4, 8, 101, 103, 400, 401, 500, 501, 503, 601, 901, 902, 903}
 _NOT_NOW_WORDS = re.compile(
     "unavailable|not available|not ready|not healthy|not loaded|not fully loaded|refused|reset"
-    "|fail connecting|closed channel|deadline|rate limit|no available|node not found|not match",
+    "|fail connecting|closed channel|deadline|timeout|rate limit|no available|node not found"
+    "|not match",
     re.IGNORECASE,
 )
 _RPC_NOT_NOW = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED", "RESOURCE_EXHAUSTED"}

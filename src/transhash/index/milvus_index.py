@@ -26,7 +26,7 @@ from transhash.index.base import (
     check_radius,
     pad_rows,
 )
-from transhash.index.milvus_connection import Connection, prepare
+from transhash.index.milvus_connection import LOADING, Connection, prepare
 from transhash.index.milvus_place import Place
 from transhash.progress import Track, silent
 
@@ -102,7 +102,8 @@ class MilvusIndex:
             sent += len(part)
         if sent and not self._place.embedded:
             # Seals what came in, so that the server indexes it and a restart replays nothing.
-            self._connection.call("flush", collection_name=self._place.table)
+            table = self._place.table
+            self._connection.persist(lambda client: client.flush(table, timeout=LOADING))
         return sent
 
     def remove(self, ids: npt.ArrayLike) -> int:

@@ -1,0 +1,82 @@
+"""torchrun: the objective, the gradients and the checkpoints of one process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from transhash.codes import Codes
+from transhash.data.manifest import read_texts
+from transhash.encoder import Encoder
+
+SCRIPT = Path(__file__).with_name("training_script.py")
+
+
+def start(processes: int, *arguments: object) -> str:
+    """What was printed by one process, or by as many under torchrun."""
+    command = [sys.executable]
+    if processes > 1:
+        command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+        command += [str(processes)]
+    # One thread for all: what is computed before training rounds differently with more.
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, *map(str, arguments)],
+        capture_output=True, text=True, env=environment, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_gradients_of_one(tmp_path: Path) -> None:
+    kinds = [f"{kind}:{seed}" for kind in ("labels", "pairs", "paper") for seed in (0, 1)]
+    start(1, SCRIPT, ",".join(kinds), 3, -1, "", tmp_path / "one")
+    start(2, SCRIPT, ",".join(kinds), 3, -1, "", tmp_path / "two")
+    for kind in kinds:
+        alone = np.load(tmp_path / f"one-{kind}.npz")["gradients"]
+        together = np.load(tmp_path / f"two-{kind}.npz")["gradients"]
+        assert alone.shape == together.shape
+        assert np.abs(alone).max() > 1e-3
+        np.testing.assert_allclose(together, alone, rtol=0, atol=1e-6, err_msg=kind)
+
+
+@pytest.mark.slow
+def test_a_training_is_resumed_by_another_number_of_processes(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    said = start(3, SCRIPT, "labels", 20, 13, folder, tmp_path / "cut")
+    assert said.splitlines() == ["from step 0"]  # one voice, whatever the number of processes
+    assert not (tmp_path / "cut-labels.npz").exists()
+    assert (folder / "checkpoint.safetensors").exists()
+    said = start(2, SCRIPT, "labels", 20, -1, folder, tmp_path / "resumed")
+    assert said.splitlines() != ["from step 0"]
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 20
+    start(1, SCRIPT, "labels", 20, -1, "", tmp_path / "whole")
+    resumed, whole = (np.load(tmp_path / f"{name}-labels.npz") for name in ("resumed", "whole"))
+    assert np.array_equal(resumed["codes"], whole["codes"])
+    np.testing.assert_allclose(resumed["z"], whole["z"], atol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_command_learns_the_same_under_torchrun(data: Path, tmp_path: Path) -> None:
+    """Data of `run` are in the feature cache by now, so both fits only train."""
+    arguments = [
+        "-m", "transhash", "fit", "thn", "--auxiliary", data / "auxiliary.tsv",
+        "--images", data / "images.tsv", "--texts", data / "texts.tsv", "--bits", 16,
+        "--set", "steps=20", "--set", "dropout=0", "--set", "batch=32", "--set", "target_batch=16",
+    ]  # fmt: skip
+    said = start(2, *arguments, "--out", tmp_path / "two")
+    assert said.count("written to") == 1
+    start(1, *arguments, "--out", tmp_path / "one")
+    texts = read_texts(data / "texts.tsv")
+    two, one = (Encoder.load(tmp_path / name).encode_texts(texts) for name in ("two", "one"))
+    assert different_bits(two, one) < 0.01
+
+
+def different_bits(left: Codes, right: Codes) -> float:
+    return float(np.bitwise_count(left.packed ^ right.packed).sum() / (len(left) * left.bits))

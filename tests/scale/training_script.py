@@ -1,0 +1,104 @@
+"""Trains THN on made-up features, alone or under torchrun, and keeps every step's gradients."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from transhash.data.relation import LabelRelation, SparseRelation
+from transhash.data.training import TrainingSet
+from transhash.distributed import World, join_world, leave_world
+from transhash.hashers.thn import THN
+
+
+def made_up(sparse: bool) -> TrainingSet:
+    generator = np.random.default_rng(5)
+    labels = np.eye(6, dtype=bool)[generator.integers(0, 6, 120)]
+    basis_x, basis_y = generator.normal(size=(6, 20)), generator.normal(size=(6, 30))
+
+    def view(of: Any, basis: Any, shift: float) -> Any:
+        noise = generator.normal(size=(len(of), basis.shape[1])) * 0.5
+        return (of @ basis + noise + shift).astype(np.float32)
+
+    names = [str(i) for i in range(120)]
+    relation: Any = LabelRelation(labels, labels)
+    if sparse:
+        relation = SparseRelation.from_pairs(names, names)
+    target = np.eye(6, dtype=bool)[generator.integers(0, 6, 90)]
+    return TrainingSet(
+        view(labels, basis_x, 0.0), view(labels, basis_y, 0.0), relation,
+        view(target, basis_x, 0.3), view(target, basis_y, -0.3),
+    )  # fmt: skip
+
+
+class Precise(THN):
+    """THN in double precision. Q has the gradient 1/z, which makes 1e-4 of a rounding of 1e-7
+    within three steps, in one process, too: single precision could not show that two agree."""
+
+    def tensor(self, array: Any) -> Any:
+        found = super().tensor(array)
+        return found.double() if found.is_floating_point() else found
+
+    def build_towers(self, *shapes: Any, **options: Any) -> Any:
+        return super().build_towers(*shapes, **options).double()
+
+
+def train(
+    world: World, kind: str, steps: int, stop: int = -1, folder: str = "", seed: int = 0
+) -> Any:
+    """Gradients of every step and what was learned; None if stopped, with a checkpoint kept."""
+    settings: dict[str, Any] = {
+        "bits": 16, "seed": seed, "dropout": 0.0, "batch": 48, "target_batch": 24, "steps": steps,
+        "quantization_start": 0.0, "alignment_ramp": 0.0,
+    }  # fmt: skip
+    thn = Precise.paper(**settings) if kind == "paper" else Precise(**settings)
+    kept: list[Any] = []
+    clip, single = torch.nn.utils.clip_grad_norm_, torch.Tensor.float
+
+    def keep_and_clip(parameters: Any, most: float) -> Any:
+        parameters = list(parameters)
+        kept.append(torch.cat([p.grad.reshape(-1) for p in parameters]).clone().numpy())
+        return clip(parameters, most)
+
+    def track(items: Any, description: str, total: Any = None, start: int = 0) -> Any:
+        if world.rank == 0:
+            print(f"from step {start}", flush=True)
+        for step in items:
+            if step == stop:
+                raise KeyboardInterrupt
+            yield step
+
+    training = made_up(kind == "pairs")
+    torch.nn.utils.clip_grad_norm_ = keep_and_clip
+    torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign,assignment]
+    try:
+        thn.fit(training, folder=Path(folder) if folder else None, track=track, world=world)
+    except KeyboardInterrupt:
+        return None
+    finally:
+        torch.nn.utils.clip_grad_norm_ = clip
+        torch.Tensor.float = single  # type: ignore[method-assign]
+    return {
+        "gradients": np.stack(kept),
+        "codes": thn.encode_images(training.images).packed,
+        "z": thn.project_texts(training.texts),
+    }
+
+
+def main(kinds: str, steps: int, stop: int, folder: str, result: str) -> None:
+    torch.set_num_threads(1)
+    world = join_world()
+    for kind in kinds.split(","):
+        name, _, seed = kind.partition(":")
+        learned = train(world, name, steps, stop, folder, int(seed or 0))
+        if learned is not None and world.rank == 0:
+            np.savez(f"{result}-{kind}.npz", **learned)
+    leave_world()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5])
