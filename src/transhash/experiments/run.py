@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import pickle
 import shutil
-import tempfile
 import threading
 import traceback
 from collections.abc import Iterator
@@ -149,25 +147,21 @@ def _in_turn(
 def _in_processes(
     plan: Plan, todo: list[Cell], benchmark: Benchmark, out: Path, jobs: int, board: Board
 ) -> Iterator[Outcome]:
-    """`jobs` cells at a time. Each split is made here once and handed over in a file."""
+    """`jobs` cells at a time; each process holds the benchmark and makes a seed's split once."""
     threads = max(1, (os.cpu_count() or jobs) // jobs)
     waiting = iter(todo)
     running: dict[Future[Row], Cell] = {}
     spawn = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     with (
-        tempfile.TemporaryDirectory(prefix="transhash-") as folder,
         _few_threads(threads),
-        ProcessPoolExecutor(jobs, spawn, initializer=_start, initargs=(threads,)) as pool,
+        ProcessPoolExecutor(jobs, spawn, initializer=_start, initargs=(threads, benchmark)) as pool,
     ):
         try:
             while True:
                 while len(running) < jobs and (cell := next(waiting, None)) is not None:
-                    split = Path(folder) / f"{cell.seed}.pickle"
-                    if not split.exists():
-                        split.write_bytes(pickle.dumps(build_task(benchmark, cell.seed), 5))
                     settings, place = plan.settings_of(cell.method), _folder(out, cell)
                     board.begin(cell)
-                    future = pool.submit(_work, cell, split, settings, plan.trials, place, threads)
+                    future = pool.submit(_work, cell, settings, plan.trials, place, threads)
                     running[future] = cell
                 if not running:
                     return
@@ -183,8 +177,14 @@ def _in_processes(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _start(threads: int) -> None:
+_benchmark: Benchmark | None = None  # of a worker process
+_last: tuple[int, Task] | None = None  # the split it used last
+
+
+def _start(threads: int, benchmark: Benchmark) -> None:
     """In a new process: its share of the processors, and no life after its parent's."""
+    global _benchmark
+    _benchmark = benchmark
     torch.set_num_threads(threads)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -196,15 +196,11 @@ def _start(threads: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-_last: tuple[Path, Task] | None = None  # the split a process used last
-
-
-def _work(
-    cell: Cell, split: Path, settings: Setting, trials: int, folder: Path | None, threads: int
-) -> Row:
+def _work(cell: Cell, settings: Setting, trials: int, folder: Path | None, threads: int) -> Row:
     global _last
-    if _last is None or _last[0] != split:
-        _last = split, pickle.loads(split.read_bytes())
+    assert _benchmark is not None
+    if _last is None or _last[0] != cell.seed:
+        _last = cell.seed, build_task(_benchmark, cell.seed)
     return run_cell(cell, _last[1], settings, trials, folder=folder, workers=threads)
 
 
