@@ -143,7 +143,8 @@ def test_ray_writes_the_same_bits_and_goes_on_where_it_stopped(
     here = encode_shards(run, images, "images", tmp_path / "here", shard_size=10)
     ray.init(
         num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error",
-        object_store_memory=200_000_000, _temp_dir=tempfile.mkdtemp(),  # pytest's is too long for a socket
+        object_store_memory=200_000_000,
+        _temp_dir=tempfile.mkdtemp(),  # pytest's is too long for a socket
     )  # fmt: skip
     try:
         there = encode_shards(
