@@ -34,16 +34,31 @@ def assert_same(left: tuple[np.ndarray, ...], right: tuple[np.ndarray, ...]) -> 
         np.testing.assert_array_equal(ours, theirs)
 
 
+def wait_for_index(index: MilvusIndex, table: str, count: int) -> None:
+    """Until searches use the index: before, a server compares with all items whatever it is."""
+    client = index._connection._connected()
+    deadline = time.monotonic() + 120
+    while client.describe_index(table, "code")["indexed_rows"] < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    client.release_collection(table)
+    client.load_collection(table)
+
+
 @pytest.mark.parametrize("options", ["", "?index=BIN_IVF_FLAT&nlist=16"])
 def test_a_server_answers_as_exact_does(server: MilvusServer, options: str) -> None:
-    index = MilvusIndex.open(
-        f"{server.url.removeprefix('milvus:')}/c{next(_numbers)}{options}#images", 32
-    )
+    table = f"c{next(_numbers)}"
+    place = f"{server.url.removeprefix('milvus:')}/{table}"
+    index = MilvusIndex.open(f"{place}{options}#images", 32)
     exact = ExactIndex(32)
     codes, queries = random_codes(5_000, 32, 1, 3), random_codes(6, 32, 2, 3)
     ids = np.random.default_rng(3).permutation(50_000)[:5_000]
     index.ingest(ids, codes)
     exact.add(ids, codes)
+    wait_for_index(index, table, len(ids))
+    # The URL of a later command need not say which index the collection has.
+    index.close()
+    index = MilvusIndex.open(f"{place}#images", None)
     with pytest.raises(EngineError, match="already in the index"):
         index.add(ids[:3], codes[:3])
     for engine in (index, exact):

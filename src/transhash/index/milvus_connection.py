@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -102,7 +102,10 @@ class Connection:
 
 
 def prepare(connection: Connection, bits: int | None, read_only: bool) -> int:
-    """Collection and partition exist and are loaded afterwards; returns their code length."""
+    """Collection and partition exist and are loaded afterwards; returns their code length.
+
+    The connection's place then names the index that the collection has, whatever the URL said.
+    """
     place, call = connection.place, connection.call
     if not call("has_collection", collection_name=place.table):
         if read_only:
@@ -124,6 +127,10 @@ def prepare(connection: Connection, bits: int | None, read_only: bool) -> int:
         if read_only:
             raise EngineError(f"there is no index at {place} to read; add items first")
         call("create_partition", collection_name=place.table, partition_name=part)
+    found = call("describe_index", collection_name=place.table, index_name="code")
+    connection.place = replace(
+        place, index_type=found["index_type"], nlist=int(found.get("nlist", place.nlist))
+    )
     # Reads the whole collection into the server's memory, which for a large one takes minutes.
     patient = max(connection.timeout, LOADING)
     connection.persist(lambda client: client.load_collection(place.table, timeout=patient))

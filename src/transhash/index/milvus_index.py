@@ -51,6 +51,9 @@ class MilvusIndex:
         partition = self._place.partition
         self._into = {"partition_name": partition} if partition else {}
         self._among = {"partition_names": [partition]} if partition else {}
+        # A range search in IVF lists ends at the second list without a hit, whatever nprobe is.
+        self._ranges = self._place.index_type == "BIN_FLAT"
+        self._lists_looked_at = self._place.nprobe or self._place.nlist
 
     @classmethod
     def open(cls, location: str, bits: int | None, *, read_only: bool = False) -> Self:
@@ -154,10 +157,11 @@ class MilvusIndex:
             for block in np.array_split(todo, -(-len(todo) * limit // _ANSWER)):
                 found = self._nearest(codes[block], limit, radius)
                 for query, hits in zip(block, found, strict=True):
-                    if len(hits[0]) < limit or (
-                        wanted is not None and hits[1][-1] > hits[1][min(wanted, limit) - 1]
-                    ):
-                        results[query] = _in_order(hits, wanted)
+                    bound = radius
+                    if wanted is not None and len(hits[1]) >= wanted:
+                        bound = int(hits[1][wanted - 1])
+                    if len(hits[0]) < limit or hits[1][-1] > bound:
+                        results[query] = _in_order(_cut(hits, 0, radius), wanted)
                     else:
                         unfinished.append(int(query))
             todo = np.array(unfinished, np.int64)
@@ -173,50 +177,55 @@ class MilvusIndex:
 
     def _walk(self, query: Codes, wanted: int | None, radius: int) -> Found:
         """One query's list when a single answer cannot hold it: outwards, a full answer a time."""
-        ids, distances, have, inner = [], [], 0, 0
+        parts: list[Found] = []
+        have, inner = 0, 0
         while inner <= radius and (wanted is None or have < wanted):
-            near, far = self._nearest(query, MOST, radius, inner)[0]
-            if len(near) == MOST:
-                last = int(far[-1])
-                near, far = near[far < last], far[far < last]
-                still = None if wanted is None else max(0, wanted - have - len(near))
-                tied = self._tied(query, last, still)
-                near = np.concatenate([near, tied])
-                far = np.concatenate([far, np.full(len(tied), last, np.int32)])
-                inner = last + 1
-            else:
-                inner = radius + 1
-            ids.append(near)
-            distances.append(far)
-            have += len(near)
-        return _in_order((np.concatenate(ids), np.concatenate(distances)), wanted)
+            if inner and not self._ranges:
+                parts.append(self._by_ids(query, inner, radius, None))
+                break
+            ids, distances = self._nearest(query, MOST, radius, inner)[0]
+            last = int(distances[-1]) if len(ids) == MOST else radius + 1
+            parts.append(_cut((ids, distances), inner, min(last - 1, radius)))
+            have += len(parts[-1][0])
+            if last <= radius:
+                still = None if wanted is None else max(0, wanted - have)
+                parts.append(self._by_ids(query, last, last, still))
+                have += len(parts[-1][0])
+            inner = last + 1
+        ids, distances = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return _in_order((ids, distances), wanted)
 
-    def _tied(self, query: Codes, distance: int, wanted: int | None) -> Ids:
-        """Ids at exactly this distance, the `wanted` smallest, by ranges of ids that fit."""
-        parts: list[Ids] = [np.empty(0, np.int64)]
+    def _by_ids(self, query: Codes, inner: int, radius: int, wanted: int | None) -> Found:
+        """Items with inner <= distance <= radius, those of smallest id, by ranges that fit."""
+        parts: list[Found] = [(np.empty(0, np.int64), np.empty(0, np.int32))]
         ranges, have = [(0, _LAST_ID)], 0
         while ranges and (wanted is None or have < wanted):
             first, last = ranges.pop()
             inside = f"id >= {first} and id <= {last}"
-            ids = self._nearest(query, MOST, distance, distance, inside)[0][0]
-            if len(ids) == MOST:
+            ids, distances = self._nearest(query, MOST, radius, inner, inside)[0]
+            if len(ids) == MOST and distances[-1] <= radius:
                 # Both halves hold found ids, so each is smaller than the whole.
                 middle = int(np.sort(ids)[MOST // 2])
                 ranges += [(middle, last), (first, middle - 1)]
             else:
-                parts.append(ids)
-                have += len(ids)
-        return np.sort(np.concatenate(parts))[:wanted]
+                parts.append(_cut((ids, distances), inner, radius))
+                have += len(parts[-1][0])
+        ids, distances = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.argsort(ids)[:wanted]
+        return ids[order], distances[order]
 
     def _nearest(
         self, queries: Codes, limit: int, radius: int, inner: int = 0, inside: str = ""
     ) -> list[Found]:
-        """Up to `limit` items with inner <= distance <= radius of each query, nearest first."""
+        """Up to `limit` items of each query, nearest first, the nearest with distance >= inner.
+
+        Without range search (BIN_IVF_FLAT) nearer and farther ones are among them.
+        """
         if not len(queries):
             return []
-        params: dict[str, Any] = {"nprobe": self._place.nprobe}
-        if inner or radius < self._bits:
-            params |= {"range_filter": inner, "radius": radius + 1}  # [range_filter, radius)
+        params: dict[str, Any] = {} if self._ranges else {"nprobe": self._lists_looked_at}
+        if self._ranges and (inner or radius < self._bits):
+            params = {"range_filter": inner, "radius": radius + 1}  # [range_filter, radius)
         answers = self._call(
             "search",
             data=[row.tobytes() for row in queries.packed],
@@ -294,6 +303,11 @@ class MilvusIndex:
     def _check_writable(self) -> None:
         if self._read_only:
             raise EngineError(f"the index at {self._place} was opened read-only")
+
+
+def _cut(found: Found, inner: int, radius: int) -> Found:
+    kept = (found[1] >= inner) & (found[1] <= radius)
+    return found[0][kept], found[1][kept]
 
 
 def _in_order(found: Found, wanted: int | None) -> Found:

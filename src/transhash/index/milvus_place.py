@@ -22,7 +22,7 @@ class Place:
     part: str = ""  # what follows "#", e.g. the modality
     index_type: str = "BIN_FLAT"
     nlist: int = 128  # of BIN_IVF_FLAT: lists the codes are divided into
-    nprobe: int = 128  # of BIN_IVF_FLAT: lists a query looks at; nlist of them are all, hence exact
+    nprobe: int | None = None  # of BIN_IVF_FLAT: lists a query looks at; None: all, hence exact
     consistency: str = "Strong"
 
     @property
@@ -73,11 +73,11 @@ class Place:
 
 def _options(location: str, options: dict[str, str]) -> dict[str, Any]:
     try:
-        nlist = int(options.pop("nlist", Place.nlist))
+        nprobe = options.pop("nprobe", None)
         chosen = {
             "index_type": options.pop("index", "BIN_FLAT").upper(),
-            "nlist": nlist,
-            "nprobe": int(options.pop("nprobe", nlist)),
+            "nlist": int(options.pop("nlist", Place.nlist)),
+            "nprobe": None if nprobe is None else int(nprobe),
             "consistency": options.pop("consistency", "Strong").capitalize(),
         }
     except ValueError as error:
