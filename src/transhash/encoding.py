@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -197,6 +198,8 @@ def _here(
     workers: int | None,
     device: str,
 ) -> Iterator[int]:
+    if workers is None and (os.cpu_count() or 1) <= 2 and not device.startswith("cuda"):
+        workers = 0  # the network takes both cores; a decoding process would only get in its way
     encoder = ShardEncoder(str(run), job.modality, workers, device) if todo else None
     for number in todo:
         assert encoder is not None
