@@ -102,6 +102,16 @@ def test_a_file_gives_back_what_was_stored_and_keeps_the_modalities_apart(tmp_pa
     again.close()
 
 
+def test_a_place_opened_to_read_is_not_made(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"no index at milvus:.*typo.db#images to read"):
+        open_index(f"milvus:{tmp_path / 'sub' / 'typo.db'}#images", 32, read_only=True)
+    assert not list(tmp_path.iterdir())
+    url = f"milvus:{file}?collection=typo"
+    for _ in range(2):  # the second time would find what the first had made
+        with pytest.raises(EngineError, match="no index at .* to read; add items first"):
+            open_index(url, 32, read_only=True)
+
+
 def test_an_ingest_goes_on_where_it_stopped(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(milvus_index, "BATCH", 100)
     index = MilvusIndex.open(f"{file}?collection=c{next(_numbers)}", 32)

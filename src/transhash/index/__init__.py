@@ -35,7 +35,7 @@ def open_index(url: str | Path, bits: int | None = None, *, read_only: bool = Fa
         return FaissIndex.open(folder, bits, read_only=read_only)
     from transhash.index.milvus_index import MilvusIndex
 
-    return MilvusIndex.open(location, bits)
+    return MilvusIndex.open(location, bits, read_only=read_only)
 
 
 def split_url(url: str) -> tuple[str, str]:

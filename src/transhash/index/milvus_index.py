@@ -8,6 +8,7 @@ fetched by ranges of ids.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -65,6 +66,9 @@ class MilvusIndex:
             )
         if bits is not None:
             check_bits(bits)
+        if read_only and place.embedded and not Path(place.uri).exists():
+            # Asking Milvus Lite would make the file.
+            raise EngineError(f"there is no index at {place} to read; add items first")
         connection = Connection(place)
         try:
             stored = prepare(connection, bits, read_only)
