@@ -88,8 +88,8 @@ def build_task(benchmark: Benchmark, split_seed: int = 0, words: BagOfWords | No
         return benchmark.images.features[rows]
 
     classes = benchmark.classes
-    image_labels = label_matrix(benchmark.images.labels or (), classes)
-    text_labels = label_matrix(benchmark.texts.labels or (), classes)
+    image_labels = label_matrix(benchmark.images.labels or (), classes, ignore_others=True)
+    text_labels = label_matrix(benchmark.texts.labels or (), classes, ignore_others=True)
     return Task(
         benchmark=benchmark.name,
         training=TrainingSet(

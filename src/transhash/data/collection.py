@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -85,20 +85,32 @@ class Auxiliary:
                 images,
                 texts,
                 LabelRelation(
-                    label_matrix(images.labels, classes), label_matrix(texts.labels, classes)
+                    label_matrix(images.labels, classes, ignore_others=True),
+                    label_matrix(texts.labels, classes, ignore_others=True),
                 ),
             )
         return cls(images, texts, SparseRelation.from_pairs(images.ids, texts.ids))
 
 
-def label_matrix(labels: Sequence[Labels], classes: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """(items, classes) with True where the item has the label."""
+def label_matrix(
+    labels: Sequence[Iterable[str]], classes: Sequence[str], *, ignore_others: bool = False
+) -> npt.NDArray[np.bool_]:
+    """(items, classes) truth of "item i has class k".
+
+    A label outside `classes` is refused; with `ignore_others` it relates the item to nothing.
+    """
     column = {name: k for k, name in enumerate(classes)}
-    matrix = np.zeros((len(labels), len(classes)), dtype=bool)
+    if len(column) != len(classes):
+        raise DataError("the list of classes names one twice")
+    matrix = np.zeros((len(labels), len(classes)), dtype=np.bool_)
     for row, names in enumerate(labels):
+        if isinstance(names, str):  # would be read letter by letter
+            raise DataError(f"item {row}: labels must be a collection, got the string {names!r}")
         for name in names:
             if name in column:
                 matrix[row, column[name]] = True
+            elif not ignore_others:
+                raise DataError(f"item {row} has the label {name!r}, which is not a class")
     return matrix
 
 

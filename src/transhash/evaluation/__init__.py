@@ -1,13 +1,8 @@
 """Scores of Hamming rankings that mean what they say; needs codes and labels, never an engine."""
 
+from transhash.data.collection import label_matrix
 from transhash.evaluation.definitions import DEFINITIONS, Definition, find_definition
-from transhash.evaluation.evaluate import (
-    RANKS,
-    Scores,
-    evaluate,
-    evaluate_both,
-    label_matrix,
-)
+from transhash.evaluation.evaluate import RANKS, Scores, evaluate, evaluate_both
 from transhash.evaluation.metrics import DistanceHistogram
 
 __all__ = [

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from transhash.codes import Codes
@@ -178,24 +177,6 @@ def evaluate_both(
         workers=workers,
     )
     return {"image_to_text": image_to_text.to_dict(), "text_to_image": text_to_image.to_dict()}
-
-
-def label_matrix(
-    labels: Sequence[Collection[str]], classes: Sequence[str]
-) -> npt.NDArray[np.bool_]:
-    """(items, classes) truth of "item i has class k"; a label outside `classes` is refused."""
-    column = {name: k for k, name in enumerate(classes)}
-    if len(column) != len(classes):
-        raise DataError("the list of classes names one twice")
-    matrix = np.zeros((len(labels), len(classes)), dtype=np.bool_)
-    for row, names in enumerate(labels):
-        if isinstance(names, str):  # would be read letter by letter
-            raise DataError(f"item {row}: labels must be a collection, got the string {names!r}")
-        for name in names:
-            if name not in column:
-                raise DataError(f"item {row} has the label {name!r}, which is not a class")
-            matrix[row, column[name]] = True
-    return matrix
 
 
 def _number(value: float) -> float | None:
