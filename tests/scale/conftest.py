@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from milvus_server import MilvusServer
+from milvus_server import TOKEN, MilvusServer, NoFence, fence
 
 from transhash.data.drawn import draw_dataset
 from transhash.data.manifest import read_images, read_texts
@@ -38,14 +41,48 @@ def run(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(
-    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
-) -> Iterator[MilvusServer]:
+def new_server(
+    pytestconfig: pytest.Config,
+) -> Callable[[], AbstractContextManager[MilvusServer]]:
     pytest.importorskip(
         "milvus", reason="needs the server's wheel: pip install --no-deps milvus==2.3.5"
     )
+    try:
+        fenced = fence()
+    except NoFence as error:
+        pytest.skip(
+            "a Milvus server listens on every interface and nothing here keeps it in "
+            f"({error}); allow user namespaces, or run as root"
+        )
     programs = Path(pytestconfig.cache.mkdir("milvus-server"))
-    running = MilvusServer(tmp_path_factory.mktemp("server"), programs)
-    running.start()
-    yield running
-    running.kill()
+
+    @contextmanager
+    def started() -> Iterator[MilvusServer]:
+        with tempfile.TemporaryDirectory(prefix="milvus-") as folder:
+            running = MilvusServer(Path(folder), programs, fenced)
+            try:
+                running.start()
+                yield running
+            finally:
+                running.close()
+
+    return started
+
+
+@pytest.fixture(scope="session")
+def server(
+    new_server: Callable[[], AbstractContextManager[MilvusServer]],
+) -> Iterator[MilvusServer]:
+    with new_server() as running, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MILVUS_TOKEN", TOKEN)
+        yield running
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Iterator[None]:
+    """A failed test shows what the server said."""
+    report = yield
+    running = getattr(item, "funcargs", {}).get("server")
+    if report.failed and running is not None:
+        report.sections.append(("Milvus server", running.log()))
+    return report

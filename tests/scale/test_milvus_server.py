@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import itertools
+import os
+import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +50,55 @@ def wait_for_index(index: MilvusIndex, table: str, count: int) -> None:
         time.sleep(0.5)
     client.release_collection(table)
     client.load_collection(table)
+
+
+def family(process: int) -> list[int]:
+    """A process and all that descend from it."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    return [process, *(i for child in parents if parents[child] == process for i in family(child))]
+
+
+def listening(process: int) -> Iterator[tuple[Any, int]]:
+    """Address and port of the sockets that a process has open in our network."""
+    owned = {os.readlink(f"/proc/{process}/fd/{fd}") for fd in os.listdir(f"/proc/{process}/fd")}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_ = columns = line.split()
+            if state == "0A" and f"socket:[{columns[9]}]" in owned:
+                host, port = (bytes.fromhex(half) for half in local.split(":"))
+                words = [host[i : i + 4][::-1] for i in range(0, len(host), 4)]
+                yield ipaddress.ip_address(b"".join(words)), int.from_bytes(port)
+
+
+def test_a_server_can_be_reached_by_loopback_only(server: MilvusServer) -> None:
+    assert server.process is not None
+    processes = family(server.process.pid)
+    assert server.pid in processes
+    found = [address for process in processes for address in listening(process)]
+    assert found
+    assert all(host.is_loopback for host, _ in found)
+    assert {port for _, port in found} == {server.port}
+    for process in processes:  # what else they listen on is where no other interface is
+        assert os.readlink(f"/proc/{process}/ns/net") != os.readlink("/proc/self/ns/net")
+        interfaces = Path(f"/proc/{process}/net/dev").read_text().splitlines()[2:]
+        assert [line.split(":")[0].strip() for line in interfaces] == ["lo"]
+
+
+def test_two_servers_run_at_once_and_leave_nothing_behind(
+    server: MilvusServer, new_server: Callable[[], AbstractContextManager[MilvusServer]]
+) -> None:
+    with new_server() as second:
+        assert second.process is not None
+        processes = family(second.process.pid)
+        assert second.port != server.port
+        open_index(f"{second.url}/c#images", 16).close()
+    assert not second.folder.exists()
+    assert not any(Path(f"/proc/{process}").exists() for process in processes)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", second.port))
 
 
 @pytest.mark.parametrize("options", ["", "?index=BIN_IVF_FLAT&nlist=16"])
