@@ -16,7 +16,7 @@ LAYERS = (
     {"evaluation"},
     {"hashers"},
     {"encoder"},
-    {"tasks", "search", "fitting", "encoding"},
+    {"tasks", "search", "fitting", "encoding", "scoring"},
     {"experiments", "sheet"},
     {"service", "report"},
     {"cli", "__main__"},

@@ -2,62 +2,152 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import sqlite3
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
+from command import Command
 
-from transhash.cli.scale import evaluate_shards
-from transhash.codes import Codes
-from transhash.errors import DataError
-from transhash.evaluation import evaluate_both
+DEFINITIONS = [(), ("--definition", "found", "--at", 5), ("--definition", "torchcmh", "--at", 3)]
 
 
-def small_task() -> tuple[Any, Any]:
-    generator = np.random.default_rng(0)
-    parts = {"query_image": 20, "query_text": 15, "database_image": 101, "database_text": 83}
-    codes, labels = {}, {}
-    for name, count in parts.items():
-        packed = generator.integers(0, 4, (count, 2), dtype=np.uint8)
-        codes[name + "s"] = Codes(packed, 16)
-        labels[name + "_labels"] = generator.random((count, 5)) < 0.3
-    return SimpleNamespace(**codes), SimpleNamespace(**labels)
+@pytest.fixture
+def transhash(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    return Command(capsys, monkeypatch)
 
 
-def test_shards_added_up_give_the_scores_of_the_whole(tmp_path: Path) -> None:
-    codes, task = small_task()
+@pytest.fixture
+def shards(transhash: Command, run: Path, data: Path, tmp_path: Path) -> list[Path]:
     folders = [tmp_path / f"shard-{number}" for number in (1, 2, 3)]
     for number, folder in enumerate(folders, 1):
-        assert evaluate_shards(codes, task, f"{number}/3", folder, []) is None
-    for definition, at in (("all", None), ("found", 50)):
-        whole = evaluate_both(
-            codes.query_images, codes.query_texts, codes.database_images, codes.database_texts,
-            image_query_labels=task.query_image_labels, text_query_labels=task.query_text_labels,
-            image_database_labels=task.database_image_labels,
-            text_database_labels=task.database_text_labels, definition=definition, at=at,
-        )  # fmt: skip
-        assert evaluate_shards(codes, task, None, None, folders[::-1], definition, at) == whole
+        said = transhash(
+            "evaluate", run, "--benchmark", data, "--shard", f"{number}/3", "--histogram", folder
+        )
+        assert f"shard {number}/3 written" in said.out
+    return folders
 
 
-def test_a_missing_or_doubled_shard_is_refused(tmp_path: Path) -> None:
-    codes, task = small_task()
-    folders = [tmp_path / f"shard-{number}" for number in (1, 2, 3)]
+def merge(folders: list[Path]) -> list[object]:
+    return [word for folder in folders for word in ("--merge", folder)]
+
+
+def test_shards_added_up_give_the_scores_of_the_whole(
+    transhash: Command, run: Path, data: Path, shards: list[Path]
+) -> None:
+    for words in DEFINITIONS:
+        whole = transhash("evaluate", run, "--benchmark", data, *words, "--json")
+        added = transhash("evaluate", run, *merge(shards[::-1]), *words, "--json")
+        assert added.directions == whole.directions
+        assert added.scores.keys() == whole.scores.keys()
+    table = transhash("evaluate", run, "--benchmark", data, *merge(shards)).out
+    assert "chance" in table
+    assert "divided by all relevant items" in " ".join(table.split())
+
+
+def test_a_shard_reads_its_own_images_only_and_a_merge_none(
+    transhash: Command, run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "h1", tmp_path / "h2"]
     for number, folder in enumerate(folders, 1):
-        evaluate_shards(codes, task, f"{number}/3", folder, [])
-    with pytest.raises(DataError, match="shard 2 is missing"):
-        evaluate_shards(codes, task, None, None, [folders[0], folders[2]])
-    with pytest.raises(DataError, match="are both shard 1"):
-        evaluate_shards(codes, task, None, None, [folders[0], folders[0]])
-    evaluate_shards(codes, task, "2/2", tmp_path / "other", [])
-    with pytest.raises(DataError, match="shards of 2 and 3 parts"):
-        evaluate_shards(codes, task, None, None, [folders[0], tmp_path / "other"])
-    with pytest.raises(DataError, match="no finished shard"):
-        evaluate_shards(codes, task, None, None, [tmp_path])
+        cache = tmp_path / f"cache-{number}"  # as on another machine
+        monkeypatch.setenv("TRANSHASH_CACHE", str(cache))
+        transhash(
+            "evaluate", run, "--benchmark", data, "--shard", f"{number}/2", "--histogram", folder
+        )
+        with sqlite3.connect(cache / "features.sqlite") as base:
+            # 12 queries and half of 24 database images; the benchmark has 36 + 36 images.
+            assert base.execute("SELECT COUNT(*) FROM features").fetchone() == (24,)
+    monkeypatch.setenv("TRANSHASH_CACHE", str(tmp_path / "unused"))
+    transhash("evaluate", run, *merge(folders))
+    assert not (tmp_path / "unused").exists()
 
 
-@pytest.mark.parametrize("shard", ["0/3", "4/3", "2", "a/b", ""])
-def test_a_wrong_shard_is_refused(shard: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="takes i/n"):
-        evaluate_shards(*small_task(), shard, tmp_path, [])
+def test_an_unreadable_image_shifts_no_shard(
+    transhash: Command, run: Path, data: Path, tmp_path: Path
+) -> None:
+    broken = Path(shutil.copytree(data, tmp_path / "set"))
+    some = sorted((broken / "images").iterdir())[5]
+    some.write_bytes(some.read_bytes()[:300])
+    folders = [tmp_path / "h1", tmp_path / "h2"]
+    for number, folder in enumerate(folders, 1):
+        transhash(
+            "evaluate", run, "--benchmark", broken, "--shard", f"{number}/2", "--histogram", folder
+        )
+    whole = transhash("evaluate", run, "--benchmark", broken, "--json")
+    added = transhash("evaluate", run, *merge(folders), "--json")
+    assert added.directions == whole.directions
+    assert added.scores["problems"] == whole.scores["problems"] == 1
+
+
+def test_shards_that_do_not_add_up_are_refused(
+    transhash: Command, run: Path, data: Path, shards: list[Path], tmp_path: Path
+) -> None:
+    def refused(*folders: Path) -> str:
+        return transhash.refused("evaluate", run, *merge(list(folders)))
+
+    first, second, third = shards
+    assert "shard 2 is missing" in refused(first, third)
+    assert "are both shard 1" in refused(first, second, first)
+    assert "holds no finished shard" in refused(first, second, tmp_path)
+    other = tmp_path / "other"
+    transhash(
+        "evaluate", run, "--benchmark", data, "--shard", "2/2", "--histogram", other
+    )  # fmt: skip
+    assert "do not add up" in refused(first, other)
+    transhash(
+        "evaluate", run, "--benchmark", data, "--split-seed", 1,
+        "--shard", "2/3", "--histogram", other,
+    )  # fmt: skip
+    assert "their split_seed differ" in refused(first, other, third)
+    assert "is of split 0" in transhash.refused("evaluate", run, "--split-seed", 1, *merge(shards))
+    assert "was not written by" in _refused_for_another_run(transhash, run, shards, tmp_path)
+    assert "not of" in transhash.refused("evaluate", run, "--benchmark", tmp_path, *merge(shards))
+
+
+def _refused_for_another_run(
+    transhash: Command, run: Path, shards: list[Path], tmp_path: Path
+) -> str:
+    another = Path(shutil.copytree(run, tmp_path / "another"))
+    learned = another / "hasher.safetensors"
+    learned.write_bytes(learned.read_bytes()[:-1] + b"\x01")
+    return transhash.refused("evaluate", another, *merge(shards))
+
+
+def test_a_malformed_shard_is_refused(transhash: Command, run: Path, shards: list[Path]) -> None:
+    def refused() -> str:
+        return transhash.refused("evaluate", run, *merge(shards))
+
+    table, note = shards[1] / "text_to_image.npz", shards[1] / "shard.json"
+    whole, described = table.read_bytes(), note.read_text()
+    for content in (whole[: len(whole) // 2], b"", b"no table"):
+        table.write_bytes(content)
+        assert "text_to_image.npz" in refused()
+    table.unlink()
+    assert "text_to_image.npz cannot be read" in refused()
+    table.write_bytes(whole)
+    for text in ("{", "[]", "{}", json.dumps(json.loads(described) | {"of": "3"})):
+        note.write_text(text)
+        assert "shard.json" in refused()
+
+
+@pytest.mark.parametrize("shard", ["0/3", "4/3", "2", "a/b", "", "-1/3", "1/3/5"])
+def test_a_wrong_shard_is_refused(
+    transhash: Command, run: Path, data: Path, shard: str, tmp_path: Path
+) -> None:
+    to = tmp_path / "h"
+    sentence = transhash.refused(
+        "evaluate", run, "--benchmark", data, "--shard", shard, "--histogram", to
+    )
+    assert "takes i/n" in sentence
+    assert not to.exists()
+
+
+def test_more_parts_than_items_are_refused(
+    transhash: Command, run: Path, data: Path, tmp_path: Path
+) -> None:
+    sentence = transhash.refused(
+        "evaluate", run, "--benchmark", data, "--shard", "30/30", "--histogram", tmp_path / "h"
+    )
+    assert "a database of 24 items" in sentence

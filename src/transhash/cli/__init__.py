@@ -26,7 +26,15 @@ err = Console(stderr=True, highlight=False)
 
 def main() -> None:
     """Run the command; an error meant for the user is one sentence and exit code 2."""
-    from transhash.cli import benchmarks, demo, doctor, learn, scale, searching  # noqa: F401
+    from transhash.cli import (  # noqa: F401
+        benchmarks,
+        demo,
+        doctor,
+        learn,
+        scale,
+        scoring,
+        searching,
+    )
 
     logging.basicConfig(
         level=logging.WARNING,

@@ -1,15 +1,13 @@
-"""fit, evaluate, encode."""
+"""fit."""
 
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from transhash.cli import app, err, out
 from transhash.errors import DataError
@@ -85,65 +83,6 @@ def fit(
         print(json.dumps(report))
     else:
         print_report(report, to)
-
-
-@app.command()
-def evaluate(
-    run: Path = typer.Argument(..., help="A run folder that fit wrote."),
-    benchmark: Path = typer.Option(..., help="A three-part folder."),
-    split_seed: int = typer.Option(0, help="The split the run was fitted on."),
-    definition: str = typer.Option("all", help="MAP definition; see docs/evaluation.md."),
-    at: int | None = typer.Option(None, help="Cut the ranking here, for definitions that cut."),
-    shard: str | None = typer.Option(
-        None, help="i/n: only this part of the database, to --histogram."
-    ),
-    histogram: Path | None = typer.Option(None, help="Where --shard writes its counts."),
-    merge: list[Path] = typer.Option([], help="Histogram folders of all shards, to be added up."),
-    as_json: bool = typer.Option(False, "--json", help="One JSON object."),
-) -> None:
-    """Score a run by MAP and precision-recall on a benchmark's queries, beside chance.
-
-    Example: `transhash evaluate runs/mine --benchmark DIR --json`
-    """
-    from transhash.encoder import Encoder
-    from transhash.tasks import build_task, encode_task, score_task
-
-    encoder = Encoder.load(run)
-    if encoder.image_features is None:
-        raise DataError(f"{run} was trained on precomputed features; evaluate needs images")
-    ready, problems = ready_benchmark(benchmark, encoder.image_features, bar)
-    # The run's own vocabulary: the split's texts must pass exactly what the model was fitted to.
-    task = build_task(ready, split_seed, encoder.text_features)
-    start = time.perf_counter()
-    codes = encode_task(encoder.hasher, task)
-    seconds = time.perf_counter() - start
-    if shard or merge:
-        from transhash.cli.scale import evaluate_shards
-
-        scores = evaluate_shards(codes, task, shard, histogram, merge)
-        if scores is None:
-            return
-    else:
-        scores = score_task(codes, task, definition=definition, at=at)
-    scores |= {
-        "method": encoder.method, "bits": encoder.bits, "benchmark": ready.name,
-        "split_seed": split_seed, "encode_seconds": round(seconds, 2), "problems": len(problems),
-    }  # fmt: skip
-    if as_json:
-        print(json.dumps(scores))
-        return
-    table = Table(title=f"{encoder.method}, {encoder.bits} bits, {ready.name}")
-    for column in ("direction", "MAP", "chance", "P@10", "queries", "database"):
-        table.add_column(column, justify="left" if column == "direction" else "right")
-    for key, words in (("image_to_text", "image -> text"), ("text_to_image", "text -> image")):
-        row = scores[key]
-        near = row["precision_at"].get(10, row["precision_at"].get("10"))
-        table.add_row(
-            words, f"{row['map']:.4f}", f"{row['chance']:.4f}",
-            "" if near is None else f"{near:.3f}", f"{row['queries']:,}", f"{row['database']:,}",
-        )  # fmt: skip
-    out.print(table)
-    out.print(f"MAP: {scores['image_to_text']['definition_in_words']}", soft_wrap=True)
 
 
 def ready_benchmark(folder: Path, extractor: Any, track: Any) -> tuple[Any, list[Any]]:

@@ -1,9 +1,7 @@
-"""encode, and what evaluate and index do for data that outgrow one machine."""
+"""encode, and what index does for data that outgrow one machine."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +13,7 @@ from transhash.errors import DataError, EngineError
 from transhash.progress import bar
 
 if TYPE_CHECKING:
-    from transhash.codes import Codes
     from transhash.data.collection import Collection
-    from transhash.index import Index
-    from transhash.index.base import Ids
-
-_BLOCK = 100_000  # codes copied at a time
 
 
 @app.command()
@@ -117,6 +110,7 @@ def copy_indexes(run: Path, source: str, into: str | None) -> None:
     """Every code of one engine into another, both modalities; sends only what is not there yet."""
     from transhash.catalog import MODALITIES
     from transhash.index import open_index
+    from transhash.index.sending import send
     from transhash.search import modality_url
 
     if into is None:
@@ -127,7 +121,7 @@ def copy_indexes(run: Path, source: str, into: str | None) -> None:
             new = open_index(modality_url(into, modality), old.bits)
             try:
                 before, wanted = len(new), len(old)
-                sent = copy_index(old, new, modality)
+                sent = send(new, *old.export(), bar)
                 after = len(new)
             finally:
                 new.close()
@@ -140,97 +134,3 @@ def copy_indexes(run: Path, source: str, into: str | None) -> None:
             )
         kept = f", {before:,} were there before" if before else ""
         out.print(f"{wanted:,} {modality} of {source} are in {into}: {sent:,} sent{kept}")
-
-
-def copy_index(old: Index, new: Index, what: str) -> int:
-    """Every item of one index into another; returns how many the other one lacked."""
-    import numpy as np
-
-    from transhash.index.milvus_index import MilvusIndex
-
-    if isinstance(new, MilvusIndex):
-        return new.ingest(*old.export(), track=bar)
-    ids, codes = new.export()
-    sent = 0
-    for part, packed in bar(_blocks(old), f"copying {what}", total=-(-len(old) // _BLOCK)):
-        place = np.minimum(np.searchsorted(ids, part), max(len(ids) - 1, 0))
-        lacking = np.ones(len(part), np.bool_)
-        if len(ids):
-            same = (codes.packed[place] == packed.packed).all(axis=1)
-            lacking = (ids[place] != part) | ~same
-        new.update(part[lacking], packed[lacking])
-        sent += int(lacking.sum())
-    return sent
-
-
-def _blocks(index: Index) -> Iterator[tuple[Ids, Codes]]:
-    ids, codes = index.export()
-    for start in range(0, len(ids), _BLOCK):
-        yield ids[start : start + _BLOCK], codes[start : start + _BLOCK]
-
-
-def evaluate_shards(
-    codes: Any,
-    task: Any,
-    shard: str | None,
-    folder: Path | None,
-    merge: list[Path],
-    definition: str = "all",
-    at: int | None = None,
-) -> dict[str, Any] | None:
-    """Histograms of one shard of the databases, or the scores of all shards added up."""
-    from transhash.evaluation import DistanceHistogram, Scores
-    from transhash.storage import write_json
-
-    directions = {
-        "image_to_text": (
-            codes.query_images, codes.database_texts,
-            task.query_image_labels, task.database_text_labels,
-        ),
-        "text_to_image": (
-            codes.query_texts, codes.database_images,
-            task.query_text_labels, task.database_image_labels,
-        ),
-    }  # fmt: skip
-    if merge:
-        _check_shards(merge)
-        scores: dict[str, Any] = {}
-        for name in directions:
-            total = DistanceHistogram.load(merge[0] / f"{name}.npz")
-            for path in merge[1:]:
-                total = total + DistanceHistogram.load(path / f"{name}.npz")
-            scores[name] = Scores.of(total, definition=definition, at=at).to_dict()
-        return scores
-    number, slash, count = (shard or "").partition("/")
-    if not (slash and number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
-        raise DataError(f"--shard takes i/n with 1 <= i <= n, got {shard!r}")
-    if folder is None:
-        raise DataError("--shard needs --histogram FOLDER, where its counts are written")
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = slice(int(number) - 1, None, int(count))
-    for name, (queries, database, of_queries, of_database) in directions.items():
-        histogram = DistanceHistogram.of(queries, database[rows], of_queries, of_database[rows])
-        histogram.save(folder / f"{name}.npz")
-    write_json(folder / "shard.json", {"shard": int(number), "of": int(count)})  # last: all there
-    out.print(f"shard {shard} written to {folder}; add all up with --merge")
-    return None
-
-
-def _check_shards(folders: list[Path]) -> None:
-    """Every shard once: a missing or doubled one would give a wrong score without a word."""
-    found: dict[int, Path] = {}
-    counts = set()
-    for folder in folders:
-        note = folder / "shard.json"
-        if not note.is_file():
-            raise DataError(f"{folder} holds no finished shard; write it with --shard i/n")
-        shard = json.loads(note.read_text(encoding="utf-8"))
-        counts.add(shard["of"])
-        if shard["shard"] in found:
-            raise DataError(f"{found[shard['shard']]} and {folder} are both shard {shard['shard']}")
-        found[shard["shard"]] = folder
-    if len(counts) != 1:
-        raise DataError(f"shards of {' and '.join(map(str, sorted(counts)))} parts do not add up")
-    missing = sorted(set(range(1, counts.pop() + 1)) - found.keys())
-    if missing:
-        raise DataError(f"shard {missing[0]} is missing; --merge needs every shard once")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from os import PathLike
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -69,6 +70,33 @@ class DistanceHistogram:
         return cls(
             *count_pairs(query_codes.packed, database_codes.packed, queries, database, workers)
         )
+
+    @classmethod
+    def of_rankings(
+        cls,
+        rows: npt.NDArray[np.int64],
+        distances: npt.NDArray[np.integer[Any]],
+        query_labels: npt.ArrayLike,
+        database_labels: npt.ArrayLike,
+        bits: int,
+    ) -> DistanceHistogram:
+        """Counts what a search engine answered: database rows, -1 for none, and distances.
+
+        Both are (queries, k). Items that an approximate engine leaves out are ranked last, as
+        one tie group: they are counted at the greatest distance.
+        """
+        queries = _labels(query_labels, len(rows), "query")
+        database = np.asarray(database_labels, dtype=np.float32)
+        related = queries.astype(np.float32) @ database.T > 0  # (queries, items)
+        asked, place = np.nonzero(rows >= 0)
+        group = asked * (bits + 1) + distances[asked, place]
+        hits = related[asked, rows[asked, place]]
+        shape, cells = (len(rows), bits + 1), len(rows) * (bits + 1)
+        items = np.bincount(group, minlength=cells).reshape(shape)
+        relevant = np.bincount(group[hits], minlength=cells).reshape(shape)
+        items[:, bits] += len(database) - items.sum(axis=1)
+        relevant[:, bits] += related.sum(axis=1) - relevant.sum(axis=1)
+        return cls(items, relevant)
 
     def __add__(self, other: DistanceHistogram) -> DistanceHistogram:
         """The same queries against both shards of a database."""

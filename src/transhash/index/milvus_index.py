@@ -7,6 +7,7 @@ fetched by ranges of ids.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -112,6 +113,19 @@ class MilvusIndex:
             table = self._place.table
             self._connection.persist(lambda client: client.flush(table, timeout=LOADING))
         return sent
+
+    def wait_until_indexed(self) -> None:
+        """Until IVF lists are built: before, a server compares with every code, whatever nprobe."""
+        if self._place.index_type == "BIN_FLAT":
+            return
+        table, deadline = self._place.table, time.monotonic() + LOADING
+        while self._call("describe_index", index_name="code")["pending_index_rows"]:
+            if time.monotonic() > deadline:
+                raise EngineError(f"{self._place} did not build its index within {LOADING:.0f} s")
+            time.sleep(0.5)
+        # A collection that is loaded goes on without the lists until it is loaded anew.
+        self._call("release_collection")
+        self._connection.persist(lambda client: client.load_collection(table, timeout=LOADING))
 
     def remove(self, ids: npt.ArrayLike) -> int:
         known = self._stored(as_ids(ids))

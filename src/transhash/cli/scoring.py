@@ -1,0 +1,238 @@
+"""evaluate: on a benchmark or on anybody's labelled files, whole, in shards, by any engine."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from transhash.cli import app, out
+from transhash.cli.learn import ready_benchmark
+from transhash.errors import DataError
+from transhash.progress import bar
+
+if TYPE_CHECKING:
+    from transhash.encoder import Encoder
+    from transhash.evaluation import DistanceHistogram
+
+    Counted = tuple[dict[str, DistanceHistogram], dict[str, Any]]  # and what is said beside them
+
+
+@app.command()
+def evaluate(
+    run: Path = typer.Argument(..., help="A run folder that fit wrote."),
+    benchmark: Path | None = typer.Option(None, help="A three-part folder."),
+    split_seed: int = typer.Option(0, help="The split the run was fitted on."),
+    images: Path | None = typer.Option(None, help="Or your own images, with a column `labels`."),
+    texts: Path | None = typer.Option(None, help="And your own texts, with a column `labels`."),
+    queries: int = typer.Option(1000, help="How many of your images, and of your texts, ask."),
+    seed: int = typer.Option(0, help="Which of them."),
+    definition: str = typer.Option("all", help="MAP definition; see docs/evaluation.md."),
+    at: int | None = typer.Option(None, help="Cut the ranking here, for definitions that cut."),
+    index: str | None = typer.Option(
+        None, help="The engine that ranks: grouped:DIR, exact:DIR, faiss:DIR, milvus:URI."
+    ),
+    shard: str | None = typer.Option(
+        None, help="i/n: only this part of the database, to --histogram."
+    ),
+    histogram: Path | None = typer.Option(None, help="Where --shard writes its counts."),
+    merge: list[Path] = typer.Option([], help="Histogram folders of all shards, to be added up."),
+    as_json: bool = typer.Option(False, "--json", help="One JSON object."),
+) -> None:
+    """Score a run by MAP and precision-recall, beside chance.
+
+    Example: `transhash evaluate runs/mine --benchmark DIR --json`
+
+    Example: `transhash evaluate runs/mine --images photos.csv --texts notes.csv`
+
+    Example: `transhash evaluate runs/mine --benchmark DIR --index milvus:./codes.db`
+
+    With `--index` the engine ranks: it is sent the benchmark's codes first (an empty place is
+    needed), while your own files are looked for in the index as it is served. Items that an
+    approximate engine leaves out are ranked last.
+    """
+    from transhash.evaluation import Scores, find_definition
+
+    find_definition(definition, at)  # a wrong name is refused before the work
+    own = images is not None or texts is not None
+    _check_options(benchmark, images, texts, index, shard, histogram, merge)
+    if merge:
+        histograms, about = _merged(run, benchmark, split_seed, merge)
+    elif own:
+        assert images is not None
+        assert texts is not None
+        histograms, about = _own_files(run, images, texts, queries, seed, index)
+    else:
+        assert benchmark is not None
+        histograms, about = _benchmark(run, benchmark, split_seed, index, shard, histogram)
+    if shard:
+        out.print(f"shard {shard} written to {histogram}; add all up with --merge")
+        return
+    scores: dict[str, Any] = {
+        name: Scores.of(counts, definition=definition, at=at).to_dict()
+        for name, counts in histograms.items()
+    }
+    if as_json:
+        print(json.dumps(scores | about))
+    else:
+        _print(scores, about)
+
+
+def _check_options(
+    benchmark: Path | None,
+    images: Path | None,
+    texts: Path | None,
+    index: str | None,
+    shard: str | None,
+    histogram: Path | None,
+    merge: list[Path],
+) -> None:
+    own = images is not None or texts is not None
+    if own and (images is None or texts is None):
+        raise DataError("own files need both --images and --texts: each is ranked for the other")
+    if own and benchmark is not None:
+        raise DataError("give --benchmark or your own --images and --texts, not both")
+    if not own and benchmark is None and not merge:
+        raise DataError("nothing to score: give --benchmark, or --images and --texts with labels")
+    if shard is not None and merge:
+        raise DataError("--shard writes one part and --merge adds all up: give one of them")
+    if own and (shard is not None or merge):
+        raise DataError("--shard and --merge cut a benchmark, not own files")
+    if index is not None and (shard is not None or merge):
+        raise DataError("--index ranks the whole database: leave out --shard and --merge")
+    if shard is not None and histogram is None:
+        raise DataError("--shard needs --histogram FOLDER, where its counts are written")
+    if histogram is not None and shard is None:
+        raise DataError("--histogram is where --shard writes: give --shard i/n, too")
+
+
+def _benchmark(
+    run: Path,
+    folder: Path,
+    split_seed: int,
+    index: str | None,
+    shard: str | None,
+    to: Path | None,
+) -> Counted:
+    from transhash.encoder import Encoder
+    from transhash.evaluation import DistanceHistogram
+    from transhash.scoring import Decodable, Shard, engine_histograms, split_directions, write_shard
+    from transhash.scoring.shards import shard_facts
+
+    part = None if shard is None else Shard.parse(shard)
+    encoder = Encoder.load(run)
+    features = encoder.image_features
+    if features is None:
+        raise DataError(f"{run} was trained on precomputed features; evaluate needs images")
+    ready, problems = ready_benchmark(folder, Decodable(features.size) if part else features, bar)
+    if part is not None:
+        ready = replace(ready, images=replace(ready.images, features=None))
+    start = time.perf_counter()
+    # The run's own vocabulary: the split's texts must pass exactly what the model was fitted to.
+    directions = split_directions(
+        encoder, ready, split_seed, part.rows if part else slice(None), bar
+    )
+    about = _about(encoder, ready.name, split_seed, start, len(problems))
+    if index is None:
+        histograms = {name: DistanceHistogram.of(*each) for name, each in directions.items()}
+    else:
+        histograms, sent = engine_histograms(index, directions, bar)
+        about |= {"index": index, "sent": sent}
+    if part is not None:
+        assert to is not None
+        write_shard(to, part, histograms, shard_facts(run, ready, split_seed), about)
+    return histograms, about
+
+
+def _merged(run: Path, benchmark: Path | None, split_seed: int, folders: list[Path]) -> Counted:
+    """Nothing is encoded: the shards say what they are of, and must be of this."""
+    from transhash.scoring import add_shards
+    from transhash.scoring.shards import model_digest
+
+    histograms, facts, parts = add_shards(folders)
+    name = facts["benchmark"]
+    if facts["model"] != model_digest(run):
+        raise DataError(f"{folders[0]} was not written by {run}; give the run of the shards")
+    if benchmark is not None and name not in (benchmark.name, benchmark.resolve().name):
+        raise DataError(f"{folders[0]} is a shard of {name}, not of {benchmark}")
+    if facts["split_seed"] != split_seed:
+        raise DataError(f"{folders[0]} is of split {facts['split_seed']}; give it as --split-seed")
+    seconds = round(sum(part["encode_seconds"] for part in parts), 2)
+    return histograms, parts[0] | {"encode_seconds": seconds}
+
+
+def _own_files(
+    run: Path, images: Path, texts: Path, queries: int, seed: int, index: str | None
+) -> Counted:
+    from transhash.encoder import Encoder
+    from transhash.evaluation import DistanceHistogram
+    from transhash.scoring import (
+        labelled_directions,
+        labelled_queries,
+        read_labelled,
+        served_histograms,
+    )
+    from transhash.search import SearchEngine
+
+    items = read_labelled(images, texts, queries, seed)
+    name = " and ".join(dict.fromkeys((images.name, texts.name)))
+    listed = len(items.images.problems) + len(items.texts.problems)
+    if index is None:
+        encoder = Encoder.load(run)
+        start = time.perf_counter()
+        directions, bad = labelled_directions(encoder, items, bar)
+        about = _about(encoder, name, seed, start, listed + len(bad))
+        histograms = {key: DistanceHistogram.of(*each) for key, each in directions.items()}
+        return histograms, about | {"unlabelled": items.unlabelled}
+    engine = SearchEngine.open(run, index)
+    try:
+        start = time.perf_counter()
+        asking, bad = labelled_queries(engine.encoder, items, bar)
+        about = _about(engine.encoder, name, seed, start, listed + len(bad))
+        histograms, missing = served_histograms(engine, items, asking, bar)
+    finally:
+        engine.close()
+    about |= {"unlabelled": items.unlabelled, "index": index, "not_indexed": missing}
+    return histograms, about
+
+
+def _about(encoder: Encoder, name: str, seed: int, start: float, problems: int) -> dict[str, Any]:
+    return {
+        "method": encoder.method, "bits": encoder.bits, "benchmark": name, "split_seed": seed,
+        "encode_seconds": round(time.perf_counter() - start, 2), "problems": problems,
+    }  # fmt: skip
+
+
+def _print(scores: dict[str, Any], about: dict[str, Any]) -> None:
+    table = Table(title=f"{about['method']}, {about['bits']} bits, {about['benchmark']}")
+    for column in ("direction", "MAP", "chance", "P@10", "queries", "database"):
+        table.add_column(column, justify="left" if column == "direction" else "right")
+    for key, words in (("image_to_text", "image -> text"), ("text_to_image", "text -> image")):
+        row = scores[key]
+        near = row["precision_at"].get("10")
+        table.add_row(
+            words, _number(row["map"]), _number(row["chance"]),
+            "" if near is None else f"{near:.3f}", f"{row['queries']:,}", f"{row['database']:,}",
+        )  # fmt: skip
+    out.print(table)
+    out.print(f"MAP: {scores['image_to_text']['definition_in_words']}", soft_wrap=True)
+    if "index" in about:
+        sent = f", {about['sent']:,} codes sent there" if "sent" in about else ""
+        out.print(escape(f"ranked by {about['index']}{sent}"), soft_wrap=True)
+    if about.get("unlabelled"):
+        out.print(f"{about['unlabelled']:,} rows without a label were left out")
+    if any(about.get("not_indexed", {}).values()):
+        counts = " and ".join(f"{count:,} {kind}" for kind, count in about["not_indexed"].items())
+        out.print(f"{counts} of these files are not in the index and were left out")
+    if about["problems"]:
+        out.print(f"{about['problems']:,} rows or files could not be used")
+
+
+def _number(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.4f}"  # DCHMT's, if a query has no hit

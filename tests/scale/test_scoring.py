@@ -1,0 +1,316 @@
+"""evaluate: the scores of any engine's rankings, and of anybody's labelled files."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import Command
+from milvus_server import MilvusServer
+
+pytest.importorskip("pymilvus", reason="needs the milvus extra: pip install 'transhash[milvus]'")
+
+from transhash.codes import Codes
+from transhash.data.benchmark import fitted_sizes, load_benchmark
+from transhash.data.manifest import read_images, read_texts
+from transhash.encoder import Encoder
+from transhash.evaluation import DistanceHistogram, Scores, evaluate_both, label_matrix
+from transhash.index import open_index
+from transhash.scoring import Direction, engine_histograms, engines
+from transhash.search import SearchEngine
+from transhash.tasks import build_task, encode_task, score_task, with_image_features
+
+ENGINES = ["grouped:{}/g", "exact:{}/e", "faiss:{}/f", "faiss:", "{}/bare", "milvus:{}/codes.db"]
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def transhash(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    return Command(capsys, monkeypatch)
+
+
+@pytest.fixture
+def whole(transhash: Command, run: Path, data: Path) -> tuple[Any, Any]:
+    return transhash("evaluate", run, "--benchmark", data, "--json").directions
+
+
+def random_directions(items: int, bits: int = 16, queries: int = 20) -> dict[str, Direction]:
+    rng = np.random.default_rng(0)
+
+    def side(count: int) -> tuple[Codes, np.ndarray]:
+        packed = rng.integers(0, 256, (count, bits // 8), dtype=np.uint8)
+        return Codes(packed, bits), rng.random((count, 6)) < 0.3
+
+    sides = [(side(queries), side(items)) for _ in range(2)]
+    directions = [Direction(q[0], d[0], q[1], d[1]) for q, d in sides]
+    return dict(zip(("image_to_text", "text_to_image"), directions, strict=True))
+
+
+# ---- a benchmark ----
+
+
+def test_a_benchmark_is_scored_as_its_task_is(
+    transhash: Command, run: Path, data: Path, whole: tuple[Any, Any]
+) -> None:
+    encoder = Encoder.load(run)
+    assert encoder.image_features is not None
+    benchmark, _ = with_image_features(load_benchmark(data), encoder.image_features)
+    benchmark = replace(benchmark, sizes=fitted_sizes(benchmark))
+    task = build_task(benchmark, 0, encoder.text_features)
+    assert tuple(score_task(encode_task(encoder.hasher, task), task).values()) == whole
+
+
+@pytest.mark.parametrize("url", ENGINES)
+def test_an_exact_engine_gives_exactly_the_scores_without_one(
+    transhash: Command, run: Path, data: Path, whole: tuple[Any, Any], url: str, tmp_path: Path
+) -> None:
+    place = url.format(tmp_path)
+    asked = ("evaluate", run, "--benchmark", data, "--index", place)
+    first = transhash(*asked, "--json")
+    assert first.directions == whole
+    assert first.scores["sent"] == 48
+    again = transhash(*asked, "--definition", "found", "--at", 5, "--json")
+    assert again.scores["sent"] == (48 if place == "faiss:" else 0)  # that one was in memory
+    without = transhash(
+        "evaluate", run, "--benchmark", data, "--definition", "found", "--at", 5, "--json"
+    )
+    assert again.directions == without.directions
+    assert f"ranked by {place}" in " ".join(transhash(*asked).out.split())
+
+
+@pytest.mark.parametrize("url", ["grouped:{}/g", "milvus:{}/codes.db"])
+def test_only_what_a_place_lacks_is_sent(
+    transhash: Command, run: Path, data: Path, whole: tuple[Any, Any], url: str, tmp_path: Path
+) -> None:
+    place = url.format(tmp_path)
+    asked = ("evaluate", run, "--benchmark", data, "--index", place, "--json")
+    transhash(*asked)
+    index = open_index(f"{place}#texts" if "milvus" in place else f"{place}/texts")
+    index.remove(np.arange(7))
+    index.close()
+    said = transhash(*asked)
+    assert said.scores["sent"] == 7
+    assert said.directions == whole
+
+
+@pytest.mark.parametrize("url", ["grouped:{}/g", "faiss:{}/f", "milvus:{}/codes.db"])
+def test_a_place_with_other_items_is_refused_and_left_alone(
+    transhash: Command, run: Path, data: Path, url: str, tmp_path: Path
+) -> None:
+    place = url.format(tmp_path)
+    texts, images = (
+        f"{place}#{kind}" if "milvus" in place else f"{place}/{kind}"
+        for kind in ("texts", "images")
+    )
+    index = open_index(images, 16)  # the second one that is looked at
+    foreign = Codes(np.full((2, 2), 77, np.uint8), 16)
+    index.add([0, 10**9], foreign)
+    index.close()
+    asked = ("evaluate", run, "--benchmark", data, "--index", place)
+    assert "holds 2 codes that are not of this run's split" in transhash.refused(*asked)
+    index = open_index(images, read_only=True)
+    assert index.export()[0].tolist() == [0, 10**9]
+    index.close()
+    with pytest.raises(Exception, match="no index at"):
+        open_index(texts, 16, read_only=True)
+
+
+def test_a_place_of_another_code_length_is_refused(
+    transhash: Command, run: Path, data: Path, tmp_path: Path
+) -> None:
+    open_index(f"{tmp_path / 'g'}/images", 32).close()
+    sentence = transhash.refused("evaluate", run, "--benchmark", data, "--index", tmp_path / "g")
+    assert "holds 32-bit codes" in sentence
+    assert not (tmp_path / "g" / "texts").exists()
+
+
+def test_rankings_in_blocks_are_counted_like_all_pairs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engines, "_PAIRS", 1_000)  # three queries at a time
+    directions = random_directions(300)
+    found, sent = engine_histograms("grouped:", directions)
+    assert sent == 600
+    assert found == {name: DistanceHistogram.of(*each) for name, each in directions.items()}
+
+
+def test_items_that_an_engine_leaves_out_are_ranked_last() -> None:
+    related = np.array([[1, 0, 0, 1], [0, 1, 1, 0]], np.bool_)  # queries x items
+    rows = np.array([[0, 2, 1, -1], [1, 0, -1, -1]])
+    distances = np.array([[0, 2, 2, -1], [1, 1, -1, -1]], np.int32)
+    found = DistanceHistogram.of_rankings(rows, distances, related, np.eye(4, dtype=np.bool_), 8)
+    assert found.items.tolist() == [[1, 0, 2, 0, 0, 0, 0, 0, 1], [0, 2, 0, 0, 0, 0, 0, 0, 2]]
+    assert found.relevant.tolist() == [[1, 0, 0, 0, 0, 0, 0, 0, 1], [0, 1, 0, 0, 0, 0, 0, 0, 1]]
+
+
+# ---- a server ----
+
+
+@pytest.mark.server
+def test_a_server_gives_exactly_the_scores_without_one(
+    transhash: Command, server: MilvusServer, run: Path, data: Path, whole: tuple[Any, Any]
+) -> None:
+    asked = ("evaluate", run, "--benchmark", data, "--json", "--index")
+    url = f"{server.url}/c{next(_numbers)}"
+    for sent in (48, 0):
+        said = transhash(*asked, url)
+        assert said.directions == whole
+        assert said.scores["sent"] == sent
+
+
+@pytest.mark.server
+def test_fewer_lists_cost_map_and_all_of_them_none(server: MilvusServer) -> None:
+    # A server builds lists for segments of 1,024 codes and more.
+    directions = random_directions(6_000, 32)
+    url = f"{server.url}/lists{next(_numbers)}?index=BIN_IVF_FLAT&nlist=32"
+    exact = {name: DistanceHistogram.of(*each) for name, each in directions.items()}
+    # The first time already: a server that has not built its lists yet looks at every code.
+    few, sent = engine_histograms(f"{url}&nprobe=2", directions)
+    assert sent == 12_000
+    assert engine_histograms(url, directions) == (exact, 0)
+    for name, histogram in few.items():
+        assert histogram.database == 6_000
+        assert (histogram.relevant_totals == exact[name].relevant_totals).all()
+        lost = histogram.items[:, -1].mean()
+        assert lost > 3_000
+        assert Scores.of(histogram).chance == Scores.of(exact[name]).chance
+
+
+# ---- own files ----
+
+
+@pytest.fixture
+def own(data: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """Photos and notes with labels, three rows of them without."""
+    images, texts = tmp_path / "photos.csv", tmp_path / "notes.csv"
+    for to, kind in ((images, "image"), (texts, "text")):
+        rows = list(csv.DictReader((data / f"{kind}s.tsv").open(), delimiter="\t"))
+        with to.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(("id", kind, "labels"))
+            for number, row in enumerate(rows):
+                name = row.get("id") or row["image"]
+                content = str((data / row["image"]).absolute()) if kind == "image" else row["text"]
+                bare = number < (1 if kind == "image" else 2)
+                writer.writerow((name, content, "" if bare else row["labels"]))
+    return images, texts
+
+
+def test_own_labelled_files_are_scored_both_ways(
+    transhash: Command, run: Path, own: tuple[Path, Path]
+) -> None:
+    said = transhash("evaluate", run, "--images", own[0], "--texts", own[1], "--json")
+    scores = said.scores
+    assert scores["unlabelled"] == 3
+    assert scores["benchmark"] == "photos.csv and notes.csv"
+    encoder = Encoder.load(run)
+    images, texts = read_images(own[0]).take(range(1, 36)), read_texts(own[1]).take(range(2, 36))
+    codes, text_codes = encoder.encode_images(images)[0], encoder.encode_texts(texts)
+    classes = sorted(set().union(*images.labels, *texts.labels))
+    of_images, of_texts = (label_matrix(part.labels, classes) for part in (images, texts))
+    expected = evaluate_both(
+        codes, text_codes, codes, text_codes,
+        image_query_labels=of_images, text_query_labels=of_texts,
+        image_database_labels=of_images, text_database_labels=of_texts,
+    )  # fmt: skip
+    assert said.directions == tuple(expected.values())
+    table = " ".join(transhash("evaluate", run, "--images", own[0], "--texts", own[1]).out.split())
+    assert "3 rows without a label were left out" in table
+    assert "chance" in table
+
+
+def test_the_seed_says_which_items_ask(
+    transhash: Command, run: Path, own: tuple[Path, Path]
+) -> None:
+    files = ("--images", own[0], "--texts", own[1], "--json", "--queries", 9)
+    first, again, other = (
+        transhash("evaluate", run, *files, "--seed", seed).directions for seed in (1, 1, 2)
+    )
+    assert first == again != other
+    assert [part["queries"] for part in first] == [9, 9]
+    assert [part["database"] for part in first] == [34, 35]
+
+
+@pytest.mark.parametrize("url", ["grouped:{run}/index", "milvus:{folder}/served.db"])
+def test_a_served_index_is_scored_as_it_is(
+    transhash: Command, run: Path, own: tuple[Path, Path], url: str, tmp_path: Path
+) -> None:
+    """The run's index holds 36 + 36 items, of which the files label 35 + 34."""
+    place = url.format(run=run, folder=tmp_path)
+    if "milvus" in place:
+        transhash("index", run, "--from", f"grouped:{run / 'index'}", "--into", place)
+    files = ("--images", own[0], "--texts", own[1], "--queries", 20)
+    without = transhash("evaluate", run, *files, "--json")
+    served = transhash("evaluate", run, *files, "--index", place, "--json")
+    assert served.directions == without.directions
+    assert served.scores["not_indexed"] == {"images": 0, "texts": 0}
+
+
+def test_items_that_are_not_indexed_are_told(
+    transhash: Command, run: Path, own: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with own[1].open("a", newline="") as file:
+        csv.writer(file).writerow(("new", "a boat at sea", "boat"))
+    files = ("--images", own[0], "--texts", own[1], "--index", f"grouped:{run / 'index'}")
+    said = " ".join(transhash("evaluate", run, *files).out.split())
+    assert "1 texts and 0 images of these files are not in the index and were left out" in said
+    engine = SearchEngine.open(run, f"grouped:{tmp_path / 'empty'}", writable=True)
+    engine.close()
+    empty = (*files[:4], "--index", f"grouped:{tmp_path / 'empty'}")
+    assert "none of the 35 labelled texts is in the index" in transhash.refused(
+        "evaluate", run, *empty
+    )
+
+
+# ---- mistakes ----
+
+
+def test_a_search_of_a_mistyped_milvus_file_is_a_sentence_and_makes_nothing(
+    transhash: Command, run: Path, tmp_path: Path
+) -> None:
+    place = f"milvus:{tmp_path / 'typo.db'}"
+    sentence = transhash.refused("search", run, "--text", "a boat", "--index", place)
+    assert "there is no index at milvus:" in sentence
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("", "nothing to score"),
+        ("--images OWN", "need both --images and --texts"),
+        ("--benchmark DATA --images OWN --texts OWN", "not both"),
+        ("--images OWN --texts BARE", "BARE holds no label"),
+        ("--images DATA/images --texts OWN", "holds no label"),
+        ("--images OWN --texts OTHER", "use the same label words"),
+        ("--images OWN --texts OWN --queries 0", "must be 1 or more"),
+        ("--images OWN --texts OWN --shard 1/2 --histogram h", "cut a benchmark"),
+        ("--images OWN --texts OWN --index faiss:nowhere", "there is no index at nowhere"),
+        ("--benchmark DATA --index faiss:x --shard 1/2 --histogram h", "leave out --shard"),
+        ("--benchmark DATA --index faiss:x --merge h", "leave out --shard and --merge"),
+        ("--benchmark DATA --index quick:x", "there is no engine 'quick'"),
+        ("--benchmark DATA --shard 1/2", "--shard needs --histogram"),
+        ("--benchmark DATA --histogram h", "give --shard i/n"),
+        ("--shard 1/2 --histogram h --merge h", "give one of them"),
+        ("--benchmark DATA --definition nobody", "no definition of MAP"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(
+    transhash: Command, run: Path, data: Path, words: str, sentence: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    picture = next((data / "images").iterdir())
+    for name, labels in (("own", "boat"), ("bare", ""), ("other", "zebra")):
+        rows = f"image,text,labels\n{picture},a boat,{labels}\n"
+        (tmp_path / f"{name}.csv").write_text(rows)
+    places = {"OWN": "own.csv", "BARE": "bare.csv", "OTHER": "other.csv", "DATA": str(data)}
+    for name, place in places.items():
+        words, sentence = words.replace(name, place), sentence.replace(name, place)
+    assert sentence in transhash.refused("evaluate", run, *words.split())
+    assert not {"h", "x", "nowhere"} & {path.name for path in tmp_path.iterdir()}
