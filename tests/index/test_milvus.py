@@ -108,7 +108,7 @@ def test_a_place_opened_to_read_is_not_made(file: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     url = f"milvus:{file}?collection=typo"
     for _ in range(2):  # the second time would find what the first had made
-        with pytest.raises(EngineError, match="no index at .* to read; add items first"):
+        with pytest.raises(EngineError, match=r"no index at .* to read; add items first"):
             open_index(url, 32, read_only=True)
 
 

@@ -165,7 +165,7 @@ def test_a_server_gives_exactly_the_scores_without_one(
 
 @pytest.mark.server
 def test_fewer_lists_cost_map_and_all_of_them_none(server: MilvusServer) -> None:
-    # A server builds lists for segments of 1,024 codes and more.
+    # So many that a server builds lists for them.
     directions = random_directions(6_000, 32)
     url = f"{server.url}/lists{next(_numbers)}?index=BIN_IVF_FLAT&nlist=32"
     exact = {name: DistanceHistogram.of(*each) for name, each in directions.items()}

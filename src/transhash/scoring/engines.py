@@ -20,7 +20,7 @@ from transhash.progress import Track, silent
 from transhash.scoring.directions import AMONG, Direction, Labelled, Matrix
 from transhash.search import SearchEngine, modality_url
 
-_PAIRS = 4_000_000  # of queries and items ranked at a time: about 200 MB on the way
+_PAIRS = 4_000_000  # of queries and items ranked at a time: about 300 MB on the way
 
 
 def engine_histograms(
