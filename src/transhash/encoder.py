@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -96,7 +97,7 @@ class Encoder:
                 f"{folder} has format version {config.get('version')}, this transhash reads "
                 f"{_VERSION}; fit it anew or install transhash {config.get('transhash')}"
             )
-        hasher = make_hasher(config["method"], **config["settings"]).load_state(folder)
+        hasher = _hasher(folder, config, device)
         named = config["image_features"]
         texts = None
         if config["text_features"] != PRECOMPUTED:
@@ -111,8 +112,16 @@ def load(folder: str | Path, device: str = "cpu") -> Encoder | Hasher:
     """What was saved there: the Encoder of a run, or a hasher alone."""
     config = read_json(Path(folder) / "config.json")
     if config.get("format") == HASHER_FORMAT:
-        return make_hasher(config["method"], **config["settings"]).load_state(Path(folder))
+        return _hasher(Path(folder), config, device)
     return Encoder.load(folder, device)
+
+
+def _hasher(folder: Path, config: dict[str, Any], device: str) -> Hasher:
+    """On the device asked for now: what was trained on a GPU must load where there is none."""
+    settings = config["settings"]
+    if "device" in settings:
+        settings = {**settings, "device": device}
+    return make_hasher(config["method"], **settings).load_state(folder)
 
 
 def image_rows(

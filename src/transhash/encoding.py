@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -24,11 +25,12 @@ from transhash.codes import Codes
 from transhash.data.collection import Collection, Problem
 from transhash.encoder import Encoder
 from transhash.errors import DataError, EngineError
-from transhash.features.image import EfficientNetLite0
+from transhash.features.image import Part
 from transhash.progress import Track, silent
 from transhash.storage import read_json, write_bytes, write_json
 
 Modality = Literal["images", "texts"]
+Shard = tuple[Path, Collection[Any]]  # where it is written, and of what
 SHARD = 4096  # items a shard: what memory has to hold, and what an interruption repeats
 
 
@@ -84,10 +86,12 @@ def encode_shards(
     todo = [number for number in range(job.shards) if not shard_path(folder, number).exists()]
     found = job.shards - len(todo)
     if engine == "ray":
-        written: Iterable[int] = _on_ray(run, items, job, folder, todo, workers, device)
+        done: Iterable[int] = _on_ray(run, items, job, folder, todo, workers, device)
     else:
-        written = _here(run, items, job, folder, todo, workers, device)
-    for _ in track(written, f"encoding {modality}", total=job.shards, start=found):
+        done = _here(run, items, job, folder, todo, workers, device)
+    left = sum(len(items.ids[job.rows(number)]) for number in todo)
+    each = (item for count in done for item in range(count))
+    for _ in track(each, f"encoding {modality}", total=len(items), start=len(items) - left):
         pass
     parts = [_footer(shard_path(folder, number)) for number in range(job.shards)]
     problems = [problem for _, bad in parts for problem in bad]
@@ -137,35 +141,82 @@ class ShardEncoder:
         self.encoder = Encoder.load(run, device)
         self.modality = modality
         self.workers = workers
-        features = self.encoder.image_features
-        if isinstance(features, EfficientNetLite0):
-            features.cache = False  # 5 KB an image would outgrow the codes; shards are the memory
 
-    def write(self, path: Path, items: Collection[Any]) -> None:
-        rows, kept, problems = self._rows(items)
+    def write(self, shards: Sequence[Shard]) -> Iterator[int]:
+        """Write every shard; yields how many more items are done."""
+        rows = self._image_rows if self.modality == "images" else self._text_rows
+        if shards and shards[0][1].features is not None:
+            rows = self._given_rows
+        yield from rows(shards)
+
+    def _given_rows(self, shards: Sequence[Shard]) -> Iterator[int]:
+        for path, items in shards:
+            assert items.features is not None
+            self._finish(path, items.features, items.ids, [])
+            yield len(items)
+
+    def _text_rows(self, shards: Sequence[Shard]) -> Iterator[int]:
+        words = self.encoder.text_features
+        if words is None:
+            raise DataError("this model takes precomputed text features; give a .npy")
+        for path, items in shards:
+            self._finish(path, words.transform(items.items), items.ids, [])
+            yield len(items)
+
+    def _image_rows(self, shards: Sequence[Shard]) -> Iterator[int]:
+        """One stream of images through all shards, which are hashed and written beside it."""
+        features = self.encoder.image_features
+        if features is None:
+            raise DataError("this model takes precomputed image features; give a .npy")
+        paths = [path for _, items in shards for path in items.items]
+        lengths = [len(items) for _, items in shards]
+        parts = _cut_parts(features.stream(paths, self.workers), lengths)
+        finishing: deque[Future[None]] = deque()
+        with ThreadPoolExecutor(1) as writer:
+            for path, items in shards:
+                rows: list[npt.NDArray[Any]] = []
+                good: list[int] = []
+                bad: list[tuple[int, str]] = []
+                while len(good) + len(bad) < len(items):
+                    part = next(parts)
+                    rows.append(part.rows)
+                    good += part.good
+                    bad += part.bad
+                    yield len(part.items)
+                ids = [items.ids[i] for i in good]
+                problems = [Problem(str(items.items[i]), items.ids[i], why) for i, why in bad]
+                finishing.append(
+                    writer.submit(self._finish, path, np.concatenate(rows), ids, problems)
+                )
+                if len(finishing) > 1:  # bounded: rows must not pile up
+                    finishing.popleft().result()
+            for future in finishing:
+                future.result()
+
+    def _finish(
+        self, path: Path, rows: npt.NDArray[Any], ids: Sequence[str], problems: list[Problem]
+    ) -> None:
         codes = Codes(np.zeros((0, self.encoder.bits // 8), np.uint8), self.encoder.bits)
-        if len(kept):
+        if len(ids):
             hasher = self.encoder.hasher
             encode = hasher.encode_images if self.modality == "images" else hasher.encode_texts
             codes = encode(rows)
-        write_codes(path, kept, codes, problems)
+        write_codes(path, ids, codes, problems)
 
-    def _rows(
-        self, items: Collection[Any]
-    ) -> tuple[npt.NDArray[Any], Sequence[str], list[Problem]]:
-        """Feature rows, the ids they belong to, and what was wrong with the other items."""
-        if items.features is not None:
-            return items.features, items.ids, []
-        if self.modality == "texts":
-            if self.encoder.text_features is None:
-                raise DataError("this model takes precomputed text features; give a .npy")
-            return self.encoder.text_features.transform(items.items), items.ids, []
-        if self.encoder.image_features is None:
-            raise DataError("this model takes precomputed image features; give a .npy")
-        rows, bad = self.encoder.image_features.extract(items.items, workers=self.workers)
-        skipped = {i for i, _ in bad}
-        kept = [name for i, name in enumerate(items.ids) if i not in skipped]
-        return rows, kept, [Problem(str(items.items[i]), items.ids[i], why) for i, why in bad]
+
+def _cut_parts(parts: Iterable[Part], lengths: Sequence[int]) -> Iterator[Part]:
+    """The parts, cut where a shard ends, with positions counted from its beginning."""
+    ends = iter(np.cumsum(lengths).tolist())
+    first = end = at = 0
+    for part in parts:
+        while part.items:
+            if at == end:
+                first, end = end, next(ends)
+            good = [i - first for i in part.good if i < end]
+            bad = [(i - first, why) for i, why in part.bad if i < end]
+            yield Part(good, part.rows[: len(good)], bad)
+            part = Part(part.good[len(good) :], part.rows[len(good) :], part.bad[len(bad) :])
+            at += len(good) + len(bad)
 
 
 def _start(
@@ -198,13 +249,9 @@ def _here(
     workers: int | None,
     device: str,
 ) -> Iterator[int]:
-    if workers is None and (os.cpu_count() or 1) <= 2 and not device.startswith("cuda"):
-        workers = 0  # the network takes both cores; a decoding process would only get in its way
-    encoder = ShardEncoder(str(run), job.modality, workers, device) if todo else None
-    for number in todo:
-        assert encoder is not None
-        encoder.write(shard_path(folder, number), _cut(items, job.rows(number)))
-        yield number
+    shards = [(shard_path(folder, number), _cut(items, job.rows(number))) for number in todo]
+    if shards:
+        yield from ShardEncoder(str(run), job.modality, workers, device).write(shards)
 
 
 def _on_ray(
@@ -248,7 +295,7 @@ def _on_ray(
         num_gpus=gpus or None,
     )
     for row in shards.iter_rows():
-        yield int(row["number"])
+        yield len(items.ids[job.rows(int(row["number"]))])
 
 
 class _RayWorker:
@@ -263,7 +310,8 @@ class _RayWorker:
             texts = [str(item) for item in items]
             parts = texts if self.encoder.modality == "texts" else [Path(text) for text in texts]
             part: Collection[Any] = Collection([str(name) for name in ids], parts)
-            self.encoder.write(shard_path(self.folder, int(number)), part)
+            for _ in self.encoder.write([(shard_path(self.folder, int(number)), part)]):
+                pass
         return {"number": batch["number"]}
 
 

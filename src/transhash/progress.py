@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sized
+from time import monotonic
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
+_REFRESH = 0.1  # seconds between two looks at the bar
 
 
 class Track(Protocol):
@@ -54,6 +56,11 @@ def bar(
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(description, total=total, completed=start)
+        done, shown, next_time = 0, 0, 0.0
         for item in items:
             yield item
-            progress.advance(task)
+            done += 1
+            if (now := monotonic()) >= next_time:  # rich takes longer to count than some work
+                progress.advance(task, done - shown)
+                shown, next_time = done, now + _REFRESH
+        progress.advance(task, done - shown)

@@ -6,7 +6,7 @@ As a script it is the process that a test kills: tiny.py FILE ROOT OUT JOBS.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from PIL import Image
 from rich.console import Console
 
 from transhash.experiments import run_experiment
+from transhash.features.image import Part
 from transhash.progress import Track, silent
 
 PLAN = """
@@ -33,8 +34,11 @@ class Thumbnails:
     name = "thumbnails"
     size = 8
 
+    def stream(self, paths: Sequence[Path], workers: int | None = None) -> Iterator[Part]:
+        yield Part(list(range(len(paths))), self.extract(paths)[0], [])
+
     def extract(
-        self, paths: Sequence[Path], track: Track = silent, workers: int | None = None
+        self, paths: Sequence[Path], track: Track = silent
     ) -> tuple[npt.NDArray[Any], list[tuple[int, str]]]:
         pixels = [np.asarray(Image.open(path).convert("RGB").resize((8, 8))) for path in paths]
         return self.of_pixels(np.stack(pixels)), []

@@ -1,13 +1,17 @@
 import io
+import multiprocessing
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from transhash.errors import DataError
-from transhash.features.decode import decode, decode_all, open_image
+from transhash.errors import DataError, EngineError
+from transhash.features.decode import Batch, Pixels, decode, decode_batches, open_image
 from transhash.features.image import AlexNetPixels, EfficientNetLite0, image_features
+from transhash.features.lite0 import load_lite0, original_lite0
 
 
 def photo(path: Path, colour: str = "red", size: tuple[int, int] = (40, 30)) -> Path:
@@ -65,14 +69,47 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded() -> None:
     assert "100,000,000" in reason
 
 
+def everything(batches: Iterable[Batch]) -> list[Pixels | str]:
+    """Pixels or reason of every image, by position."""
+    found: dict[int, Pixels | str] = {}
+    for good, pixels, bad in batches:
+        found.update(zip(good, pixels.copy(), strict=True))
+        found.update(bad)
+    return [found[i] for i in range(len(found))]
+
+
 @pytest.mark.slow
-def test_worker_processes_give_the_same_pixels_in_the_same_order(tmp_path: Path) -> None:
-    paths = [photo(tmp_path / f"{i}.png", f"#{i:02x}{255 - i:02x}40") for i in range(150)]
+def test_worker_processes_and_threads_give_the_same_pixels_in_the_same_order(
+    tmp_path: Path,
+) -> None:
+    paths = [photo(tmp_path / f"{i}.png", f"#{i % 256:02x}{i // 2:02x}40") for i in range(300)]
     paths[70].write_text("broken")
-    alone = list(decode_all(paths, 8, workers=0))
-    spread = list(decode_all(paths, 8, workers=2))
-    assert isinstance(spread[70], str)
-    assert all(np.array_equal(a, b) for a, b in zip(alone, spread, strict=True))
+    threads = everything(decode_batches(paths, 8, 20, threads=2))
+    processes = everything(decode_batches(paths, 8, 48, workers=2))
+    assert isinstance(processes[70], str)
+    assert all(np.array_equal(a, b) for a, b in zip(threads, processes, strict=True))
+    assert all(np.array_equal(threads[i], decode(paths[i], 8)) for i in (0, 150, 299))
+
+
+@pytest.mark.slow
+def test_a_decoding_process_that_dies_is_one_sentence(tmp_path: Path) -> None:
+    paths = [photo(tmp_path / "a.png")] * 2000
+    batches = decode_batches(paths, 8, 16, workers=1)
+    next(batches)
+    for child in multiprocessing.active_children():
+        child.kill()
+    with pytest.raises(EngineError, match="fewer --workers"):
+        list(batches)
+
+
+def test_the_folded_network_computes_what_the_wheels_network_does() -> None:
+    pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (2, 3, 224, 224)))
+    with torch.inference_mode():
+        maps = original_lite0().extract_features((pixels.float() - 127) / 128)
+        expected = maps.mean(dim=(2, 3))
+        found = load_lite0("cpu")(pixels)
+    assert expected.abs().max() > 1
+    assert torch.allclose(found, expected, atol=1e-4)
 
 
 def test_features_are_cached_by_content_not_by_name(

