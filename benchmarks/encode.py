@@ -13,7 +13,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from transhash.data.collection import Collection
 from transhash.data.manifest import read_images
 from transhash.encoder import Encoder
 from transhash.encoding import encode_shards
-from transhash.features.decode import decode, decode_batches, default_workers
+from transhash.features.decode import Batch, Pixels, decode, decode_batches, default_workers
 from transhash.features.image import EfficientNetLite0
 from transhash.features.lite0 import load_lite0, original_lite0
 
@@ -48,6 +48,22 @@ def wheel_rate(encoder: Encoder, seconds: float = 6.0) -> float:
         return maps.mean(dim=(2, 3))  # type: ignore[no-any-return]
 
     return max(rate(run, pixels, step * scale, seconds / 2) for scale in (1, 2))
+
+
+def rate_from_memory(encoder: Encoder, count: int = 50) -> float:
+    """Of the pipeline to a GPU when decoding costs nothing."""
+    pixels, step = pixels_for(encoder, 3 * 512)
+    memory = pixels.cpu().numpy().reshape(3, step, *pixels.shape[1:])
+
+    def batches(on_memory: Callable[[Pixels], None]) -> Iterator[Batch]:
+        on_memory(memory)
+        for number in range(count):
+            yield Batch(list(range(step)), memory[number % 3], [])
+
+    parts = encoder.image_features.through_gpu(batches)  # type: ignore[union-attr]
+    next(parts)
+    start = time.perf_counter()
+    return sum(len(part.good) for part in parts) / (time.perf_counter() - start)
 
 
 def pixels_for(encoder: Encoder, count: int) -> tuple[Tensor, int]:
@@ -113,6 +129,10 @@ def main() -> None:
         kept = sum(path.stat().st_size for path in Path(folder).glob("*.parquet"))
     bare = max(bare, bare_rate(encoder))
     wheel = wheel_rate(encoder)
+    in_memory = {}
+    if options.device.startswith("cuda"):
+        fed = rate_from_memory(encoder)
+        in_memory = {"from_memory": round(fed, 1), "from_memory_share": round(fed / bare, 3)}
     texts = [f"a note about thing {i} in the garden" for i in range(20_000)]
     start = time.perf_counter()
     encoder.encode_texts(texts)
@@ -120,6 +140,7 @@ def main() -> None:
         "images_per_second": round(outcome.codes / seconds, 1),
         "bare_forward_per_second": round(bare, 1),
         "share_of_bare": round(outcome.codes / seconds / bare, 3),
+        **in_memory,
         "wheels_own_network_per_second": round(wheel, 1),
         "decodes_per_second_one_core": round(decoded, 1),
         f"decodes_per_second_{workers}_processes": round(decoded_by_all, 1),

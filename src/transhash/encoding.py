@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from transhash.codes import Codes
 from transhash.data.collection import Collection, Problem
@@ -172,7 +173,8 @@ class ShardEncoder:
         lengths = [len(items) for _, items in shards]
         parts = _cut_parts(features.stream(paths, self.workers), lengths)
         finishing: deque[Future[None]] = deque()
-        with ThreadPoolExecutor(1) as writer:
+        # One core for hashing: the others are busy, and BLAS threads would wait for each other.
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(1) as writer:
             for path, items in shards:
                 rows: list[npt.NDArray[Any]] = []
                 good: list[int] = []

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
+import signal
 import tempfile
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.queues import Queue
 from pathlib import Path
+from queue import Empty
 from typing import NamedTuple
 
 import numpy as np
@@ -25,9 +29,8 @@ warnings.filterwarnings("ignore", module=r"PIL\b")
 Pixels = npt.NDArray[np.uint8]  # (size, size, 3)
 MAX_PIXELS = 100_000_000  # a 100-megapixel photograph is real, a larger file is an attack or a slip
 _CHUNK = 16  # images of one task
-_SLOTS = 3  # batches in shared memory: one in use, one ready, one being filled
+_SLOTS = 4  # batches in shared memory: one in use, the others ready or being filled
 _WORTH = 256  # fewer images are decoded before worker processes have started
-_memory: Pixels  # in a worker process: where it writes to
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
 
 
@@ -118,44 +121,101 @@ def _ahead(
     file, name = _memory_file(int(np.prod(shape)))
     memory: Pixels = np.memmap(name, np.uint8, "r+", shape=shape)
     on_memory(memory)
-    # spawn: a forked child of a process that has run torch threads can hang.
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _attach, (name, shape))
+    pool = _Workers(workers, name, shape)
     starts = iter(range(0, len(paths), batch))
-    filling: deque[tuple[int, list[Future[list[str | None]]]]] = deque()
+    filling: deque[tuple[int, int]] = deque()
 
     def fill_next() -> None:
-        start = next(starts, None)
-        if start is None:
-            return
-        slot = start // batch % _SLOTS
-        part = paths[start : min(start + batch, len(paths))]
-        filling.append(
-            (
-                start,
-                [
-                    pool.submit(_fill_shared, slot, cut, part[cut : cut + _CHUNK])
-                    for cut in range(0, len(part), _CHUNK)
-                ],
-            )
-        )
+        for start in itertools.islice(starts, 1):
+            end = min(start + batch, len(paths))
+            pool.send(start // batch % _SLOTS, start, paths[start:end])
+            filling.append((start, end))
 
     try:
         for _ in range(_SLOTS - 1):
             fill_next()
         while filling:
-            start, chunks = filling.popleft()
-            reasons = [reason for chunk in chunks for reason in chunk.result()]
+            start, end = filling.popleft()
+            reasons = pool.receive(start, end)
             fill_next()  # into the slot the caller has just given back
-            yield _batch(start, memory[start // batch % _SLOTS, : len(reasons)], reasons)
-    except BrokenProcessPool:
-        raise EngineError(
-            "a process that decodes images died, perhaps for want of memory; use fewer --workers"
-        ) from None
+            yield _batch(start, memory[start // batch % _SLOTS, : end - start], reasons)
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.close()
         os.close(file)
         if not name.startswith("/proc/"):
             os.unlink(name)
+
+
+class _Workers:
+    """Decoding processes with one queue of tasks.
+
+    Not an executor: its workers wait for a thread of this process to hand them each task, and
+    that thread waits for the interpreter lock while the caller keeps a GPU busy.
+    """
+
+    def __init__(self, count: int, memory: str, shape: tuple[int, ...]) -> None:
+        # spawn: a forked child of a process that has run torch threads can hang.
+        context = get_context("spawn")
+        self._tasks = context.Queue()
+        self._processes = []
+        self._answers: list[Connection] = []
+        self._reasons: dict[int, str | None] = {}  # by position, of what was decoded ahead
+        for _ in range(count):
+            reader, writer = context.Pipe(duplex=False)
+            arguments = (self._tasks, writer, memory, shape)
+            process = context.Process(target=_work, args=arguments, daemon=True)
+            process.start()
+            writer.close()  # the worker's end alone is open now: its death is the end of the pipe
+            self._processes.append(process)
+            self._answers.append(reader)
+
+    def send(self, slot: int, start: int, paths: Sequence[Path]) -> None:
+        for cut in range(0, len(paths), _CHUNK):
+            part = [str(path) for path in paths[cut : cut + _CHUNK]]
+            self._tasks.put((slot, cut, start + cut, part))
+
+    def receive(self, start: int, end: int) -> list[str | None]:
+        """What is wrong with each image of the range, once all of them are decoded."""
+        while not all(i in self._reasons for i in range(start, end, _CHUNK)):
+            for reader in wait(self._answers):
+                assert isinstance(reader, Connection)
+                try:
+                    first, reasons = reader.recv()
+                except EOFError:
+                    raise EngineError(
+                        "a process that decodes images died, perhaps for want of memory; "
+                        "use fewer --workers"
+                    ) from None
+                self._reasons.update(enumerate(reasons, first))
+        return [self._reasons.pop(i) for i in range(start, end)]
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.join()
+        self._tasks.cancel_join_thread()
+        self._tasks.close()
+
+
+def _work(
+    tasks: Queue[tuple[int, int, int, list[str]]],
+    answers: Connection,
+    name: str,
+    shape: tuple[int, ...],
+) -> None:
+    """A worker: tasks in, pixels into the shared memory, reasons out."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when it ends
+    memory: Pixels = np.memmap(name, np.uint8, "r+", shape=shape)
+    parent = parent_process()
+    while parent is not None and parent.is_alive():
+        try:
+            slot, cut, first, paths = tasks.get(timeout=5)
+            answers.send((first, _fill(memory[slot, cut:], [Path(path) for path in paths])))
+        except Empty:
+            continue  # nothing to do, or nobody there any more
+        except BrokenPipeError:
+            return
 
 
 def _memory_file(size: int) -> tuple[int, str]:
@@ -186,13 +246,3 @@ def _fill(memory: Pixels, paths: Sequence[Path]) -> list[str | None]:
             row[:] = pixels
             reasons.append(None)
     return reasons
-
-
-def _attach(name: str, shape: tuple[int, ...]) -> None:
-    """In a worker process: the shared memory, mapped once for all its tasks."""
-    global _memory
-    _memory = np.memmap(name, np.uint8, "r+", shape=shape)
-
-
-def _fill_shared(slot: int, cut: int, paths: Sequence[Path]) -> list[str | None]:
-    return _fill(_memory[slot, cut:], paths)

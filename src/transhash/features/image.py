@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from transhash.errors import DataError
 from transhash.features.cache import FeatureCache
-from transhash.features.decode import Pixels, decode, decode_batches, default_workers
+from transhash.features.decode import Batch, Pixels, decode, decode_batches, default_workers
 from transhash.features.lite0 import WIDTH, load_lite0
 from transhash.progress import Track, silent
 
@@ -67,7 +68,11 @@ class EfficientNetLite0:
     def stream(self, paths: Sequence[Path], workers: int | None = None) -> Iterator[Part]:
         """On a CPU `workers` threads each decode and compute (None: as many as torch would use)."""
         if self.device.startswith("cuda"):
-            yield from self._stream_to_gpu(paths, workers)
+            workers = default_workers() if workers is None else workers
+            decoding = partial(
+                decode_batches, paths, self.size, _ON_GPU, workers=workers, threads=4
+            )
+            yield from self.through_gpu(decoding)
         elif len(paths) <= _ON_CPU:
             yield self._part(paths, 0)
         else:
@@ -142,8 +147,11 @@ class EfficientNetLite0:
                     future.cancel()
                 torch.set_num_threads(before)  # for threads to come; it is 1 in those of the pool
 
-    def _stream_to_gpu(self, paths: Sequence[Path], workers: int | None) -> Iterator[Part]:
-        """While the GPU works on one batch, the next is copied to it and others are decoded."""
+    def through_gpu(self, batches: Callable[..., Iterable[Batch]]) -> Iterator[Part]:
+        """While the GPU works on one batch, the next is copied to it and others are decoded.
+
+        `batches(on_memory=f)` must call f with the memory in which its batches will lie.
+        """
         network = load_lite0(self.device)
         copying = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
@@ -164,12 +172,9 @@ class EfficientNetLite0:
                 arriving = torch.empty(rows.shape, pin_memory=True).copy_(rows, non_blocking=True)
                 return arriving, torch.cuda.current_stream(self.device).record_event()
 
-        workers = default_workers() if workers is None else workers
         waiting: tuple[list[int], Arriving, Bad] | None = None
         try:
-            for good, pixels, bad in decode_batches(
-                paths, self.size, _ON_GPU, workers=workers, threads=4, on_memory=pin
-            ):
+            for good, pixels, bad in batches(on_memory=pin):
                 launched = (good, launch(pixels), bad)
                 if waiting is not None:
                     yield _arrived(*waiting)
