@@ -16,25 +16,19 @@ from transhash.errors import EngineError
 from transhash.service import serve
 from transhash.service.diagnostics import presentable
 
-SCRIPT = """
-import sys
-from pathlib import Path
-from transhash.service import serve
-serve(Path(sys.argv[1]), port=0, on_ready=lambda url: print(url, flush=True))
-"""
-
 
 def test_a_served_run_answers_and_ends_quietly(run: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(run)],
+        [sys.executable, "-m", "transhash", "serve", str(run), "--port", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
         assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
+        said = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
+        assert said is not None
+        url = said[0]
         assert "<title>transhash</title>" in httpx.get(url).text
         found = httpx.get(f"{url}api/search/text", params={"q": "a boat"}).json()
         assert found["hits"]

@@ -113,11 +113,10 @@ def demo(
     if serve:
         from transhash.service import serve as serve_run
 
-        out.print(
-            f"\nOpen http://127.0.0.1:{port} and type a sentence or drop a drawing. "
-            "Ctrl-C stops it."
-        )
-        serve_run(to, port=port)
+        def invite(address: str) -> None:
+            out.print(f"\nOpen {address} and type a sentence or drop a drawing. Ctrl-C stops it.")
+
+        serve_run(to, port=port, on_ready=invite)
     else:
         _print_searches(to)
 

@@ -132,8 +132,9 @@ def serve(
         None, envvar="TRANSHASH_API_KEY", help="Key of writing clients."
     ),
     rate_limit: float | None = typer.Option(None, help="Requests a second allowed to one client."),
+    browser: bool = typer.Option(False, "--open", help="Open the page in the browser."),
 ) -> None:
-    """Open the search page and its HTTP API.
+    """Serve the search page and its HTTP API.
 
     Example: `transhash serve runs/mine`
     """
@@ -141,7 +142,8 @@ def serve(
 
     serve_run(
         run, host=host, port=port, index_url=index, writable=writable, api_key=api_key,
-        rate_limit=rate_limit,
+        rate_limit=rate_limit, open_browser=browser,
+        on_ready=lambda address: out.print(f"serving {run} at {address} - Ctrl-C stops it"),
     )  # fmt: skip
 
 
