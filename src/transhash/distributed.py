@@ -8,9 +8,11 @@ share, summed over processes, is exactly the single-process gradient.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +21,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from transhash.errors import DataError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,10 +35,6 @@ class World:
     def share(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The part of a batch that this process encodes."""
         return rows[self.rank :: self.size]
-
-    def shares(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The whole batch in the order in which `gather` returns it: as it was drawn."""
-        return rows
 
     def gather(self, share: Tensor) -> Tensor:
         """The activations of the whole batch as it was drawn, with gradient into this share.
@@ -56,6 +56,25 @@ class World:
         for gradient in gradients:
             gradient.copy_(flat[start : start + gradient.numel()].view_as(gradient))
             start += gradient.numel()
+
+    def first(self, compute: Callable[[], T]) -> T:
+        """What the first process computes, in all of them.
+
+        For linear algebra before the training: on other machines, or with other numbers of
+        threads, it may come out with other signs, and the processes would learn different things.
+        """
+        if self.size == 1:
+            return compute()
+        result = [compute() if self.rank == 0 else None]
+        dist.broadcast_object_list(result)
+        return result[0]  # type: ignore[return-value]
+
+    def in_turn(self, prepare: Callable[[], T]) -> T:
+        """One process of each machine goes first and fills the caches that the others read."""
+        leads = int(os.environ.get("LOCAL_RANK", "0")) == 0
+        result = prepare() if leads or self.size == 1 else None
+        self.barrier()
+        return prepare() if result is None else result
 
     def barrier(self) -> None:
         if self.size > 1:
@@ -88,18 +107,19 @@ class _Gather(torch.autograd.Function):
         return gradients[0][context.world.rank :: context.world.size], None
 
 
-def join_world(device: str = "cpu") -> World:
+@contextmanager
+def joined_world(device: str = "cpu") -> Iterator[World]:
     """The World that torchrun's environment describes; alone without torchrun."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1 and "RANK" not in os.environ:
-        return World()
+    if "RANK" not in os.environ and int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield World()
+        return
     if device.startswith("cuda"):  # before NCCL starts, or all ranks of a machine take GPU 0
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
-    return World(dist.get_rank(), dist.get_world_size())
-
-
-def leave_world() -> None:
-    if dist.is_available() and dist.is_initialized():
+    # Long: the others wait while one process of each machine computes image features.
+    backend = "nccl" if device.startswith("cuda") else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(days=1))
+    try:
+        yield World(dist.get_rank(), dist.get_world_size())
+        dist.barrier()  # Gloo aborts a process whose peer is gone before it
+    finally:
         dist.destroy_process_group()

@@ -101,11 +101,12 @@ def fit_files(
     world: World = ALONE,
 ) -> tuple[Encoder, dict[str, Any]]:
     """Learn from a user's files and write the run folder; returns encoder and report."""
+    check_world(hasher, trials, world)
     auxiliary, problems = material.auxiliary, list(material.problems)
     if auxiliary.images.features is not None:
         features = None  # the model will take precomputed features, and says so when asked
     rng = np.random.default_rng(hasher.seed)
-    x, kept, bad = image_rows(features, auxiliary.images, track)
+    x, kept, bad = world.in_turn(lambda: image_rows(features, auxiliary.images, track))
     problems += bad
     relation = auxiliary.relation
     if len(kept) != len(auxiliary.images):
@@ -113,7 +114,8 @@ def fit_files(
         relation = relation.subset(rows, np.arange(len(auxiliary.texts)))
     target_x = None
     if material.images is not None:
-        target_x, _, bad = image_rows(features, _some(material.images, rng), track)
+        some = _some(material.images, rng)
+        target_x, _, bad = world.in_turn(lambda: image_rows(features, some, track))
         problems += bad
     target = None if material.texts is None else _some(material.texts, rng)
     words = None
@@ -133,6 +135,12 @@ def fit_files(
     )  # fmt: skip
 
 
+def check_world(hasher: Hasher, trials: int, world: World) -> None:
+    if world.size > 1 and (trials or not isinstance(hasher, THN)):
+        what = "tuning" if trials else hasher.name
+        raise DataError(f"{what} runs in one process; start it without torchrun")
+
+
 def fit_run(
     hasher: Hasher,
     method: str,
@@ -149,6 +157,7 @@ def fit_run(
 ) -> tuple[Encoder, dict[str, Any]]:
     """Fit (after choosing settings on held-out auxiliary data, if `trials`) and save the run."""
     done: list[Trial] = []
+    check_world(hasher, trials, world)
     start = time.perf_counter()
     if trials:
         hasher, done = tune(hasher, training, held_out, trials=trials, track=track)

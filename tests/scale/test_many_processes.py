@@ -78,5 +78,14 @@ def test_the_command_learns_the_same_under_torchrun(data: Path, tmp_path: Path) 
     assert different_bits(two, one) < 0.01
 
 
+@pytest.mark.slow
+def test_what_cannot_be_shared_is_refused_in_one_sentence(data: Path, tmp_path: Path) -> None:
+    arguments = ["--benchmark", data, "--bits", 16, "--out", tmp_path / "run"]
+    for extra in (["qch"], ["thn", "--tune", 2]):
+        with pytest.raises(AssertionError, match=r"runs in one process; start it without torchrun"):
+            start(2, "-m", "transhash", "fit", *extra, *arguments)
+    assert not (tmp_path / "run").exists()
+
+
 def different_bits(left: Codes, right: Codes) -> float:
     return float(np.bitwise_count(left.packed ^ right.packed).sum() / (len(left) * left.bits))

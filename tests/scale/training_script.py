@@ -11,7 +11,7 @@ import torch
 
 from transhash.data.relation import LabelRelation, SparseRelation
 from transhash.data.training import TrainingSet
-from transhash.distributed import World, join_world, leave_world
+from transhash.distributed import World, joined_world
 from transhash.hashers.thn import THN
 
 
@@ -91,13 +91,12 @@ def train(
 
 def main(kinds: str, steps: int, stop: int, folder: str, result: str) -> None:
     torch.set_num_threads(1)
-    world = join_world()
-    for kind in kinds.split(","):
-        name, _, seed = kind.partition(":")
-        learned = train(world, name, steps, stop, folder, int(seed or 0))
-        if learned is not None and world.rank == 0:
-            np.savez(f"{result}-{kind}.npz", **learned)
-    leave_world()
+    with joined_world() as world:
+        for kind in kinds.split(","):
+            name, _, seed = kind.partition(":")
+            learned = train(world, name, steps, stop, folder, int(seed or 0))
+            if learned is not None and world.rank == 0:
+                np.savez(f"{result}-{kind}.npz", **learned)
 
 
 if __name__ == "__main__":

@@ -44,9 +44,9 @@ def fit(
 
     An interrupted fit goes on where it stopped when the same command is given again.
     """
-    from transhash.distributed import join_world, leave_world
+    from transhash.distributed import joined_world
     from transhash.features.image import image_features
-    from transhash.fitting import Sources, fit_files, fit_run, read_sources
+    from transhash.fitting import Sources, check_world, fit_files, fit_run, read_sources
     from transhash.hashers import make_hasher
     from transhash.progress import silent
 
@@ -56,13 +56,13 @@ def fit(
         settings |= {"device": device, "precision": precision, "weights": weights}
     hasher = make_hasher(name, **settings)
     extractor = image_features(features, device)
-    world = join_world(device)
-    track = bar if world.rank == 0 else silent
-    try:
+    with joined_world(device) as world:
+        track = bar if world.rank == 0 else silent
+        check_world(hasher, tune, world)
         if benchmark is not None:
             from transhash.tasks import build_task
 
-            ready, problems = ready_benchmark(benchmark, extractor, track)
+            ready, problems = world.in_turn(lambda: ready_benchmark(benchmark, extractor, track))
             task = build_task(ready, split_seed)
             _, report = fit_run(
                 hasher, name, task.training, to, extractor, task.text_features,
@@ -75,8 +75,6 @@ def fit(
             _, report = fit_files(
                 hasher, name, material, to, extractor, trials=tune, track=track, world=world
             )
-    finally:
-        leave_world()
     if world.rank:
         return
     if as_json:

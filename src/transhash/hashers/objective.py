@@ -60,7 +60,6 @@ class Objective:
             batch_y.append((self.target_texts, t_columns))
         z_x, *far_x = self._activations(towers["image"], batch_x, world)
         z_y, *far_y = self._activations(towers["text"], batch_y, world)
-        rows, columns = world.shares(rows), world.shares(columns)
         s, known = self.relation.block(rows, columns)
         rate = self._batch_rate(s, known)
         weights = pair_weights(rate, thn.balanced)
@@ -82,8 +81,8 @@ class Objective:
         (t_x,), (t_y,) = far_x, far_y
         if thn.inherited_weight and self.calibration:
             x, y = self.images[thn.rows(rows)], self.texts[thn.rows(columns)]
-            u = self.target_images[thn.rows(world.shares(t_rows))]
-            v = self.target_texts[thn.rows(world.shares(t_columns))]
+            u = self.target_images[thn.rows(t_rows)]
+            v = self.target_texts[thn.rows(t_columns)]
             inherited = (
                 self._relation(t_x, z_y, self._probability(u, y, rate), weights)
                 + self._relation(z_x, t_y, self._probability(x, v, rate), weights)

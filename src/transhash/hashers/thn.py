@@ -130,11 +130,12 @@ class THN(DeepHasher):
     ) -> Self:
         """Minimise C; with `folder`, metrics and checkpoints are kept there and resumed from."""
         self._check(world)
-        self.bridge_, inputs = self._prepare(training)
+        self.bridge_, inputs = self._prepare(training, world)
         self.gap_ = feature_gaps(training)
         towers = self.build_towers(inputs.images.shape[1:], inputs.texts.shape[1:])
         if self.frames and inputs.calibration is not None:
-            self._start_from_frame(towers, inputs)
+            frame = world.first(lambda: best_frame(inputs, self.bits, self.frames, self.seed))
+            self._start_from_frame(towers, frame)
         parameters = list(towers.parameters())
         optimizer = make_optimizer(self.optimizer, self._groups(towers))
         average = Average(parameters, self.averaging) if self.averaging else None
@@ -145,6 +146,11 @@ class THN(DeepHasher):
             data = (training.images, training.texts, training.target_images, training.target_texts)
             checkpoint = Checkpoint(folder, fingerprint(settings | {"steps": self.steps}, data))
             start = checkpoint.load(towers, optimizer, average)
+            if world.first(lambda: start) != start:
+                raise DataError(
+                    f"process {world.rank} finds a checkpoint of step {start} in {folder}, the "
+                    "first process another; give a folder that all machines see"
+                )
         metrics = Metrics(folder if world.rank == 0 else None, start)
         objective = Objective(self, inputs, training.relation)
         self.alarms_: list[str] = []
@@ -157,7 +163,7 @@ class THN(DeepHasher):
                     average.update(parameters, step)
                 metrics.write(step, terms)
                 if (step + 1) % max(1, self.steps // _LOOKS) == 0:
-                    self._look(towers, objective, step)
+                    self._look(towers, objective, step, quiet=world.rank > 0)
                     metrics.flush()  # before the checkpoint, which a resumed run goes on from
                     if checkpoint and world.rank == 0 and checkpoint.due():
                         checkpoint.save(step + 1, towers, optimizer, average)
@@ -198,24 +204,27 @@ class THN(DeepHasher):
         """What multiplies <z_x, z_y> in L: codes reach ±b, log odds of relations about ±3."""
         return min(0.15, 3.0 / self.bits) if self.logit_scale is None else self.logit_scale
 
-    def _prepare(self, training: TrainingSet) -> tuple[Bridge, Inputs]:
+    def _prepare(self, training: TrainingSet, world: World) -> tuple[Bridge, Inputs]:
         if self.inputs == "features" or training.images.ndim > 2:
             return plain(training, self.alignment_weight > 0)
         layer = Canonical(
             self.ridge, self.rank, self.rounds, self.temperature, self.centring, self.seed
         )
-        bridge, inputs = layer.build(training, self.alignment_weight > 0)
-        found = calibrate(inputs.images, inputs.texts, training.relation, self.seed)
-        return bridge, replace(inputs, calibration=found)
+
+        def build() -> tuple[Bridge, Inputs]:
+            bridge, inputs = layer.build(training, self.alignment_weight > 0)
+            found = calibrate(inputs.images, inputs.texts, training.relation, self.seed)
+            return bridge, replace(inputs, calibration=found)
+
+        return world.first(build)
 
     def feature_tower(self, inputs: int, hidden: tuple[int, ...]) -> nn.Module:
         if self.inputs == "features":
             return super().feature_tower(inputs, hidden)
         return Head(inputs, hidden[0], self.bits, self.dropout)
 
-    def _start_from_frame(self, towers: nn.ModuleDict, inputs: Inputs) -> None:
+    def _start_from_frame(self, towers: nn.ModuleDict, frame: Tensor) -> None:
         """Both linear paths begin as one rotation that binarises the coordinates well."""
-        frame = best_frame(inputs, self.bits, self.frames, self.seed)
         with torch.no_grad():
             for tower in towers.values():
                 assert isinstance(tower, Head)
@@ -228,7 +237,9 @@ class THN(DeepHasher):
                 tower, self.learning_rate, self.fch_multiplier, self.weight_decay
             )
 
-    def _look(self, towers: nn.ModuleDict, objective: Objective, step: int) -> None:
+    def _look(
+        self, towers: nn.ModuleDict, objective: Objective, step: int, quiet: bool = False
+    ) -> None:
         """Raise the alarm if codes have collapsed; with `rescue`, go on without Q and D."""
         towers.eval()
         found = None
@@ -246,7 +257,8 @@ class THN(DeepHasher):
             objective.regularised = False
             advice = "quantization and alignment are switched off for the rest; " + advice
         self.alarms_.append(f"at step {step + 1} {found}; {advice}")
-        log.warning(self.alarms_[-1])
+        if not quiet:
+            log.warning(self.alarms_[-1])
 
     def _report(self, objective: Objective) -> None:
         """MMD² of auxiliary and target items, before in the features and after in the codes."""
