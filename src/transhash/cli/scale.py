@@ -25,7 +25,9 @@ def encode(
     to: Path = typer.Option(..., "--out", help="A folder for shards, or one .parquet or .npy."),
     engine: str = typer.Option("local", help="local, or ray (a cluster; pip install ray[data])."),
     shard_size: int = typer.Option(4096, help="Items a shard."),
-    workers: int | None = typer.Option(None, help="Decoding processes, or Ray's actors."),
+    workers: int | None = typer.Option(
+        None, help="Threads (cpu), decoding processes (cuda), or actors (ray)."
+    ),
     device: str = typer.Option("cpu", help="cpu or cuda."),
 ) -> None:
     """Write the codes of images or texts to files, without indexing them.
