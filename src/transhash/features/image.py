@@ -23,7 +23,7 @@ from transhash.progress import Track, silent
 Bad = list[tuple[int, str]]  # position of a file that cannot be read, and why
 Outcome = tuple[npt.NDArray[Any], Bad]
 Arriving = tuple[Tensor, torch.cuda.Event]  # rows on their way from the GPU, and when they are here
-_ON_CPU = 8  # images a pass of the network: more leave the cache between two layers
+_ON_CPU = 4  # images a pass of the network: more leave the cache between two layers
 _ON_GPU = 512
 
 
