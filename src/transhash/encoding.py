@@ -78,7 +78,7 @@ def encode_shards(
 ) -> Outcome:
     """Codes of all items as parquet shards of id and code; unreadable items are listed, not fatal.
 
-    `workers`: decoding processes (local) or actors, each with a model of its own (ray).
+    `workers`: threads (cpu), decoding processes (cuda), or actors with a model each (ray).
     """
     if shard_size < 1:
         raise DataError(f"a shard holds 1 item or more, got {shard_size}")
@@ -281,6 +281,8 @@ def _on_ray(
     free = ray.cluster_resources()
     gpus = 1 if device.startswith("cuda") else 0
     actors = workers or max(1, int(free.get("GPU" if gpus else "CPU", 1)))
+    # Every core has an actor, or every GPU has its share of the cores to decode for it.
+    decoding = max(1, int(free.get("CPU", 1)) // actors - 1) if gpus else 1
     rows = [
         {
             "number": number,
@@ -291,7 +293,13 @@ def _on_ray(
     ]
     shards = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _RayWorker,
-        fn_constructor_args=(str(run.absolute()), job.modality, str(folder.absolute()), device),
+        fn_constructor_args=(
+            str(run.absolute()),
+            job.modality,
+            str(folder.absolute()),
+            device,
+            decoding,
+        ),
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=min(actors, len(rows))),
         num_gpus=gpus or None,
@@ -301,10 +309,12 @@ def _on_ray(
 
 
 class _RayWorker:
-    """What each actor runs; it decodes in its own process, since every core has an actor."""
+    """What each actor runs."""
 
-    def __init__(self, run: str, modality: Modality, folder: str, device: str) -> None:
-        self.encoder = ShardEncoder(run, modality, 0, device)
+    def __init__(
+        self, run: str, modality: Modality, folder: str, device: str, workers: int
+    ) -> None:
+        self.encoder = ShardEncoder(run, modality, workers, device)
         self.folder = Path(folder)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
