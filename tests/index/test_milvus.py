@@ -27,7 +27,7 @@ from test_contract import (  # noqa: F401
 
 from transhash.codes import Codes
 from transhash.errors import DataError, EngineError
-from transhash.index import milvus_index, open_index
+from transhash.index import milvus_connection, milvus_index, open_index
 from transhash.index.exact import ExactIndex
 from transhash.index.milvus_connection import Connection, passing
 from transhash.index.milvus_index import MilvusIndex
@@ -141,20 +141,35 @@ def test_a_file_open_in_another_process_is_refused_in_a_sentence(tmp_path: Path)
     index = open_index(url, 8)
     index.add([1], random_codes(1, 8))
     script = f"from transhash.index import open_index; open_index({url!r})"
-    other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert "is open in another process" in other.stderr
+    for _ in range(2):  # the first refusal must not open the door for the next
+        other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert "is open in another process" in other.stderr
     index.close()
     again = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
 
 
+def test_a_file_that_milvus_lite_cannot_open_is_named_and_nothing_else_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.db").write_text("not a database")
+    with pytest.raises(EngineError, match=r"notes.db is not a file that Milvus Lite can open"):
+        open_index(f"milvus:{tmp_path / 'notes.db'}", 8)
+    with pytest.raises(EngineError, match=r"cannot write to .*notes.db: "):
+        open_index(f"milvus:{tmp_path / 'notes.db' / 'codes.db'}", 8)
+    assert "".join(capfd.readouterr()) == ""
+
+
 def test_a_server_that_is_away_is_waited_for_and_then_named(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MILVUS_PATIENCE", "2")
     monkeypatch.setenv("MILVUS_TIMEOUT", "1")
+    monkeypatch.setattr(milvus_connection, "_SILENCE", 0.5)
     with pytest.raises(EngineError, match=r"milvus:http://127.0.0.1:1/c did not answer for 2 s"):
         open_index("milvus:http://127.0.0.1:1/c", 16)
+    (warning,) = caplog.messages  # one an absence, not one an attempt
+    assert warning.endswith("trying for another 1 s")
 
 
 @pytest.mark.parametrize(
@@ -165,12 +180,39 @@ def test_a_server_that_is_away_is_waited_for_and_then_named(
         ("a.db?index=HNSW", "HNSW is not one of BIN_FLAT, BIN_IVF_FLAT"),
         ("a.db?depth=3", "no option 'depth'"),
         ("a.db?nlist=few", "whole numbers"),
+        ("a.db?nprobe=0", "nprobe goes from 1 to 65,536"),
+        ("a.db?index", "is not one of BIN_FLAT, BIN_IVF_FLAT"),
+        ("my codes.db", "36 letters, digits, dots"),
+        (f"{'long' * 9}.db", "36 letters, digits, dots"),
+        ("http://host:port/c", "no address of a server"),
+        ("http://[::1/c", "no address of a server"),
+        ("http:///c", "no address of a server"),
+        ("ftp://host/c", "no address of a server"),
         ("http://host:19530/my-codes", "letters, digits and _"),
     ],
 )
 def test_a_wrong_place_is_refused_with_the_remedy(location: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         open_index(f"milvus:{location}", 16)
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "-1", "nan", "inf"])
+def test_a_time_that_is_none_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILVUS_TIMEOUT", value)
+    with pytest.raises(DataError, match=f"MILVUS_TIMEOUT is a number of seconds .* '{value}'"):
+        open_index("milvus:http://127.0.0.1:1/c", 16)
+
+
+def test_without_pymilvus_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("pymilvus", "grpc"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(EngineError, match=r"pip install 'transhash\[milvus\]'"):
+        open_index("milvus:http://127.0.0.1:1/c", 16)
+
+
+def test_who_searches_waits_less_than_who_copies() -> None:
+    place = Place.parse("http://host/c")
+    assert Connection(place, reading=True).patience < Connection(place).patience
 
 
 def test_ivf_is_refused_by_milvus_lite_before_anything_starts() -> None:
@@ -189,11 +231,14 @@ def test_places_are_read_from_urls() -> None:
 
 
 def test_only_errors_that_waiting_may_cure_are_waited_for() -> None:
-    from pymilvus.exceptions import MilvusException
+    from pymilvus.exceptions import MilvusException, ParamError
 
     assert passing(MilvusException(code=2, message="Fail connecting to server"))
     assert passing(MilvusException(code=65535, message="collection not loaded"))
+    assert passing(MilvusException(code=1, message="service not ready"))
     assert not passing(MilvusException(code=1100, message="invalid parameter"))
+    assert not passing(MilvusException(code=65535, message="metric type not match"))
+    assert not passing(ParamError(message="limit is no number"))
     calls = []
     connection = Connection(Place.parse("http://127.0.0.1:1/c"), timeout=1, patience=5)
     connection._client = object()
@@ -205,6 +250,5 @@ def test_only_errors_that_waiting_may_cure_are_waited_for() -> None:
         return "done"
 
     connection._connected = lambda: connection._client  # type: ignore[method-assign]
-    connection._disconnect = lambda: None  # type: ignore[method-assign]
     assert connection.persist(flaky) == "done"
     assert len(calls) == 3

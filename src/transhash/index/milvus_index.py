@@ -28,7 +28,7 @@ from transhash.index.base import (
     check_radius,
     pad_rows,
 )
-from transhash.index.milvus_connection import LOADING, Connection, prepare
+from transhash.index.milvus_connection import COPYING, LOADING, Connection, prepare, seconds
 from transhash.index.milvus_place import Place
 from transhash.progress import Track, silent
 
@@ -70,7 +70,7 @@ class MilvusIndex:
         if read_only and place.embedded and not Path(place.uri).exists():
             # Asking Milvus Lite would make the file.
             raise EngineError(f"there is no index at {place} to read; add items first")
-        connection = Connection(place)
+        connection = Connection(place, reading=read_only)
         try:
             stored = prepare(connection, bits, read_only)
         except BaseException:
@@ -305,7 +305,7 @@ class MilvusIndex:
             finally:
                 iterator.close()
 
-        return self._connection.persist(first_batch)
+        return self._connection.persist(first_batch, seconds("MILVUS_PATIENCE", COPYING))
 
     def _columns(self, rows: Sequence[Any]) -> tuple[Ids, Codes]:
         packed = np.frombuffer(b"".join(row["code"][0] for row in rows), np.uint8)

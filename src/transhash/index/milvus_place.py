@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from transhash.errors import DataError
 
 INDEX_TYPES = ("BIN_FLAT", "BIN_IVF_FLAT")
+_MOST_LISTS = 65_536
 CONSISTENCY = ("Strong", "Session", "Bounded", "Eventually")
 
 
@@ -46,21 +48,20 @@ class Place:
     def parse(cls, location: str) -> Place:
         rest, _, part = location.partition("#")
         rest, _, query = rest.partition("?")
-        options = dict(parse_qsl(query, strict_parsing=True)) if query else {}
+        options = dict(parse_qsl(query, keep_blank_values=True))
         if "://" in rest:
-            url = urlsplit(rest)
-            if url.username or url.password:
-                raise DataError(
-                    "credentials do not belong in a milvus: URL, which ends up in logs; set "
-                    "MILVUS_TOKEN, or MILVUS_USER and MILVUS_PASSWORD, in the environment"
-                )
-            uri, collection = f"{url.scheme}://{url.netloc}", url.path.strip("/")
+            uri, collection = _server(rest)
         else:
             uri, collection = rest, options.pop("collection", "")
             if not uri.endswith(".db"):
                 raise DataError(
                     f"milvus:{location} is neither a server (milvus:http://host:19530/collection) "
                     "nor a Milvus Lite file, whose name ends in .db (milvus:./codes.db)"
+                )
+            if not re.fullmatch("[A-Za-z0-9._-]{1,36}", Path(uri).name):
+                raise DataError(
+                    "Milvus Lite takes up to 36 letters, digits, dots, - and _ in the name of a "
+                    f"file, got {Path(uri).name!r}"
                 )
         collection = collection or cls.collection
         for what, name in (("collection", collection), ("part after #", part or "_")):
@@ -71,10 +72,27 @@ class Place:
         return cls(uri, collection, part, **_options(location, options))
 
 
+def _server(url: str) -> tuple[str, str]:
+    """Address and collection of "http://host:19530/collection"."""
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, half an IPv6 address
+        good = False
+    if "@" in url:
+        raise DataError(
+            "credentials do not belong in a milvus: URL, which ends up in logs; set "
+            "MILVUS_TOKEN, or MILVUS_USER and MILVUS_PASSWORD, in the environment"
+        )
+    if not good:
+        raise DataError(f"{url} is no address of a server; use http://host:19530/collection")
+    return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/")
+
+
 def _options(location: str, options: dict[str, str]) -> dict[str, Any]:
     try:
         nprobe = options.pop("nprobe", None)
-        chosen = {
+        chosen: dict[str, Any] = {
             "index_type": options.pop("index", "BIN_FLAT").upper(),
             "nlist": int(options.pop("nlist", Place.nlist)),
             "nprobe": None if nprobe is None else int(nprobe),
@@ -84,6 +102,9 @@ def _options(location: str, options: dict[str, str]) -> dict[str, Any]:
         raise DataError(
             f"milvus:{location}: nlist and nprobe are whole numbers ({error})"
         ) from None
+    for name in ("nlist", "nprobe"):
+        if chosen[name] is not None and not 1 <= chosen[name] <= _MOST_LISTS:
+            raise DataError(f"milvus:{location}: {name} goes from 1 to {_MOST_LISTS:,}")
     if options:
         raise DataError(
             f"milvus:{location}: there is no option {next(iter(options))!r}; "
