@@ -57,7 +57,6 @@ class MilvusServer:
         for component in COMPONENTS:  # else it announces the address of an interface it lacks
             config.set(f"{component}.ip", "127.0.0.1")
         config.set("authorization_enabled", True)
-        config.set("common.session.ttl", 5)  # seconds after which a killed one is taken for dead
         config.resolve()
         self._inside = int(config.get("proxy_port"))
         # Bound but never listening: the port stays ours, and refuses while the server is away.

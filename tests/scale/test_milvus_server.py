@@ -6,7 +6,10 @@ import contextlib
 import ipaddress
 import itertools
 import os
+import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from milvus_server import MilvusServer
+from milvus_server import TOKEN, MilvusServer
 
 pytest.importorskip("pymilvus", reason="needs the milvus extra: pip install 'transhash[milvus]'")
 
@@ -103,7 +106,7 @@ def test_two_servers_run_at_once_and_leave_nothing_behind(
 
 @pytest.mark.parametrize("options", ["", "?index=BIN_IVF_FLAT&nlist=16"])
 def test_a_server_answers_as_exact_does(server: MilvusServer, options: str) -> None:
-    table = f"c{next(_numbers)}"
+    table = f"own{next(_numbers)}"
     place = f"{server.url.removeprefix('milvus:')}/{table}"
     index = MilvusIndex.open(f"{place}{options}#images", 32)
     exact = ExactIndex(32)
@@ -132,7 +135,7 @@ def test_a_server_answers_as_exact_does(server: MilvusServer, options: str) -> N
 
 
 def test_partitions_keep_the_modalities_apart(server: MilvusServer) -> None:
-    url = f"{server.url}/c{next(_numbers)}"
+    url = f"{server.url}/own{next(_numbers)}"
     codes = random_codes(20, 16, 1)
     images, texts = open_index(f"{url}#images", 16), open_index(f"{url}#texts", 16)
     images.add(np.arange(20), codes)
@@ -146,12 +149,127 @@ def test_partitions_keep_the_modalities_apart(server: MilvusServer) -> None:
         open_index(f"{url}#texts", 32)
 
 
+def test_wrong_credentials_are_refused_at_once(
+    server: MilvusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = time.monotonic()
+    for token in ("root:wrong", ""):
+        monkeypatch.setenv("MILVUS_TOKEN", token)
+        with pytest.raises(EngineError, match="refused the credentials; set MILVUS_TOKEN"):
+            open_index(f"{server.url}/c", 16)
+    monkeypatch.setenv("MILVUS_USER", "root")
+    monkeypatch.setenv("MILVUS_PASSWORD", "Milvus")
+    open_index(f"{server.url}/own{next(_numbers)}", 16).close()
+    assert time.monotonic() - began < 60  # and not after the patience one has with an absence
+
+
+def test_collections_of_others_are_refused_and_unfinished_ones_finished(
+    server: MilvusServer,
+) -> None:
+    from pymilvus import DataType, MilvusClient
+
+    client = MilvusClient(uri=server.url.removeprefix("milvus:"), token=TOKEN)
+
+    def collection(kind: DataType, metric: str | None = None) -> str:
+        name = f"own{next(_numbers)}"
+        schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
+        schema.add_field("id", DataType.INT64, is_primary=True)
+        schema.add_field("code", kind, dim=32)
+        client.create_collection(name, schema=schema, consistency_level="Strong")
+        if metric is not None:
+            params = client.prepare_index_params()
+            params.add_index("code", index_type="BIN_FLAT", metric_type=metric)
+            client.create_index(name, params)
+        return f"{server.url}/{name}#images"
+
+    with pytest.raises(EngineError, match=r"not made by transhash: .* code \(FLOAT_VECTOR\)"):
+        open_index(collection(DataType.FLOAT_VECTOR), 32)
+    with pytest.raises(EngineError, match="not made by transhash: it has no HAMMING index"):
+        open_index(collection(DataType.BINARY_VECTOR, "JACCARD"), 32)
+    unfinished = collection(DataType.BINARY_VECTOR)
+    with pytest.raises(EngineError, match=r"no index at .* to read"):
+        open_index(unfinished, 32, read_only=True)
+    index = open_index(unfinished, 32)
+    index.add([5], random_codes(1, 32, 1))
+    assert index.search(random_codes(1, 32, 1), 1).ids.tolist() == [[5]]
+    client.close()
+
+
+def test_a_refusal_is_one_sentence_and_exit_2(server: MilvusServer, run: Path, data: Path) -> None:
+    url = f"{server.url}/own{next(_numbers)}"
+    open_index(f"{url}#images", 32).close()
+    secure, texts = url.replace("http:", "https:"), data / "texts.tsv"
+    search = ("search", str(run), "--text", "a boat", "--index")
+    for command, environment, sentence in (
+        ((*search, url), {}, "holds 32-bit codes, not 16-bit ones"),
+        ((*search, f"{url}x"), {}, "there is no index at .* to read; add items first"),
+        ((*search, url), {"MILVUS_TOKEN": "root:wrong"}, "refused the credentials"),
+        ((*search, secure), {}, "did not answer for 1 s"),
+        (("index", str(run), "--texts", str(texts), "--into", url), {}, "holds 32-bit codes"),
+    ):
+        result = subprocess.run(
+            [sys.executable, "-m", "transhash", *command],
+            env=os.environ | {"MILVUS_PATIENCE": "1"} | environment, capture_output=True, text=True,
+        )  # fmt: skip
+        assert result.returncode == 2
+        assert re.fullmatch(f"error: .*{sentence}.*\n", result.stderr), result.stderr
+
+
+def test_searching_threads_and_an_export_outlast_a_server_that_is_killed(
+    server: MilvusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(milvus_index, "BATCH", 500)
+    url = f"{server.url}/own{next(_numbers)}#images"
+    ids, codes = np.arange(2_000), random_codes(2_000, 32, 5)
+    writer = open_index(url, 32)
+    writer.add(ids, codes)
+    writer.close()
+    monkeypatch.setenv("MILVUS_PATIENCE", "2")
+    monkeypatch.setenv("MILVUS_TIMEOUT", "2")
+    index = MilvusIndex.open(url.removeprefix("milvus:"), 32, read_only=True)
+    monkeypatch.setenv("MILVUS_PATIENCE", "300")  # of the export
+    expected = index.search(codes[:1], 5).ids.tolist()
+    answers: list[list[Any]] = [[] for _ in range(4)]
+    done = threading.Event()
+
+    def keep_asking(mine: list[Any]) -> None:
+        while not done.is_set():
+            try:
+                mine.append(index.search(codes[:1], 5).ids.tolist())
+            except BaseException as error:
+                mine.append(error)
+
+    threads = [threading.Thread(target=keep_asking, args=(mine,)) for mine in answers]
+    for thread in threads:
+        thread.start()
+    blocks = index.export_blocks()
+    parts = [next(blocks)]
+    server.kill()
+    time.sleep(6)  # long enough that every thread is told
+    server.start()
+    parts.extend(blocks)
+    deadline = time.monotonic() + 180
+    while any(mine[-1] != expected for mine in answers):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert np.array_equal(np.concatenate([part for part, _ in parts]), ids)
+    for mine in answers:
+        errors = [answer for answer in mine if answer != expected]
+        assert errors
+        assert all(isinstance(error, EngineError) for error in errors)
+        assert all("did not answer for" in str(error) for error in errors)
+    index.close()
+
+
 def test_a_server_killed_in_the_middle_of_an_ingest_loses_and_doubles_nothing(
     server: MilvusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(milvus_index, "BATCH", 2_000)
     ids, codes = np.arange(40_000) * 3, random_codes(40_000, 64, 8)
-    location = f"{server.url.removeprefix('milvus:')}/c{next(_numbers)}#images"
+    location = f"{server.url.removeprefix('milvus:')}/own{next(_numbers)}#images"
     index = MilvusIndex.open(location, 64)
 
     def kill_at(batch: int, then: Any = None) -> Any:
