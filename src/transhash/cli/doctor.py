@@ -19,8 +19,6 @@ _EXTRAS = {
     "plots": ("matplotlib",),
     "milvus": ("pymilvus", "milvus_lite"),
     "ray": ("ray",),
-    "onnx": ("onnxruntime",),
-    "hub": ("sentence_transformers",),
 }
 
 
