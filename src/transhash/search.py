@@ -21,6 +21,7 @@ from transhash.index import Index, Ranking, open_index
 from transhash.progress import Track, silent
 
 THUMBNAIL = 256  # pixels of the longer side
+_MANY = 10_000  # results that every engine can give room to
 _BLOCK = 1024  # items added at a time: bounds memory, and what an interruption repeats
 
 
@@ -82,8 +83,9 @@ class SearchEngine:
         if k < 1:
             raise DataError(f"the number of results must be 1 or more, got {k}")
         index = self.indexes[among]
-        ranking = index.search(codes, min(k, max(1, len(index))))
-        return self._hits(codes, ranking)
+        if k > _MANY:  # to be asked how many it holds costs a server as much as a search
+            k = min(k, max(1, len(index)))
+        return self._hits(codes, index.search(codes, k))
 
     def code_of(self, item: Item) -> Codes:
         return Codes(np.frombuffer(item.code, dtype=np.uint8)[None], self.encoder.bits)
@@ -115,6 +117,12 @@ class SearchEngine:
                 for i in range(len(part))
             ]
             self._add("texts", new, codes)
+
+    def add_codes(self, modality: Modality, parts: Iterable[tuple[list[str], Codes]]) -> None:
+        """Items that were encoded elsewhere: ids and codes, with nothing to show but the id."""
+        for ids, codes in parts:
+            new = [NewItem(name, code.tobytes()) for name, code in zip(ids, codes.packed)]
+            self._add(modality, new, codes)
 
     def remove(self, modality: Modality, item_ids: Sequence[str]) -> int:
         """Forget items; returns how many were there. The index goes first: no result dangles."""

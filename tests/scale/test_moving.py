@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 pytest.importorskip("pymilvus", reason="needs the milvus extra: pip install 'transhash[milvus]'")
 
 from transhash.cli import app, scale, searching  # noqa: F401
+from transhash.encoding import read_job
 from transhash.errors import DataError
 from transhash.index import open_index
 
@@ -50,3 +52,42 @@ def test_a_run_is_indexed_straight_into_milvus(run: Path, data: Path, tmp_path: 
         "search", run, "--text", "a cat", "--among", "texts", "--index", milvus, "--json", "-k", 3
     )
     assert len([json.loads(line) for line in rows.splitlines()]) == 3
+
+
+def test_codes_that_were_encoded_elsewhere_are_indexed_as_if_here(
+    run: Path, data: Path, tmp_path: Path
+) -> None:
+    call("encode", run, "--images", data / "images.tsv", "--out", tmp_path / "codes")
+    milvus = f"milvus:{tmp_path / 'shards.db'}"
+    copy = tmp_path / "copy"  # with a catalog of its own
+    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("catalog*", "index"))
+    said = call("index", copy, "--codes", tmp_path / "codes", "--into", milvus)
+    assert "36 images and 0 texts are searchable" in " ".join(said.split())
+    query = ("--text", "a boat on the sea", "-k", 36, "--json")
+    there = [
+        json.loads(line)
+        for line in call("search", copy, *query, "--index", milvus).split("\n")
+        if line
+    ]
+    here = [json.loads(line) for line in call("search", run, *query).split("\n") if line]
+    assert {(row["id"], row["distance"]) for row in there} == {
+        (row["id"], row["distance"]) for row in here
+    }
+
+
+def test_codes_of_another_model_or_an_unfinished_job_are_refused(
+    run: Path, data: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "codes"
+    call("encode", run, "--texts", data / "texts.tsv", "--out", folder, "--shard-size", 20)
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"transhash": "another"}))
+    with pytest.raises(DataError, match="another model"):
+        read_job(folder, other)
+    (folder / "part-000001.parquet").unlink()
+    with pytest.raises(DataError, match="is missing; give the encode command again"):
+        read_job(folder, run)
+    with pytest.raises(DataError, match="holds no codes"):
+        read_job(tmp_path, run)

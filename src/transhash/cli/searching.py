@@ -21,23 +21,32 @@ def index(
     run: Path = typer.Argument(..., help="A run folder that fit wrote."),
     images: Path | None = typer.Option(None, help="Images to make searchable."),
     texts: Path | None = typer.Option(None, help="Texts to make searchable."),
+    codes: list[Path] = typer.Option([], help="Folders of codes that `transhash encode` wrote."),
     into: str | None = typer.Option(None, help="Another engine: faiss:DIR, exact:DIR, milvus:URI."),
     source: str | None = typer.Option(None, "--from", help="Copy codes from this engine instead."),
 ) -> None:
     """Encode items and add them to the run's index; items with known ids are replaced.
 
     Example: `transhash index runs/mine --images photos/ --texts notes.csv`
+
+    Example: `transhash index runs/mine --codes codes/ --into milvus:http://host:19530/photos`
+
+    Items added by `--codes` have no picture or text to show, only their id.
     """
     from transhash.data.manifest import read_images, read_texts
+    from transhash.encoding import read_job, read_shards
     from transhash.search import SearchEngine
 
     if source is not None:
         from transhash.cli.scale import copy_indexes
 
+        if images or texts or codes:
+            raise DataError("--from copies what is in an index; leave out what to add to it")
         copy_indexes(run, source, into)
         return
-    if images is None and texts is None:
-        raise DataError("nothing to index: give --images, --texts or both")
+    if images is None and texts is None and not codes:
+        raise DataError("nothing to index: give --images, --texts or --codes")
+    jobs = [(folder, read_job(folder, run)) for folder in codes]  # before anything is written
     engine = SearchEngine.open(run, into, writable=True)
     problems: list[Any] = []
     try:
@@ -48,6 +57,9 @@ def index(
             read = read_texts(texts)
             problems += read.problems
             engine.add_texts(read, bar)
+        for folder, job in jobs:
+            shards = bar(read_shards(folder), f"indexing {job.modality}", job.shards)
+            engine.add_codes(job.modality, shards)
         counts = {name: len(part) for name, part in engine.indexes.items()}
     finally:
         engine.close()

@@ -1,0 +1,111 @@
+"""A collection -> a folder of shards, going on where an earlier call stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from transhash.catalog import Modality
+from transhash.data.collection import Collection, Problem
+from transhash.encoding.model import ShardEncoder
+from transhash.encoding.on_ray import encode_on_ray
+from transhash.encoding.shards import (
+    NOTE,
+    Job,
+    footer,
+    input_digest,
+    model_digest,
+    shard_path,
+)
+from transhash.errors import DataError
+from transhash.progress import Track, silent
+from transhash.storage import read_json, write_json
+
+SHARD = 4096  # items a shard: what memory has to hold, and what an interruption repeats
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What lies in the folder now."""
+
+    codes: int
+    shards: int
+    found: int  # shards that an earlier call had written
+    problems: list[Problem]
+
+
+def encode_shards(
+    run: str | Path,
+    items: Collection[Any],
+    modality: Modality,
+    folder: str | Path,
+    *,
+    engine: Literal["local", "ray"] = "local",
+    shard_size: int = SHARD,
+    workers: int | None = None,
+    device: str = "cpu",
+    track: Track = silent,
+) -> Outcome:
+    """Codes of all items as parquet shards of id and code; unreadable items are listed, not fatal.
+
+    `workers`: threads (cpu), decoding processes (cuda), or actors with a model each (ray).
+    """
+    if shard_size < 1:
+        raise DataError(f"a shard holds 1 item or more, got {shard_size}")
+    run, folder = Path(run), Path(folder)
+    job = _start(run, items, modality, folder, shard_size)
+    todo = [number for number in range(job.shards) if not shard_path(folder, number).exists()]
+    found = job.shards - len(todo)
+    if engine == "ray":
+        done: Iterable[int] = encode_on_ray(run, items, job, folder, todo, workers, device)
+    else:
+        done = _here(run, items, job, folder, todo, workers, device)
+    left = sum(len(items.ids[job.rows(number)]) for number in todo)
+    each = (item for count in done for item in range(count))
+    for _ in track(each, f"encoding {modality}", total=len(items), start=len(items) - left):
+        pass
+    parts = [footer(shard_path(folder, number)) for number in range(job.shards)]
+    problems = [problem for _, bad in parts for problem in bad]
+    return Outcome(sum(count for count, _ in parts), job.shards, found, problems)
+
+
+def _start(
+    run: Path, items: Collection[Any], modality: Modality, folder: Path, shard_size: int
+) -> Job:
+    """The job, noted in the folder; a folder that holds another one is refused."""
+    bits = int(read_json(run / "config.json")["settings"]["bits"])
+    job = Job(modality, bits, len(items), shard_size, model_digest(run), input_digest(items))
+    note = folder / NOTE
+    if note.exists():
+        known = read_json(note)
+        changed = [name for name, value in asdict(job).items() if known.get(name) != value]
+        if changed:
+            raise DataError(
+                f"{folder} holds the codes of another job (its {', '.join(changed)} differ); give "
+                "an empty folder, or the same run, input and shard size to go on"
+            )
+    elif folder.exists() and any(folder.iterdir()):
+        raise DataError(f"{folder} holds other files; give an empty folder")
+    write_json(note, asdict(job))
+    return job
+
+
+def _here(
+    run: Path,
+    items: Collection[Any],
+    job: Job,
+    folder: Path,
+    todo: Sequence[int],
+    workers: int | None,
+    device: str,
+) -> Iterator[int]:
+    shards = [(shard_path(folder, number), _cut(items, job.rows(number))) for number in todo]
+    if shards:
+        yield from ShardEncoder(str(run), job.modality, workers, device).write(shards)
+
+
+def _cut(items: Collection[Any], rows: slice) -> Collection[Any]:
+    features = None if items.features is None else items.features[rows]
+    return Collection(items.ids[rows], items.items[rows], features=features)
