@@ -183,8 +183,9 @@ class _Workers:
                     first, reasons = reader.recv()
                 except EOFError:
                     raise EngineError(
-                        "a process that decodes images died, perhaps for want of memory; "
-                        "use fewer --workers"
+                        "a process that decodes images died: for want of memory (use fewer "
+                        "--workers), or because the script that calls transhash does not keep its "
+                        "work under `if __name__ == '__main__':`"
                     ) from None
                 self._reasons.update(enumerate(reasons, first))
         return [self._reasons.pop(i) for i in range(start, end)]
