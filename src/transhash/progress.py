@@ -43,7 +43,10 @@ def bar(
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="dim")
+            done = task.completed - start
+            # Over the whole time: work that comes in bursts would show the speed of one burst.
+            shown = f"{done / task.elapsed:,.0f}/s" if done and task.elapsed else ""
+            return Text(shown, style="dim")
 
     if total is None and isinstance(items, Sized):
         total = start + len(items)

@@ -146,12 +146,12 @@ def _print_searches(run: Path) -> None:
     engine = SearchEngine.open(run)
     for sentence in _SENTENCES:
         hits = engine.similar_to_text(sentence, 3)
-        names = ", ".join(f"{hit.item.id} ({hit.distance} bits off)" for hit in hits)
+        names = ", ".join(f"{hit.item.id} (distance {hit.distance})" for hit in hits)
         out.print(Text(f"\n{sentence}\n  -> {names}"))
     item = engine.catalog.sample("images", 5)[2]
     hits = engine.similar_to_id("images", item.id, 3, among="texts")
     out.print(Text(f"\n{item.id}"))
     for hit in hits:
-        out.print(Text(f"  -> {hit.item.text} ({hit.distance} bits off)"))
+        out.print(Text(f"  -> {hit.item.text} (distance {hit.distance})"))
     engine.close()
     out.print(f'\nTry: transhash search {run} --text "a boat at sea" or transhash serve {run}')
