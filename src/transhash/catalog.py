@@ -93,15 +93,20 @@ class Catalog:
             yield self._base
 
     def add(self, modality: Modality, items: Iterable[NewItem]) -> list[int]:
-        """Store items and return their numbers; an id that is known keeps its number."""
+        """Store items and return their numbers; an id that is known keeps its number.
+
+        It also keeps what it had to show where the new item has nothing.
+        """
         numbers = []
         with self._transaction() as base:
             for item in items:
                 row = base.execute(
                     "INSERT INTO items (modality, id, text, thumbnail, source, code) "
                     "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (modality, id) DO UPDATE SET "
-                    "text = excluded.text, thumbnail = excluded.thumbnail, "
-                    "source = excluded.source, code = excluded.code RETURNING number",
+                    "text = COALESCE(excluded.text, text), "
+                    "thumbnail = COALESCE(excluded.thumbnail, thumbnail), "
+                    "source = COALESCE(excluded.source, source), "
+                    "code = excluded.code RETURNING number",
                     (modality, item.id, item.text, item.thumbnail, item.source, item.code),
                 ).fetchone()
                 numbers.append(int(row[0]))

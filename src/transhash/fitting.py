@@ -139,6 +139,8 @@ def check_world(hasher: Hasher, trials: int, world: World) -> None:
     if world.size > 1 and (trials or not isinstance(hasher, THN)):
         what = "tuning" if trials else hasher.name
         raise DataError(f"{what} runs in one process; start it without torchrun")
+    if isinstance(hasher, THN):
+        hasher.check(world)
 
 
 def fit_run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from transhash.features.decode import open_image
 from transhash.index import Index, Ranking, open_index
 from transhash.progress import Track, silent
 
+log = logging.getLogger("transhash")
 THUMBNAIL = 256  # pixels of the longer side
 _MANY = 10_000  # results that every engine can give room to
 _BLOCK = 1024  # items added at a time: bounds memory, and what an interruption repeats
@@ -145,11 +147,19 @@ class SearchEngine:
     def _hits(self, queries: Codes, ranking: Ranking) -> list[list[Hit]]:
         items = self.catalog.get([int(n) for n in np.unique(ranking.ids) if n >= 0])
         results = []
+        strangers = 0
         for query, numbers, distances in zip(queries.packed, *ranking, strict=True):
             found = [(items[n], d) for n, d in zip(map(int, numbers), distances) if n in items]
-            results.append(
-                [Hit(item, int(d), _differing(query.tobytes(), item.code)) for item, d in found]
-            )
+            hits = [Hit(item, int(d), _differing(query.tobytes(), item.code)) for item, d in found]
+            # The catalog knows each code: another distance means that the index holds another one.
+            results.append([hit for hit in hits if len(hit.differing) == hit.distance])
+            strangers += len(hits) - len(results[-1])
+        if strangers:
+            log.warning(
+                "%d results were left out: the index holds other codes of these items than %s; "
+                "index them there again",
+                strangers, self.catalog.path,
+            )  # fmt: skip
         return results
 
 

@@ -20,8 +20,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Search images by text and texts by image when the two were never paired.",
 )
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+# Names of files are printed as they are; what is styled says markup=True and escapes them.
+out = Console(highlight=False, markup=False, emoji=False)
+err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def main() -> None:
@@ -44,13 +45,20 @@ def main() -> None:
     try:
         app()
     except TranshashError as error:
-        err.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        err.print("interrupted; what was finished is kept, the same command goes on from there")
-        sys.exit(130)
+        fail(str(error))
     except BrokenPipeError:
         sys.exit(141)
+    except OSError as error:
+        fail(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}")
+    except SystemExit as ended:
+        if ended.code == 130:  # typer's answer to Ctrl-C
+            err.print("interrupted; what was finished is kept, the same command goes on from there")
+        raise
+
+
+def fail(sentence: str) -> None:
+    err.print(f"[red]error:[/red] {escape(sentence)}", soft_wrap=True, markup=True)
+    sys.exit(2)
 
 
 @app.callback(invoke_without_command=True)

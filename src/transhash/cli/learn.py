@@ -56,6 +56,7 @@ def fit(
         settings |= {"device": device, "precision": precision, "weights": weights}
     hasher = make_hasher(name, **settings)
     extractor = image_features(features, device)
+    check_free(to)
     with joined_world(device) as world:
         track = bar if world.rank == 0 else silent
         check_world(hasher, tune, world)
@@ -81,6 +82,20 @@ def fit(
         print(json.dumps(report))
     else:
         print_report(report, to)
+
+
+def check_free(folder: Path) -> None:
+    """A run goes where nothing is, or where an earlier one of it was begun."""
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"{folder} is a file; give a folder for the run")
+    if (folder / "catalog.sqlite").exists():
+        raise DataError(
+            f"{folder} has an index, whose codes another model would not understand; fit into "
+            "another folder and index there, or delete this one first"
+        )
+    ours = ("config.json", "metrics.jsonl", "checkpoint.safetensors", "report.json")
+    if folder.exists() and any(folder.iterdir()) and not any((folder / n).exists() for n in ours):
+        raise DataError(f"{folder} holds other files; give an empty folder")
 
 
 def ready_benchmark(folder: Path, extractor: Any, track: Any) -> tuple[Any, list[Any]]:
@@ -117,6 +132,7 @@ def print_report(report: dict[str, Any], folder: Path) -> None:
         f"({auxiliary['related_share']:.1%} of pairs related) and {target['images']:,} + "
         f"{target['texts']:,} unlabelled target items in {report['training_seconds']:.0f} s",
         soft_wrap=True,
+        markup=True,
     )
     low, high = codes["bit_balance"]
     out.print(
@@ -129,7 +145,7 @@ def print_report(report: dict[str, Any], folder: Path) -> None:
                 f"{values['after']:.3f} in the codes"
             )
     for alarm in report["alarms"]:
-        err.print(f"[yellow]warning:[/yellow] {escape(alarm)}", soft_wrap=True)
+        err.print(f"[yellow]warning:[/yellow] {escape(alarm)}", soft_wrap=True, markup=True)
     print_problems(report["problems"])
     out.print(f"written to {folder}")
 
@@ -137,9 +153,9 @@ def print_report(report: dict[str, Any], folder: Path) -> None:
 def print_problems(problems: list[dict[str, str]], shown: int = 8) -> None:
     if not problems:
         return
-    err.print(f"[yellow]{len(problems)} rows or files were skipped:[/yellow]")
+    err.print(f"[yellow]{len(problems)} rows or files were skipped:[/yellow]", markup=True)
     for problem in problems[:shown]:
         line = f"  {problem['source']}: {problem['where']}: {problem['reason']}"
-        err.print(escape(line), soft_wrap=True)
+        err.print(line, soft_wrap=True)
     if len(problems) > shown:
         err.print(f"  and {len(problems) - shown} more, all listed in report.json")

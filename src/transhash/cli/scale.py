@@ -52,9 +52,10 @@ def encode(
     )  # fmt: skip
     print_problems([problem._asdict() for problem in (*items.problems, *outcome.problems)])
     earlier = f", {outcome.found:,} of them already there" if outcome.found else ""
+    many = "" if outcome.shards == 1 else "s"
     out.print(
-        f"{outcome.codes:,} codes in {outcome.shards:,} shards{earlier}, "
-        f"{len(outcome.problems):,} {modality} skipped: {to}"
+        f"{outcome.codes:,} codes in {outcome.shards:,} shard{many}{earlier}, "
+        f"{len(items.problems) + len(outcome.problems):,} {modality} skipped: {to}"
     )
 
 
@@ -114,11 +115,13 @@ def copy_indexes(run: Path, source: str, into: str | None) -> None:
     from transhash.index import open_index
     from transhash.index.sending import send
     from transhash.search import modality_url
+    from transhash.storage import read_json
 
     if into is None:
         raise DataError("--from needs --into, the engine to copy the codes to")
+    bits = int(read_json(run / "config.json")["settings"]["bits"])
     for modality in MODALITIES:
-        old = open_index(modality_url(source, modality), read_only=True)
+        old = open_index(modality_url(source, modality), bits, read_only=True)
         try:
             new = open_index(modality_url(into, modality), old.bits)
             try:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from transhash.cli import app, out
@@ -224,7 +223,7 @@ def _print(scores: dict[str, Any], about: dict[str, Any]) -> None:
     out.print(f"MAP: {scores['image_to_text']['definition_in_words']}", soft_wrap=True)
     if "index" in about:
         sent = f", {about['sent']:,} codes sent there" if "sent" in about else ""
-        out.print(escape(f"ranked by {about['index']}{sent}"), soft_wrap=True)
+        out.print(f"ranked by {about['index']}{sent}", soft_wrap=True)
     if about.get("unlabelled"):
         out.print(f"{about['unlabelled']:,} rows without a label were left out")
     if any(about.get("not_indexed", {}).values()):

@@ -47,16 +47,21 @@ def index(
     if images is None and texts is None and not codes:
         raise DataError("nothing to index: give --images, --texts or --codes")
     jobs = [(folder, read_job(folder, run)) for folder in codes]  # before anything is written
+    pictures = None if images is None else read_images(images)
+    sentences = None if texts is None else read_texts(texts)
     engine = SearchEngine.open(run, into, writable=True)
     problems: list[Any] = []
+    given = sum(job.items for _, job in jobs)
     try:
-        if images is not None:
-            found = read_images(images)
-            problems += [*found.problems, *engine.add_images(found, bar)]
-        if texts is not None:
-            read = read_texts(texts)
-            problems += read.problems
-            engine.add_texts(read, bar)
+        before = sum(len(part) for part in engine.indexes.values())
+        if pictures is not None:
+            bad = engine.add_images(pictures, bar)
+            problems += [*pictures.problems, *bad]
+            given += len(pictures) - len(bad)
+        if sentences is not None:
+            problems += sentences.problems
+            engine.add_texts(sentences, bar)
+            given += len(sentences)
         for folder, job in jobs:
             shards = bar(read_shards(folder), f"indexing {job.modality}", job.shards)
             engine.add_codes(job.modality, shards)
@@ -64,7 +69,12 @@ def index(
     finally:
         engine.close()
     print_problems([problem._asdict() for problem in problems])
-    out.print(f"{run}: {counts['images']:,} images and {counts['texts']:,} texts are searchable")
+    replaced = given - (sum(counts.values()) - before)
+    known = f"; {replaced:,} had known ids and were replaced" if replaced > 0 else ""
+    out.print(
+        f"{run}: {counts['images']:,} images and {counts['texts']:,} texts are searchable{known}",
+        soft_wrap=True,
+    )
 
 
 @app.command()
@@ -89,7 +99,8 @@ def search(
     if among not in (None, "images", "texts"):
         raise DataError(f"--among takes images or texts, got {among!r}")
     if image is not None and not image.is_file():
-        raise DataError(f"{image} does not exist; give an image file")
+        what = "is not a file" if image.exists() else "does not exist"
+        raise DataError(f"{image} {what}; give an image file")
     engine = SearchEngine.open(run, index)
     start = time.perf_counter()
     if text is not None:
@@ -97,7 +108,8 @@ def search(
         if words is not None and not words.known_words(text):
             err.print(
                 "[yellow]warning:[/yellow] none of these words occur in the training texts; "
-                "the ranking says nothing"
+                "the ranking says nothing",
+                markup=True,
             )
         hits = engine.similar_to_text(text, k, among or "images")  # type: ignore[arg-type]
     else:
@@ -137,7 +149,7 @@ def search(
 def serve(
     run: Path = typer.Argument(..., help="A run folder with an index."),
     host: str = typer.Option("127.0.0.1", help="Loopback unless told otherwise."),
-    port: int = typer.Option(8000),
+    port: int = typer.Option(8000, min=0, max=65535, help="0 takes any that is free."),
     index: str | None = typer.Option(None, help="The engine, if not the run's own."),
     writable: bool = typer.Option(False, help="Allow adding and removing items; needs --api-key."),
     api_key: str | None = typer.Option(

@@ -173,9 +173,11 @@ def _csv_rows(source: Path, manifest: Manifest) -> Iterator[tuple[str, Mapping[s
     except StopIteration:
         raise DataError(f"{source} is empty; its first line must name the columns") from None
     if not set(header) & {"image", "text"}:
+        hint = "its first line must name the columns"
+        if len(header) == 1 and ";" in header[0]:
+            hint = "its columns are separated by semicolons; save it with commas"
         raise DataError(
-            f"{source} has no column named image or text (found: {', '.join(header)[:200]}); "
-            "its first line must name the columns"
+            f"{source} has no column named image or text (found: {', '.join(header)[:200]}); {hint}"
         )
     try:
         for fields in reader:

@@ -78,6 +78,8 @@ def _start(
     bits = int(read_json(run / "config.json")["settings"]["bits"])
     job = Job(modality, bits, len(items), shard_size, model_digest(run), input_digest(items))
     note = folder / NOTE
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"{folder} is a file; give a folder for the shards")
     if note.exists():
         known = read_json(note)
         changed = [name for name, value in asdict(job).items() if known.get(name) != value]

@@ -43,6 +43,8 @@ class Job:
 def read_job(folder: str | Path, run: str | Path) -> Job:
     """What `folder` holds; refused unless it is whole and `run` encoded it."""
     folder = Path(folder)
+    if not folder.exists():
+        raise DataError(f"{folder} does not exist; give a folder that `transhash encode` wrote")
     if not (folder / NOTE).is_file():
         raise DataError(f"{folder} holds no codes; give a folder that `transhash encode` wrote")
     job = Job(**read_json(folder / NOTE))
@@ -59,6 +61,7 @@ def read_job(folder: str | Path, run: str | Path) -> Job:
 
 def read_shards(folder: str | Path) -> Iterator[tuple[list[str], Codes]]:
     """Ids and codes, a shard at a time, in the order of the input."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     folder = Path(folder)
@@ -67,7 +70,12 @@ def read_shards(folder: str | Path) -> Iterator[tuple[list[str], Codes]]:
         path = shard_path(folder, number)
         if not path.exists():
             raise DataError(f"{path} is missing; give the encode command again to finish the job")
-        table = pq.read_table(path)
+        try:
+            table = pq.read_table(path)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"{path} is damaged ({error}); delete it and give the encode command again"
+            ) from None
         packed = np.frombuffer(b"".join(table["code"].to_pylist()), np.uint8)
         yield table["id"].to_pylist(), Codes(packed.reshape(len(table), job.bits // 8), job.bits)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ class DeepHasher(Hasher):
         self.text_hidden = tuple(self.text_hidden)
         if self.precision not in ("float32", "bfloat16"):
             raise DataError(f"precision must be float32 or bfloat16, got {self.precision!r}")
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+            raise DataError(f"device takes cpu or cuda, got {self.device!r}")
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise DataError("device cuda was asked for, but torch sees no GPU; use device cpu")
 

@@ -129,7 +129,7 @@ class THN(DeepHasher):
         world: World = ALONE,
     ) -> Self:
         """Minimise C; with `folder`, metrics and checkpoints are kept there and resumed from."""
-        self._check(world)
+        self.check(world)
         self.bridge_, inputs = self._prepare(training, world)
         self.gap_ = feature_gaps(training)
         towers = self.build_towers(inputs.images.shape[1:], inputs.texts.shape[1:])
@@ -304,7 +304,8 @@ class THN(DeepHasher):
         for exponent in (-5, -7, -4, -8, -3, -9, -2, -10):  # from the default's neighbours on
             yield {"learning_rate": round(10 ** (exponent / 2), 8)}
 
-    def _check(self, world: World) -> None:
+    def check(self, world: World) -> None:
+        """Refuse what cannot be trained by these processes."""
         if self.steps < 1:
             raise DataError(f"steps must be 1 or more, got {self.steps}")
         world.check_batch(self.batch)
