@@ -3,8 +3,10 @@
 import csv
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from transhash.codes import Codes
 from transhash.data.drawn import draw_dataset
 from transhash.encoder import Encoder
+from transhash.index import open_index
 from transhash.search import SearchEngine
 
 pytestmark = pytest.mark.slow
@@ -132,6 +136,16 @@ def test_broken_files_are_named_and_the_fit_goes_on(data: Path, tmp_path: Path) 
         (("fit", "thn", "--out", "x", "--benchmark", "nowhere"), "is not a folder"),
         (("fit", "thn", "--out", "x", "--set", "speed=9", "--benchmark", "DATA"), "no setting"),
         (("fit", "thn", "--out", "x", "--benchmark", "DATA", "--device", "cuda"), "no GPU"),
+        (("fit", "thn", "--out", "x", "--benchmark", "DATA", "--device", "gpu"), "cpu or cuda"),
+        (("fit", "thn", "--out", "x", "--set", "steps=abc"), "steps takes a number"),
+        (("fit", "thn", "--out", "RUN", "--benchmark", "DATA"), "has an index"),
+        (("fit", "thn", "--out", "DATA", "--benchmark", "DATA"), "holds other files"),
+        (("fit", "thn", "--out", "FILE", "--benchmark", "DATA"), "is a file"),
+        (("encode", "RUN", "--texts", "FILE", "--out", "FILE"), "is a file"),
+        (("encode", "RUN", "--texts", "FILE", "--out", "/proc/none"), "cannot be used"),
+        (("index", "RUN", "--codes", "gone"), "does not exist"),
+        (("index", "RUN", "--images", "DATA", "--texts", "gone.csv"), "does not exist"),
+        (("serve", "RUN", "--port", "99999"), "65535"),
         (("search", "RUN"), "either --text or --image"),
         (("search", "RUN", "--image", "gone.jpg"), "does not exist"),
         (("search", "DATA", "--text", "x"), "config.json is missing"),
@@ -143,9 +157,62 @@ def test_broken_files_are_named_and_the_fit_goes_on(data: Path, tmp_path: Path) 
 def test_a_mistake_is_one_sentence_and_exit_code_2(
     arguments: tuple[str, ...], sentence: str, run: Path, data: Path, tmp_path: Path
 ) -> None:
-    places = {"RUN": run, "DATA": data, "x": tmp_path / "x"}
+    places = {"RUN": run, "DATA": data, "x": tmp_path / "x", "FILE": data / "texts.tsv"}
     done = transhash(*(places.get(word, word) for word in arguments), code=2)
     assert sentence in " ".join(done.stderr.split())
+
+
+def test_codes_that_the_catalog_does_not_know_are_left_out_with_a_word(
+    run: Path, data: Path, tmp_path: Path
+) -> None:
+    place = f"exact:{tmp_path / 'codes'}"
+    transhash("index", run, "--from", f"grouped:{run / 'index'}", "--into", place)
+    index = open_index(f"{place}/images")
+    ids, codes = index.export()
+    one_bit = np.array([1, 0], np.uint8)
+    index.update(ids[:5], Codes(codes.packed[:5] ^ one_bit, codes.bits))
+    index.close()
+    done = transhash("search", run, "--text", "a boat", "-k", 72, "--index", place, "--json")
+    assert len(done.stdout.splitlines()) == 67
+    assert "5 results were left out" in " ".join(done.stderr.split())
+
+
+def test_ctrl_c_says_that_nothing_is_lost(run: Path, data: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", "transhash", "fit", "thn", "--auxiliary", data / "auxiliary.tsv",
+            "--set", "steps=1000000", "--out", tmp_path / "run",
+        ],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "run" / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "what was finished is kept" in " ".join(said.split())
+    assert "Traceback" not in said
+
+
+def test_names_of_files_are_printed_as_they_are(run: Path, data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "a[/b]:smile:"
+    said = transhash("encode", run, "--texts", data / "texts.tsv", "--out", folder).stdout
+    assert folder.name in "".join(said.split())
+
+
+def test_codes_from_elsewhere_leave_an_item_its_picture(
+    run: Path, data: Path, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    transhash("encode", copy, "--images", data / "images", "--out", tmp_path / "codes")
+    said = transhash("index", copy, "--codes", tmp_path / "codes").stdout
+    assert "72 had known ids and were replaced" in " ".join(said.split())
+    engine = SearchEngine.open(copy)
+    hit = engine.similar_to_text("a boat with sails", 1)[0]
+    engine.close()
+    assert hit.item.has_thumbnail
+    assert hit.item.source
 
 
 def test_an_image_query_of_a_broken_file_is_a_sentence(run: Path, tmp_path: Path) -> None:
