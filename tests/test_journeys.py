@@ -184,6 +184,8 @@ def test_ctrl_c_says_that_nothing_is_lost(run: Path, data: Path, tmp_path: Path)
             "--set", "steps=1000000", "--out", tmp_path / "run",
         ],
         stderr=subprocess.PIPE, text=True,
+        # A shell that runs tests in the background has told them to ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     deadline = time.monotonic() + 120
     while not (tmp_path / "run" / "metrics.jsonl").exists() and time.monotonic() < deadline:

@@ -43,6 +43,7 @@ from transhash.training import (
 )
 
 _LOOKS = 10  # how often in a training the codes are looked at and a checkpoint is kept
+_SELDOM = 1000  # steps after which that is done anyway: what a long training may lose
 
 
 # The paper's words, and where it is silent spec-like readings of its authors' Caffe files.
@@ -162,7 +163,7 @@ class THN(DeepHasher):
                 if average:
                     average.update(parameters, step)
                 metrics.write(step, terms)
-                if (step + 1) % max(1, self.steps // _LOOKS) == 0:
+                if (step + 1) % max(1, min(self.steps // _LOOKS, _SELDOM)) == 0:
                     self._look(towers, objective, step, quiet=world.rank > 0)
                     metrics.flush()  # before the checkpoint, which a resumed run goes on from
                     if checkpoint and world.rank == 0 and checkpoint.due():
