@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +123,18 @@ def _hasher(folder: Path, config: dict[str, Any], device: str) -> Hasher:
     if "device" in settings:
         settings = {**settings, "device": device}
     return make_hasher(config["method"], **settings).load_state(folder)
+
+
+def model_digest(run: Path) -> str:
+    """What codes of one model have in common: those of another one mean something else."""
+    learned = run / "hasher.safetensors"
+    if not learned.is_file():
+        raise DataError(f"{learned} is missing; is {run} a folder that `transhash fit` wrote?")
+    digest = hashlib.blake2b(digest_size=16)
+    for name in ("config.json", "hasher.safetensors", "text.safetensors", "vocabulary.json"):
+        if (run / name).exists():
+            digest.update(name.encode() + (run / name).read_bytes())
+    return digest.hexdigest()
 
 
 def image_rows(

@@ -151,8 +151,8 @@ def _benchmark(
 
 def _merged(run: Path, benchmark: Path | None, split_seed: int, folders: list[Path]) -> Counted:
     """Nothing is encoded: the shards say what they are of, and must be of this."""
+    from transhash.encoder import model_digest
     from transhash.scoring import add_shards
-    from transhash.scoring.shards import model_digest
 
     histograms, facts, parts = add_shards(folders)
     name = facts["benchmark"]

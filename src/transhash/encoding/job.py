@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from transhash.catalog import Modality
 from transhash.data.collection import Collection, Problem
+from transhash.encoder import model_digest
 from transhash.encoding.model import ShardEncoder
 from transhash.encoding.on_ray import encode_on_ray
 from transhash.encoding.shards import (
@@ -16,7 +17,6 @@ from transhash.encoding.shards import (
     Job,
     footer,
     input_digest,
-    model_digest,
     shard_path,
 )
 from transhash.errors import DataError
@@ -58,11 +58,13 @@ def encode_shards(
     job = _start(run, items, modality, folder, shard_size)
     todo = [number for number in range(job.shards) if not shard_path(folder, number).exists()]
     found = job.shards - len(todo)
-    if engine == "ray":
-        done: Iterable[int] = encode_on_ray(run, items, job, folder, todo, workers, device)
-    else:
-        done = _here(run, items, job, folder, todo, workers, device)
-    left = sum(len(items.ids[job.rows(number)]) for number in todo)
+    shards = [(shard_path(folder, number), _cut(items, job.rows(number))) for number in todo]
+    done: Iterable[int] = ()
+    if shards and engine == "ray":
+        done = encode_on_ray(run, modality, shards, workers, device)
+    elif shards:
+        done = ShardEncoder(str(run), modality, workers, device).write(shards)
+    left = sum(len(part) for _, part in shards)
     each = (item for count in done for item in range(count))
     for _ in track(each, f"encoding {modality}", total=len(items), start=len(items) - left):
         pass
@@ -92,20 +94,6 @@ def _start(
         raise DataError(f"{folder} holds other files; give an empty folder")
     write_json(note, asdict(job))
     return job
-
-
-def _here(
-    run: Path,
-    items: Collection[Any],
-    job: Job,
-    folder: Path,
-    todo: Sequence[int],
-    workers: int | None,
-    device: str,
-) -> Iterator[int]:
-    shards = [(shard_path(folder, number), _cut(items, job.rows(number))) for number in todo]
-    if shards:
-        yield from ShardEncoder(str(run), job.modality, workers, device).write(shards)
 
 
 def _cut(items: Collection[Any], rows: slice) -> Collection[Any]:

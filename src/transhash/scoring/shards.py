@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transhash.data.benchmark import Benchmark
+from transhash.encoder import model_digest
 from transhash.errors import DataError
 from transhash.evaluation import DistanceHistogram
 from transhash.scoring.directions import AMONG
@@ -49,13 +50,6 @@ def shard_facts(run: Path, benchmark: Benchmark, split_seed: int) -> dict[str, A
         "split_seed": split_seed,
         "items": items.hexdigest(),
     }
-
-
-def model_digest(run: Path) -> str:
-    learned = run / "hasher.safetensors"
-    if not learned.is_file():
-        raise DataError(f"{learned} is missing; is {run} a folder that `transhash fit` wrote?")
-    return hashlib.blake2b(learned.read_bytes(), digest_size=16).hexdigest()
 
 
 def write_shard(
