@@ -15,3 +15,10 @@ class NotFittedError(TranshashError, RuntimeError):
 
 class EngineError(TranshashError, RuntimeError):
     """A search engine refused: wrong code length, second writer, server away."""
+
+
+class NoIndexError(EngineError):
+    """An index that was to be read is not there."""
+
+    def __init__(self, place: object) -> None:
+        super().__init__(f"there is no index at {place} to read; add items first")

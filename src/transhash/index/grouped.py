@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.codes import Codes, check_bits
-from transhash.errors import DataError, EngineError
+from transhash.errors import DataError, EngineError, NoIndexError
 from transhash.index import log, store
 from transhash.index.base import (
     Ids,
@@ -84,7 +84,7 @@ class GroupedIndex:
             return cls(bits)
         exists = (folder / store.MANIFEST).exists()
         if not exists and read_only:
-            raise EngineError(f"there is no index at {folder} to read; add items first")
+            raise NoIndexError(folder)
         if not exists and bits is None:
             raise DataError(f"a new index at {folder} needs its code length; pass bits=")
         if not exists:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.codes import Codes, check_bits
-from transhash.errors import DataError, EngineError
+from transhash.errors import DataError, EngineError, NoIndexError
 from transhash.index.base import Ids, as_ids, check_items
 from transhash.index.lock import WriterLock
 
@@ -39,7 +39,7 @@ class SortedItems:
                 place = "an index in memory" if path is None else f"a new index at {folder}"
                 raise DataError(f"{place} needs its code length; pass bits=")
             if path is not None and read_only:
-                raise EngineError(f"there is no index at {folder} to read; add items first")
+                raise NoIndexError(folder)
             return cls(bits, folder, read_only=read_only)
         items = _read(path)
         stored = items["code"].shape[1] * 8

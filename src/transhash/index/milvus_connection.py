@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from transhash.errors import DataError, EngineError
+from transhash.errors import DataError, EngineError, NoIndexError
 from transhash.index.milvus_file import files
 from transhash.index.milvus_place import Place
 
@@ -129,7 +129,7 @@ def prepare(connection: Connection, bits: int | None, read_only: bool) -> int:
     place, call = connection.place, connection.call
     if not call("has_collection", collection_name=place.table):
         if read_only:
-            raise EngineError(f"there is no index at {place} to read; add items first")
+            raise NoIndexError(place)
         if bits is None:
             raise DataError(f"a new index at {place} needs its code length; pass bits=")
         _create(connection, bits)
@@ -139,12 +139,12 @@ def prepare(connection: Connection, bits: int | None, read_only: bool) -> int:
     part = place.partition
     if part and not call("has_partition", collection_name=place.table, partition_name=part):
         if read_only:
-            raise EngineError(f"there is no index at {place} to read; add items first")
+            raise NoIndexError(place)
         call("create_partition", collection_name=place.table, partition_name=part)
     found = call("describe_index", collection_name=place.table, index_name="code")
     if found is None:  # a new collection, or whoever made it was interrupted
         if read_only:
-            raise EngineError(f"there is no index at {place} to read; add items first")
+            raise NoIndexError(place)
         _index(connection)
         found = call("describe_index", collection_name=place.table, index_name="code")
     if found is None or found["metric_type"] != "HAMMING":

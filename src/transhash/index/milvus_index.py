@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.codes import Codes, check_bits
-from transhash.errors import EngineError
+from transhash.errors import EngineError, NoIndexError
 from transhash.index.base import (
     Ids,
     Neighbours,
@@ -69,7 +69,7 @@ class MilvusIndex:
             check_bits(bits)
         if read_only and place.embedded and not Path(place.uri).exists():
             # Asking Milvus Lite would make the file.
-            raise EngineError(f"there is no index at {place} to read; add items first")
+            raise NoIndexError(place)
         connection = Connection(place, reading=read_only)
         try:
             stored = prepare(connection, bits, read_only)

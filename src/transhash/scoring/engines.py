@@ -10,7 +10,7 @@ import numpy as np
 from transhash.catalog import Modality
 from transhash.codes import Codes
 from transhash.data.collection import Collection
-from transhash.errors import DataError, EngineError
+from transhash.errors import DataError, EngineError, NoIndexError
 from transhash.evaluation import DistanceHistogram
 from transhash.index import Index, open_index
 from transhash.index.base import Ids
@@ -114,10 +114,8 @@ def _check_free(place: str, codes: Codes) -> None:
     """Refuses a place with anything but some of these codes under their row numbers."""
     try:
         index = open_index(place, codes.bits, read_only=True)
-    except EngineError as error:
-        if "there is no index at" in str(error):  # as all engines say it
-            return
-        raise
+    except NoIndexError:
+        return
     try:
         ids, held = index.export()
     finally:
