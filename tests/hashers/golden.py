@@ -1,0 +1,41 @@
+"""A few hundred bits of every method: moving code must not change one of them.
+
+    cd tests && python -m hashers.golden      writes golden.json anew, where arithmetic was replaced
+
+Every new recording is a commit of its own that says what changed and what MAP did.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transhash.hashers import METHODS, make_hasher
+
+from .worlds import World
+
+FILE = Path(__file__).with_name("golden.json")
+SORTS = ("labels", "pairs", "triples")
+ITEMS = 24  # of each kind, so 24 x 2 x 16 bits of a method and a sort of relation
+QUICK: dict[str, dict[str, Any]] = {"DCMH": {"epochs": 10}}
+
+
+def codes(method: str, sort: str) -> list[str]:
+    """Images, then texts, as hexadecimal numbers."""
+    world = World(seed=11)
+    training, fresh = world.training(200, sort), world.draw(ITEMS)
+    steps = {"steps": 60, "batch": 64, "target_batch": 32} if method.startswith("THN") else {}
+    hasher = make_hasher(method, bits=16, seed=0, **steps, **QUICK.get(method, {})).fit(training)
+    parts = (hasher.encode_images(fresh.images), hasher.encode_texts(fresh.texts))
+    return [part.packed.tobytes().hex() for part in parts]
+
+
+def record() -> dict[str, dict[str, list[str]]]:
+    return {
+        method: {sort: codes(method, sort) for sort in SORTS} for method in (*METHODS, "THN-paper")
+    }
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(record(), indent=1) + "\n")
