@@ -23,11 +23,11 @@ from torch import Tensor
 
 from transhash.data.collection import Collection
 from transhash.data.manifest import read_images
-from transhash.encoder import Encoder
-from transhash.encoding import encode_shards
 from transhash.features.decode import Batch, Pixels, decode, decode_batches, default_workers
 from transhash.features.image import EfficientNetLite0
 from transhash.features.lite0 import load_lite0, original_lite0
+from transhash.runs.encode import encode_shards
+from transhash.runs.encoder import Encoder
 
 
 def bare_rate(encoder: Encoder, seconds: float = 6.0) -> float:

@@ -27,7 +27,7 @@ from search_engines import Engine, Packed, clustered, engines, resampled, unifor
 from search_report import draw, verdict
 
 from transhash.codes import Codes
-from transhash.index.grouped import GroupedIndex
+from transhash.index.grouped.grouped import GroupedIndex
 from transhash.index.kernel import core_count, kernel_status, native
 
 CAP = 0.7  # seconds one measurement of a slow engine may take; then fewer queries are asked

@@ -11,9 +11,9 @@ import faiss
 import numpy as np
 
 from transhash.codes import Codes
-from transhash.index.grouped import GroupedIndex
+from transhash.index.grouped.grouped import GroupedIndex
+from transhash.index.grouped.segment import to_words
 from transhash.index.kernel import native
-from transhash.index.segment import to_words
 
 Packed = np.ndarray
 Search = Callable[[Packed, int], tuple[np.ndarray, np.ndarray]]  # -> distances, ids

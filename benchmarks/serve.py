@@ -25,14 +25,14 @@ from urllib.parse import quote
 
 import numpy as np
 
-from transhash.catalog import Catalog, NewItem
 from transhash.codes import Codes
-from transhash.data.drawn import draw_dataset
-from transhash.data.drawn.words import THINGS
+from transhash.datasets.drawn import draw_dataset
+from transhash.datasets.drawn.words import THINGS
 from transhash.features.image import image_features
-from transhash.fitting import Sources, fit_files, read_sources
 from transhash.hashers import make_hasher
 from transhash.index import open_index
+from transhash.runs.catalog import Catalog, NewItem
+from transhash.runs.fit import Sources, fit_files, read_sources
 
 BITS = 32
 SERVER = """

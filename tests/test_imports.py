@@ -11,28 +11,26 @@ ROOT = Path(__file__).parent.parent / "src" / "transhash"
 LAYERS = (
     {"errors", "progress", ""},
     {"codes", "storage"},
-    {"data", "losses", "networks", "distributed", "catalog"},
-    {"features", "training", "index"},
+    {"data"},
+    {"datasets", "features", "index"},
     {"evaluation"},
     {"hashers"},
-    {"encoder"},
-    {"tasks", "search", "fitting", "encoding", "scoring"},
-    {"experiments", "sheet"},
+    {"runs"},
+    {"experiments"},
     {"service", "report"},
     {"cli", "__main__"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {
-    "torch": {"losses", "networks", "distributed", "training", "features", "hashers",
-              "evaluation", "experiments", "cli", "encoding"},
+    "torch": {"features", "hashers", "evaluation", "experiments", "cli"},
     "faiss": {"index"},
     "pymilvus": {"index"},
     "fastapi": {"service"},
     "uvicorn": {"service"},
     "matplotlib": {"report"},
-    "ray": {"encoding"},
+    "ray": {"runs"},
     "typer": {"cli"},
-}  # fmt: skip
+}
 
 
 def modules() -> list[Path]:

@@ -15,10 +15,10 @@ import pytest
 from PIL import Image
 
 from transhash.codes import Codes
-from transhash.data.drawn import draw_dataset
-from transhash.encoder import Encoder
+from transhash.datasets.drawn import draw_dataset
 from transhash.index import open_index
-from transhash.search import SearchEngine
+from transhash.runs.encoder import Encoder
+from transhash.runs.search import SearchEngine
 
 pytestmark = pytest.mark.slow
 QUICK = ("--set", "steps=60", "--set", "batch=64", "--set", "target_batch=32", "--bits", "16")

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from transhash.losses import (
+from transhash.hashers.losses import (
     alignment_loss,
     dcmh_loss,
     inner_product_loss,

@@ -12,24 +12,24 @@ if TYPE_CHECKING:
     from transhash.data.benchmark import load_benchmark
     from transhash.data.relation import LabelRelation, SparseRelation
     from transhash.data.training import Related, TrainingSet
-    from transhash.encoder import Encoder, load
     from transhash.evaluation import evaluate
     from transhash.hashers import CVH, DCMH, HTH, IMH, QCH, THN
     from transhash.index import open_index
-    from transhash.search import SearchEngine
+    from transhash.runs.encoder import Encoder, load
+    from transhash.runs.search import SearchEngine
 
 # Imported when first used: the command line and decoding workers start without torch.
 _HOMES = {
     **dict.fromkeys(("THN", "CVH", "IMH", "QCH", "HTH", "DCMH"), "hashers"),
     "Codes": "codes",
-    "Encoder": "encoder",
+    "Encoder": "runs.encoder",
     "LabelRelation": "data.relation",
     "SparseRelation": "data.relation",
     "Related": "data.training",
     "TrainingSet": "data.training",
-    "SearchEngine": "search",
+    "SearchEngine": "runs.search",
     "evaluate": "evaluation",
-    "load": "encoder",
+    "load": "runs.encoder",
     "load_benchmark": "data.benchmark",
     "open_index": "index",
 }

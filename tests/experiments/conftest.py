@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from threadpoolctl import threadpool_limits
 
-from transhash.data.drawn import draw_dataset
+from transhash.datasets.drawn import draw_dataset
 
 from .tiny import PLAN, run
 

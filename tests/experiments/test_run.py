@@ -15,7 +15,7 @@ import pytest
 
 from transhash.errors import DataError, EngineError
 from transhash.experiments import read_results
-from transhash.index.lock import WriterLock
+from transhash.storage import WriterLock
 
 from .tiny import PLAN, run
 

@@ -15,13 +15,13 @@ from transhash.data.relation import SparseRelation
 from transhash.data.training import TrainingSet
 from transhash.errors import DataError
 from transhash.hashers import make_hasher
-from transhash.hashers.bridge import Canonical
-from transhash.hashers.calibration import calibrate
 from transhash.hashers.canonical import Extended, find_axes
-from transhash.hashers.thn import THN
-from transhash.networks import AlexNet
+from transhash.hashers.thn.start import calibrate
+from transhash.hashers.thn.thn import THN
+from transhash.hashers.thn.transfer import Canonical
+from transhash.hashers.towers import AlexNet
+from transhash.hashers.training import collapse, rate_factor
 from transhash.storage import write_tensors
-from transhash.training import collapse, rate_factor
 
 from .worlds import World
 
@@ -124,7 +124,7 @@ def test_the_literal_paper_collapses_and_says_so(
 def test_a_collapse_is_rescued_by_leaving_q_and_d_out(
     training: TrainingSet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("transhash.hashers.thn.collapse", lambda codes: "codes collapsed: test")
+    monkeypatch.setattr("transhash.hashers.thn.thn.collapse", lambda codes: "codes collapsed: test")
     hasher = THN(**SMALL).fit(training, folder=tmp_path)
     assert "switched off for the rest" in hasher.alarms_[0]
     last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from transhash.codes import Codes
-from transhash.index.grouped import GroupedIndex
+from transhash.index.grouped.grouped import GroupedIndex
 
 BITS = 32
 ROUNDS = 200

@@ -14,15 +14,16 @@ import pytest
 
 from transhash.codes import Codes
 from transhash.errors import EngineError
-from transhash.index import open_index, store
-from transhash.index.arrays_file import MAGIC
+from transhash.index import open_index
 from transhash.index.export import write_faiss, write_npy
-from transhash.index.grouped import GroupedIndex
+from transhash.index.grouped import store
+from transhash.index.grouped.arrays_file import MAGIC
+from transhash.index.grouped.grouped import GroupedIndex
 
 WRITER = """
 import sys, numpy as np
 from transhash.codes import Codes
-from transhash.index.grouped import GroupedIndex
+from transhash.index.grouped.grouped import GroupedIndex
 GroupedIndex.flush_at = 500
 index = GroupedIndex.open(__import__("pathlib").Path(sys.argv[1]), 32)
 print("ready", flush=True)

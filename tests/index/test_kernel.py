@@ -13,10 +13,10 @@ import pytest
 
 from transhash.codes import Codes
 from transhash.errors import EngineError
-from transhash.index import segment as segments
 from transhash.index.exact import ExactIndex
+from transhash.index.grouped import segment as segments
+from transhash.index.grouped.segment import Segment, build, to_packed, to_words
 from transhash.index.kernel import kernel_status, native
-from transhash.index.segment import Segment, build, to_packed, to_words
 
 needs_kernel = pytest.mark.skipif(native is None, reason="the native kernel was not built")
 SCAN, TABLES = 0.0, 1e9  # patience: none, and more than any query needs

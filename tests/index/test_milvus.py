@@ -27,11 +27,13 @@ from test_contract import (  # noqa: F401
 
 from transhash.codes import Codes
 from transhash.errors import DataError, EngineError
-from transhash.index import milvus_connection, milvus_index, open_index
+from transhash.index import open_index
 from transhash.index.exact import ExactIndex
-from transhash.index.milvus_connection import Connection, passing
-from transhash.index.milvus_index import MilvusIndex
-from transhash.index.milvus_place import Place
+from transhash.index.milvus import connection as milvus_connection
+from transhash.index.milvus import milvus as milvus_index
+from transhash.index.milvus.connection import Connection, passing
+from transhash.index.milvus.milvus import MilvusIndex
+from transhash.index.milvus.place import Place
 
 _numbers = itertools.count()
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from transhash.codes import Codes
-from transhash.index import segment
-from transhash.index.grouped import GroupedIndex
+from transhash.index.grouped import segment
+from transhash.index.grouped.grouped import GroupedIndex
 
 IDS = st.lists(st.integers(0, 60), max_size=20, unique=True)
 SEEDS = st.integers(0, 2**16)

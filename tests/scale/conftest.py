@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from milvus_server import TOKEN, MilvusServer, NoFence, fence
 
-from transhash.data.drawn import draw_dataset
 from transhash.data.manifest import read_images, read_texts
+from transhash.datasets.drawn import draw_dataset
 from transhash.features.image import image_features
-from transhash.fitting import Sources, fit_files, read_sources
 from transhash.hashers import make_hasher
-from transhash.search import SearchEngine
+from transhash.runs.fit import Sources, fit_files, read_sources
+from transhash.runs.search import SearchEngine
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,9 @@ from transhash.cli import app, scale  # noqa: F401
 from transhash.codes import Codes
 from transhash.data.collection import Collection
 from transhash.data.manifest import read_images, read_texts
-from transhash.encoder import Encoder
-from transhash.encoding import encode_shards, read_shards, shard_path
 from transhash.errors import DataError
+from transhash.runs.encode import encode_shards, read_shards, shard_path
+from transhash.runs.encoder import Encoder
 
 
 @pytest.fixture

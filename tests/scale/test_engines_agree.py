@@ -12,7 +12,7 @@ pytest.importorskip("pymilvus", reason="needs the milvus extra: pip install 'tra
 
 from transhash.codes import Codes
 from transhash.index import Index, open_index
-from transhash.index.milvus_index import MilvusIndex
+from transhash.index.milvus.milvus import MilvusIndex
 
 COUNT = 100_000
 

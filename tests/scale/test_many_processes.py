@@ -12,7 +12,7 @@ import pytest
 
 from transhash.codes import Codes
 from transhash.data.manifest import read_texts
-from transhash.encoder import Encoder
+from transhash.runs.encoder import Encoder
 
 SCRIPT = Path(__file__).with_name("training_script.py")
 

@@ -25,9 +25,10 @@ pytest.importorskip("pymilvus", reason="needs the milvus extra: pip install 'tra
 
 from transhash.codes import Codes
 from transhash.errors import EngineError
-from transhash.index import milvus_index, open_index
+from transhash.index import open_index
 from transhash.index.exact import ExactIndex
-from transhash.index.milvus_index import MilvusIndex
+from transhash.index.milvus import milvus as milvus_index
+from transhash.index.milvus.milvus import MilvusIndex
 
 pytestmark = pytest.mark.server
 _numbers = itertools.count()

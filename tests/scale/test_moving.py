@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 pytest.importorskip("pymilvus", reason="needs the milvus extra: pip install 'transhash[milvus]'")
 
 from transhash.cli import app, scale, searching  # noqa: F401
-from transhash.encoding import read_job
 from transhash.errors import DataError
 from transhash.index import open_index
+from transhash.runs.encode import read_job
 
 
 def call(*arguments: Any) -> str:

@@ -18,12 +18,12 @@ pytest.importorskip("pymilvus", reason="needs the milvus extra: pip install 'tra
 from transhash.codes import Codes
 from transhash.data.benchmark import fitted_sizes, load_benchmark
 from transhash.data.manifest import read_images, read_texts
-from transhash.encoder import Encoder
 from transhash.evaluation import DistanceHistogram, Scores, evaluate_both, label_matrix
 from transhash.index import open_index
-from transhash.scoring import Direction, engine_histograms, engines
-from transhash.search import SearchEngine
-from transhash.tasks import build_task, encode_task, score_task, with_image_features
+from transhash.runs.encoder import Encoder
+from transhash.runs.score import Direction, engine_histograms, engines
+from transhash.runs.search import SearchEngine
+from transhash.runs.task import build_task, encode_task, score_task, with_image_features
 
 ENGINES = ["grouped:{}/g", "exact:{}/e", "faiss:{}/f", "faiss:", "{}/bare", "milvus:{}/codes.db"]
 _numbers = itertools.count()

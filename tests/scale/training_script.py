@@ -11,8 +11,8 @@ import torch
 
 from transhash.data.relation import LabelRelation, SparseRelation
 from transhash.data.training import TrainingSet
-from transhash.distributed import World, joined_world
-from transhash.hashers.thn import THN
+from transhash.hashers.thn.thn import THN
+from transhash.hashers.world import World, joined_world
 
 
 def made_up(sparse: bool) -> TrainingSet:

@@ -9,12 +9,12 @@ from pathlib import Path
 from PIL import Image
 
 from transhash.data.collection import Collection
-from transhash.data.drawn import draw_dataset
 from transhash.data.manifest import read_images, read_texts
+from transhash.datasets.drawn import draw_dataset
 from transhash.features.image import image_features
-from transhash.fitting import Sources, fit_files, read_sources
 from transhash.hashers import make_hasher
-from transhash.search import SearchEngine
+from transhash.runs.fit import Sources, fit_files, read_sources
+from transhash.runs.search import SearchEngine
 
 LOCAL = "http://127.0.0.1:8000"
 HOSTILE = (

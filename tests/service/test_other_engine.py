@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 pytest.importorskip("pymilvus", reason="needs the milvus extra: pip install 'transhash[milvus]'")
 
 from transhash.cli.scale import copy_indexes
-from transhash.search import SearchEngine
+from transhash.runs.search import SearchEngine
 from transhash.service import create_app
 
 from .small_run import EACH, LOCAL, picture

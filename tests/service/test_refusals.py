@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from transhash.errors import DataError, EngineError
-from transhash.search import SearchEngine
+from transhash.runs.search import SearchEngine
 from transhash.service import create_app, guard
 from transhash.service.lanes import Lane
 

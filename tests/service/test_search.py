@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from transhash.search import SearchEngine
+from transhash.runs.search import SearchEngine
 
 from .small_run import EACH, HOSTILE, picture
 

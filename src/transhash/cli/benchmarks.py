@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from transhash.cli import app, out
-from transhash.data.prepare import SOURCES
+from transhash.datasets.prepare import SOURCES
 from transhash.progress import bar
 
 
@@ -17,7 +17,7 @@ def prepare(
     root: Path = typer.Option(..., help="The folder that holds the raw data."),
     to: Path = typer.Option(..., "--out", help="The three-part folder to write."),
 ) -> None:
-    from transhash.data.prepare import prepare as prepare_protocol
+    from transhash.datasets.prepare import prepare as prepare_protocol
 
     folder = prepare_protocol(protocol, root=root, out=to, track=bar)
     out.print(f"written to {folder}")

@@ -37,17 +37,17 @@ def demo(
     Example: `transhash demo --no-serve`
     """
     from transhash.data.benchmark import fitted_sizes, load_benchmark
-    from transhash.data.drawn import THINGS, draw_dataset
+    from transhash.datasets.drawn import THINGS, draw_dataset
     from transhash.experiments.cells import describe
     from transhash.experiments.plan import Cell
     from transhash.features.cache import cache_folder
     from transhash.features.image import image_features
-    from transhash.fitting import fit_run
     from transhash.hashers import make_hasher
     from transhash.hashers.tuning import held_out_map
-    from transhash.search import SearchEngine
+    from transhash.runs.fit import fit_run
+    from transhash.runs.search import SearchEngine
+    from transhash.runs.task import build_task, with_image_features
     from transhash.storage import write_bytes, write_json
-    from transhash.tasks import build_task, with_image_features
 
     start = time.perf_counter()
     folder = draw_dataset(
@@ -141,7 +141,7 @@ def _print_scores(rows: list[dict[str, Any]]) -> None:
 def _print_searches(run: Path) -> None:
     from rich.text import Text
 
-    from transhash.search import SearchEngine
+    from transhash.runs.search import SearchEngine
 
     engine = SearchEngine.open(run)
     for sentence in _SENTENCES:

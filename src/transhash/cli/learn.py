@@ -44,11 +44,11 @@ def fit(
 
     An interrupted fit goes on where it stopped when the same command is given again.
     """
-    from transhash.distributed import joined_world
     from transhash.features.image import image_features
-    from transhash.fitting import Sources, check_world, fit_files, fit_run, read_sources
     from transhash.hashers import make_hasher
+    from transhash.hashers.world import joined_world
     from transhash.progress import silent
+    from transhash.runs.fit import Sources, check_world, fit_files, fit_run, read_sources
 
     name = method.upper().replace("-IP", "-ip").replace("-PAPER", "-paper")
     settings: dict[str, Any] = {"bits": bits, "seed": seed, **parse_settings(setting)}
@@ -61,7 +61,7 @@ def fit(
         track = bar if world.rank == 0 else silent
         check_world(hasher, tune, world)
         if benchmark is not None:
-            from transhash.tasks import build_task
+            from transhash.runs.task import build_task
 
             ready, problems = world.in_turn(lambda: ready_benchmark(benchmark, extractor, track))
             task = build_task(ready, split_seed)
@@ -103,7 +103,7 @@ def ready_benchmark(folder: Path, extractor: Any, track: Any) -> tuple[Any, list
     from dataclasses import replace
 
     from transhash.data.benchmark import fitted_sizes, load_benchmark
-    from transhash.tasks import with_image_features
+    from transhash.runs.task import with_image_features
 
     loaded = load_benchmark(folder)
     ready, bad = with_image_features(loaded, extractor, track)

@@ -36,7 +36,7 @@ def encode(
 
     A folder is filled shard by shard; the same command goes on where an earlier one stopped.
     """
-    from transhash.encoding import encode_shards
+    from transhash.runs.encode import encode_shards
 
     if engine not in ("local", "ray"):
         raise DataError(f"--engine takes local or ray, got {engine!r}")
@@ -90,8 +90,8 @@ def _encode_to_file(
 
     import numpy as np
 
-    from transhash.encoder import Encoder
-    from transhash.encoding import write_codes
+    from transhash.runs.encode import write_codes
+    from transhash.runs.encoder import Encoder
     from transhash.storage import write_bytes
 
     encoder = Encoder.load(run, device)
@@ -111,10 +111,10 @@ def _encode_to_file(
 
 def copy_indexes(run: Path, source: str, into: str | None) -> None:
     """Every code of one engine into another, both modalities; sends only what is not there yet."""
-    from transhash.catalog import MODALITIES
     from transhash.index import open_index
     from transhash.index.sending import send
-    from transhash.search import modality_url
+    from transhash.runs.catalog import MODALITIES
+    from transhash.runs.search import modality_url
     from transhash.storage import read_json
 
     if into is None:

@@ -17,8 +17,8 @@ from transhash.errors import DataError
 from transhash.progress import bar
 
 if TYPE_CHECKING:
-    from transhash.encoder import Encoder
     from transhash.evaluation import DistanceHistogram
+    from transhash.runs.encoder import Encoder
 
     Counted = tuple[dict[str, DistanceHistogram], dict[str, Any]]  # and what is said beside them
 
@@ -119,10 +119,16 @@ def _benchmark(
     shard: str | None,
     to: Path | None,
 ) -> Counted:
-    from transhash.encoder import Encoder
     from transhash.evaluation import DistanceHistogram
-    from transhash.scoring import Decodable, Shard, engine_histograms, split_directions, write_shard
-    from transhash.scoring.shards import shard_facts
+    from transhash.runs.encoder import Encoder
+    from transhash.runs.score import (
+        Decodable,
+        Shard,
+        engine_histograms,
+        split_directions,
+        write_shard,
+    )
+    from transhash.runs.score.shards import shard_facts
 
     part = None if shard is None else Shard.parse(shard)
     encoder = Encoder.load(run)
@@ -151,8 +157,8 @@ def _benchmark(
 
 def _merged(run: Path, benchmark: Path | None, split_seed: int, folders: list[Path]) -> Counted:
     """Nothing is encoded: the shards say what they are of, and must be of this."""
-    from transhash.encoder import model_digest
-    from transhash.scoring import add_shards
+    from transhash.runs.encoder import model_digest
+    from transhash.runs.score import add_shards
 
     histograms, facts, parts = add_shards(folders)
     name = facts["benchmark"]
@@ -169,15 +175,15 @@ def _merged(run: Path, benchmark: Path | None, split_seed: int, folders: list[Pa
 def _own_files(
     run: Path, images: Path, texts: Path, queries: int, seed: int, index: str | None
 ) -> Counted:
-    from transhash.encoder import Encoder
     from transhash.evaluation import DistanceHistogram
-    from transhash.scoring import (
+    from transhash.runs.encoder import Encoder
+    from transhash.runs.score import (
         labelled_directions,
         labelled_queries,
         read_labelled,
         served_histograms,
     )
-    from transhash.search import SearchEngine
+    from transhash.runs.search import SearchEngine
 
     items = read_labelled(images, texts, queries, seed)
     name = " and ".join(dict.fromkeys((images.name, texts.name)))

@@ -34,8 +34,8 @@ def index(
     Items added by `--codes` have no picture or text to show, only their id.
     """
     from transhash.data.manifest import read_images, read_texts
-    from transhash.encoding import read_job, read_shards
-    from transhash.search import SearchEngine
+    from transhash.runs.encode import read_job, read_shards
+    from transhash.runs.search import SearchEngine
 
     if source is not None:
         from transhash.cli.scale import copy_indexes
@@ -92,7 +92,7 @@ def search(
 
     Example: `transhash search runs/mine --text "a dog on the beach" -k 5`
     """
-    from transhash.search import SearchEngine
+    from transhash.runs.search import SearchEngine
 
     if (text is None) == (image is None):
         raise DataError("give either --text or --image")
@@ -116,7 +116,7 @@ def search(
         hits = engine.similar_to_image(image, k, among or "texts")  # type: ignore[arg-type]
     seconds = time.perf_counter() - start
     if sheet is not None:
-        from transhash.sheet import contact_sheet
+        from transhash.runs.sheet import contact_sheet
 
         contact_sheet(hits, engine, sheet)
         err.print(f"contact sheet written to {sheet}")

@@ -2,8 +2,8 @@
 
 from transhash.data.collection import label_matrix
 from transhash.evaluation.definitions import DEFINITIONS, Definition, find_definition
-from transhash.evaluation.evaluate import RANKS, Scores, evaluate, evaluate_both
-from transhash.evaluation.metrics import DistanceHistogram
+from transhash.evaluation.histogram import DistanceHistogram
+from transhash.evaluation.scores import RANKS, Scores, evaluate, evaluate_both
 
 __all__ = [
     "DEFINITIONS",

@@ -20,7 +20,7 @@ from transhash.evaluation.average_precision import (
     group_end_precision,
     precision_sums,
 )
-from transhash.evaluation.metrics import DistanceHistogram, check_rank
+from transhash.evaluation.histogram import DistanceHistogram, check_rank
 
 Floats = npt.NDArray[np.float64]
 

@@ -18,7 +18,7 @@ from transhash.hashers import Hasher, make_hasher
 from transhash.hashers.base import Setting
 from transhash.hashers.tuning import Trial, held_out_map, tune
 from transhash.progress import Track, silent
-from transhash.tasks import Task, TaskCodes, encode_task, score_task
+from transhash.runs.task import Task, TaskCodes, encode_task, score_task
 
 
 def run_cell(

@@ -29,9 +29,9 @@ from transhash.experiments.results import Results, Row, cell_of
 from transhash.experiments.sources import open_benchmark
 from transhash.features.image import EfficientNetLite0, ImageFeatures
 from transhash.hashers.base import Setting
-from transhash.index.lock import WriterLock
 from transhash.progress import bar, silent
-from transhash.tasks import Task, build_task, with_image_features
+from transhash.runs.task import Task, build_task, with_image_features
+from transhash.storage import WriterLock
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 

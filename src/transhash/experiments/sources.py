@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from transhash.data.benchmark import Benchmark, fitted_sizes, load_benchmark
-from transhash.data.drawn import draw_dataset
-from transhash.data.prepare import prepare
+from transhash.datasets.drawn import draw_dataset
+from transhash.datasets.prepare import prepare
 from transhash.errors import DataError
 from transhash.experiments.plan import Plan
 from transhash.features.cache import cache_folder

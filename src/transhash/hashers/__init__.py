@@ -11,7 +11,7 @@ from transhash.hashers.dcmh import DCMH
 from transhash.hashers.hth import HTH
 from transhash.hashers.imh import IMH
 from transhash.hashers.qch import QCH
-from transhash.hashers.thn import PAPER, THN
+from transhash.hashers.thn.thn import PAPER, THN
 
 __all__ = ["CVH", "DCMH", "HTH", "IMH", "METHODS", "QCH", "THN", "Hasher", "make_hasher"]
 

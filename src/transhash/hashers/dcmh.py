@@ -15,9 +15,9 @@ from torch import Tensor
 from transhash.data.training import Features, TrainingSet
 from transhash.hashers.base import Array, Setting
 from transhash.hashers.deep import DeepHasher
-from transhash.losses import dcmh_loss, pair_weights
+from transhash.hashers.losses import dcmh_loss, pair_weights
+from transhash.hashers.training import Optimizer, draw, make_optimizer, step_seed
 from transhash.progress import Track, silent
-from transhash.training import Optimizer, draw, make_optimizer, step_seed
 
 
 @dataclass

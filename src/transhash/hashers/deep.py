@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transhash.data.training import Features
 from transhash.errors import DataError
 from transhash.hashers.base import Array, Hasher
-from transhash.networks import ALEXNET_URL, AlexNet, Perceptron, initialise
+from transhash.hashers.towers import ALEXNET_URL, AlexNet, Perceptron, initialise
 
 _BATCH = 1024  # items projected at a time
 

@@ -22,7 +22,7 @@ def open_index(url: str | Path, bits: int | None = None, *, read_only: bool = Fa
     engine, location = split_url(str(url))
     folder = Path(location) if location else None
     if engine == "grouped":
-        from transhash.index.grouped import GroupedIndex
+        from transhash.index.grouped.grouped import GroupedIndex
 
         return GroupedIndex.open(folder, bits, read_only=read_only)
     if engine == "exact":
@@ -33,7 +33,7 @@ def open_index(url: str | Path, bits: int | None = None, *, read_only: bool = Fa
         from transhash.index.faiss_index import FaissIndex
 
         return FaissIndex.open(folder, bits, read_only=read_only)
-    from transhash.index.milvus_index import MilvusIndex
+    from transhash.index.milvus.milvus import MilvusIndex
 
     return MilvusIndex.open(location, bits, read_only=read_only)
 

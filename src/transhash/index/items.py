@@ -12,7 +12,7 @@ import numpy.typing as npt
 from transhash.codes import Codes, check_bits
 from transhash.errors import DataError, EngineError, NoIndexError
 from transhash.index.base import Ids, as_ids, check_items
-from transhash.index.lock import WriterLock
+from transhash.storage import WriterLock
 
 FILE = "items.npy"
 

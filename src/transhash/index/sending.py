@@ -6,7 +6,7 @@ import numpy as np
 
 from transhash.codes import Codes
 from transhash.index.base import Ids, Index
-from transhash.index.milvus_index import MilvusIndex
+from transhash.index.milvus.milvus import MilvusIndex
 from transhash.progress import Track, silent
 
 _BLOCK = 100_000  # items of one update: what an interruption repeats

@@ -137,7 +137,7 @@ def mean(values: Sequence[float]) -> Mean | None:
 
 def published_maps() -> dict[str, dict[str, dict[str, dict[int, float]]]]:
     """Tables 1 and 2 of the paper: benchmark, direction, method, bits."""
-    file = resources.files("transhash.data") / "published_maps.json"
+    file = resources.files("transhash.report") / "published_maps.json"
     content: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return {
         benchmark: {

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 
 from transhash import __version__
 from transhash.errors import DataError, EngineError, TranshashError
-from transhash.search import SearchEngine
+from transhash.runs.search import SearchEngine
 from transhash.service.desk import Desk, NoSuchItemError
 from transhash.service.diagnostics import presentable, read_diagnostics
 from transhash.service.guard import LOOPBACK, Guard

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from transhash.catalog import MODALITIES, Item, NewItem
 from transhash.codes import Codes
 from transhash.data.collection import Collection
 from transhash.errors import DataError
-from transhash.search import Hit, SearchEngine, thumbnail
+from transhash.runs.catalog import MODALITIES, Item, NewItem
+from transhash.runs.search import Hit, SearchEngine, thumbnail
 from transhash.service.lanes import Lane, SharedLock
 from transhash.service.models import (
     BatchIn,

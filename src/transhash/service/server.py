@@ -13,7 +13,7 @@ from pathlib import Path
 import uvicorn
 
 from transhash.errors import EngineError
-from transhash.search import SearchEngine
+from transhash.runs.search import SearchEngine
 from transhash.service.app import create_app
 from transhash.service.guard import LOOPBACK
 

@@ -1,0 +1,216 @@
+"""What a search looks at: immutable segments, the ids that left them, and the newest items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from transhash.index.base import Ids, Neighbours, Ranking
+from transhash.index.grouped.segment import Segment, build, in_sorted, ordered
+
+Array = npt.NDArray[Any]
+NOTHING = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A segment and the ids of it that were removed or replaced since it was written."""
+
+    segment: Segment
+    dead: Ids = field(default_factory=lambda: NOTHING)  # ascending; on disk with the generation
+    recent: Ids = field(default_factory=lambda: NOTHING)  # ascending; in the log only
+    file: str = ""  # its name in the folder of the index
+    dead_file: str | None = None
+
+    def __len__(self) -> int:
+        return self.segment.items - self.gone
+
+    @property
+    def gone(self) -> int:
+        return len(self.dead) + len(self.recent)
+
+    def holds(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        return self.segment.contains(ids) & ~self._is_gone(ids)
+
+    def without(self, ids: Ids) -> Part:
+        leaving = ids[self.holds(ids)]
+        if not len(leaving):
+            return self
+        return replace(self, recent=np.union1d(self.recent, leaving))
+
+    def expand(self) -> tuple[Ids, Array]:
+        ids, words = self.segment.expand()
+        if not self.gone:
+            return ids, words
+        alive = ~self._is_gone(ids)
+        return ids[alive], words[alive]
+
+    def search(self, words: Array, k: int, threads: int) -> Ranking:
+        """The segment's k nearest that are not gone; asks for more until there are enough."""
+        if not self.gone:
+            return self.segment.search(words, k, threads)
+        ids = np.full((len(words), k), -1, np.int64)
+        distances = np.full((len(words), k), -1, np.int32)
+        open_rows = np.arange(len(words))
+        ask = min(k + min(self.gone, k // 4 + 16), self.segment.items)
+        while len(open_rows):
+            found = self.segment.search(words[open_rows], ask, threads)
+            alive = (found.ids >= 0) & ~self._is_gone(found.ids)
+            first = np.argsort(~alive, axis=1, kind="stable")[:, :k]
+            width = first.shape[1]
+            kept = np.take_along_axis(alive, first, 1)
+            ids[open_rows, :width] = np.where(kept, np.take_along_axis(found.ids, first, 1), -1)
+            distances[open_rows, :width] = np.where(
+                kept, np.take_along_axis(found.distances, first, 1), -1
+            )
+            if ask == self.segment.items:
+                break
+            open_rows = open_rows[alive.sum(axis=1) < k]
+            ask = min(ask * 4, self.segment.items)
+        return Ranking(ids, distances)
+
+    def within(self, words: Array, radius: int, threads: int) -> Neighbours:
+        found = self.segment.within(words, radius, threads)
+        if not self.gone:
+            return found
+        alive = ~self._is_gone(found.ids)
+        passed = np.concatenate([[0], np.cumsum(alive)])
+        return Neighbours(passed[found.offsets], found.ids[alive], found.distances[alive])
+
+    def _is_gone(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        return in_sorted(ids, self.dead) | in_sorted(ids, self.recent)
+
+
+class Delta:
+    """The items since the last generation; grows in place, shrinks by copy.
+
+    So a search may go on with the view it took while the next change is made.
+    """
+
+    def __init__(self, like: Array) -> None:
+        self._ids = np.empty(0, np.int64)
+        self._words = np.empty((0, *like.shape[1:]), like.dtype)
+        self._rows: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def copy(self) -> Delta:
+        twin = Delta(self._words)
+        twin._ids, twin._words = self._ids.copy(), self._words.copy()
+        twin._rows = dict(self._rows)
+        return twin
+
+    def holds(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        rows = self._rows
+        return np.fromiter((i in rows for i in ids.tolist()), np.bool_, len(ids))
+
+    def put(self, ids: Ids, words: Array) -> None:
+        """Items whose ids are not here."""
+        used, needed = len(self._rows), len(self._rows) + len(ids)
+        if needed > len(self._ids):
+            room = max(1024, 2 * needed)
+            self._ids = _grown(self._ids[:used], room)
+            self._words = _grown(self._words[:used], room)
+        self._ids[used:needed] = ids
+        self._words[used:needed] = words
+        self._rows.update(zip(ids.tolist(), range(used, needed)))
+
+    def discard(self, ids: Ids) -> None:
+        rows = [self._rows[i] for i in ids.tolist() if i in self._rows]
+        if rows:
+            keep = np.ones(len(self._rows), np.bool_)
+            keep[rows] = False
+            self._ids, self._words = (a[: len(keep)][keep] for a in (self._ids, self._words))
+            self._rows = {i: row for row, i in enumerate(self._ids.tolist())}
+
+    def items(self) -> tuple[Ids, Array]:
+        return self._ids[: len(self._rows)], self._words[: len(self._rows)]
+
+    def segment(self) -> Segment | None:
+        ids, words = self.items()
+        return Segment(words, None, ids, None, None, None) if len(ids) else None
+
+
+def _grown(array: Array, room: int) -> Array:
+    grown = np.empty((room, *array.shape[1:]), array.dtype)
+    grown[: len(array)] = array
+    return grown
+
+
+def search_parts(parts: Iterable[Part], words: Array, k: int, threads: int) -> Ranking:
+    found = [part.search(words, k, threads) for part in parts]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        return Ranking(
+            np.full((len(words), k), -1, np.int64), np.full((len(words), k), -1, np.int32)
+        )
+    ids = np.concatenate([ranking.ids for ranking in found], axis=1)
+    distances = np.concatenate([ranking.distances for ranking in found], axis=1)
+    last = np.where(distances < 0, np.iinfo(np.int32).max, distances)
+    order = np.lexsort((ids, last), axis=1)[:, :k]
+    return Ranking(np.take_along_axis(ids, order, 1), np.take_along_axis(distances, order, 1))
+
+
+def within_parts(parts: Iterable[Part], words: Array, radius: int, threads: int) -> Neighbours:
+    found = [part.within(words, radius, threads) for part in parts]
+    if len(found) == 1:
+        return found[0]
+    owners = [np.repeat(np.arange(len(words)), np.diff(near.offsets)) for near in found]
+    return ordered(
+        np.concatenate([NOTHING, *owners]),
+        np.concatenate([NOTHING, *(near.ids for near in found)]),
+        np.concatenate([NOTHING, *(near.distances for near in found)]),
+        len(words),
+    )
+
+
+def expand(parts: Iterable[Part], like: Array) -> tuple[Ids, Array]:
+    """(ids, words) of all items; `like` gives the type of the words where there are none."""
+    pieces = [part.expand() for part in parts]
+    return (
+        np.concatenate([NOTHING, *(ids for ids, _ in pieces)]),
+        np.concatenate([like[:0], *(words for _, words in pieces)]),
+    )
+
+
+def merge_from(parts: tuple[Part, ...], fresh: int) -> int:
+    """First of the last parts to merge with `fresh` items: those not twice as large as the rest.
+
+    Sizes then at least triple from part to part: few parts to search, few merges an item.
+    """
+    first, total = len(parts), fresh
+    while first and len(parts[first - 1]) <= 2 * total:
+        first -= 1
+        total += len(parts[first])
+    for place, part in enumerate(parts[:first]):
+        if part.gone * 4 > part.segment.items:  # a quarter gone: worth writing anew
+            return place
+    return first
+
+
+def with_segment(
+    parts: tuple[Part, ...], first: int, ids: Ids, words: Array, bits: int, number: int
+) -> tuple[Part, ...]:
+    """Parts [0, first) and one new segment of the rest and the given items."""
+    if first < len(parts):
+        old_ids, old_words = expand(parts[first:], words)
+        ids, words = np.concatenate([old_ids, ids]), np.concatenate([old_words, words])
+        del old_ids, old_words
+    kept = [
+        Part(
+            part.segment,
+            np.union1d(part.dead, part.recent) if len(part.recent) else part.dead,
+            file=part.file,
+            dead_file=f"dead-{number}-{place}.bin" if len(part.recent) else part.dead_file,
+        )
+        for place, part in enumerate(parts[:first])
+    ]
+    if len(ids):
+        kept.append(Part(build(ids, words, bits), file=f"segment-{number}.bin"))
+    return tuple(kept)

@@ -1,0 +1,101 @@
+"""A collection -> a folder of shards, going on where an earlier call stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from transhash.runs.catalog import Modality
+from transhash.data.collection import Collection, Problem
+from transhash.runs.encoder import model_digest
+from transhash.runs.encode.model import ShardEncoder
+from transhash.runs.encode.on_ray import encode_on_ray
+from transhash.runs.encode.shards import (
+    NOTE,
+    Job,
+    footer,
+    input_digest,
+    shard_path,
+)
+from transhash.errors import DataError
+from transhash.progress import Track, silent
+from transhash.storage import read_json, write_json
+
+SHARD = 4096  # items a shard: what memory has to hold, and what an interruption repeats
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What lies in the folder now."""
+
+    codes: int
+    shards: int
+    found: int  # shards that an earlier call had written
+    problems: list[Problem]
+
+
+def encode_shards(
+    run: str | Path,
+    items: Collection[Any],
+    modality: Modality,
+    folder: str | Path,
+    *,
+    engine: Literal["local", "ray"] = "local",
+    shard_size: int = SHARD,
+    workers: int | None = None,
+    device: str = "cpu",
+    track: Track = silent,
+) -> Outcome:
+    """Codes of all items as parquet shards of id and code; unreadable items are listed, not fatal.
+
+    `workers`: threads (cpu), decoding processes (cuda), or actors with a model each (ray).
+    """
+    if shard_size < 1:
+        raise DataError(f"a shard holds 1 item or more, got {shard_size}")
+    run, folder = Path(run), Path(folder)
+    job = _start(run, items, modality, folder, shard_size)
+    todo = [number for number in range(job.shards) if not shard_path(folder, number).exists()]
+    found = job.shards - len(todo)
+    shards = [(shard_path(folder, number), _cut(items, job.rows(number))) for number in todo]
+    done: Iterable[int] = ()
+    if shards and engine == "ray":
+        done = encode_on_ray(run, modality, shards, workers, device)
+    elif shards:
+        done = ShardEncoder(str(run), modality, workers, device).write(shards)
+    left = sum(len(part) for _, part in shards)
+    each = (item for count in done for item in range(count))
+    for _ in track(each, f"encoding {modality}", total=len(items), start=len(items) - left):
+        pass
+    parts = [footer(shard_path(folder, number)) for number in range(job.shards)]
+    problems = [problem for _, bad in parts for problem in bad]
+    return Outcome(sum(count for count, _ in parts), job.shards, found, problems)
+
+
+def _start(
+    run: Path, items: Collection[Any], modality: Modality, folder: Path, shard_size: int
+) -> Job:
+    """The job, noted in the folder; a folder that holds another one is refused."""
+    bits = int(read_json(run / "config.json")["settings"]["bits"])
+    job = Job(modality, bits, len(items), shard_size, model_digest(run), input_digest(items))
+    note = folder / NOTE
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"{folder} is a file; give a folder for the shards")
+    if note.exists():
+        known = read_json(note)
+        changed = [name for name, value in asdict(job).items() if known.get(name) != value]
+        if changed:
+            raise DataError(
+                f"{folder} holds the codes of another job (its {', '.join(changed)} differ); give "
+                "an empty folder, or the same run, input and shard size to go on"
+            )
+    elif folder.exists() and any(folder.iterdir()):
+        raise DataError(f"{folder} holds other files; give an empty folder")
+    write_json(note, asdict(job))
+    return job
+
+
+def _cut(items: Collection[Any], rows: slice) -> Collection[Any]:
+    features = None if items.features is None else items.features[rows]
+    return Collection(items.ids[rows], items.items[rows], features=features)

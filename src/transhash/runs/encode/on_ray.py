@@ -1,0 +1,67 @@
+"""Shards over Ray actors, each with its own model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from transhash.runs.catalog import Modality
+from transhash.data.collection import Collection
+from transhash.runs.encode.model import Shard, ShardEncoder
+from transhash.errors import DataError, EngineError
+
+
+def encode_on_ray(
+    run: Path, modality: Modality, shards: Sequence[Shard], workers: int | None, device: str
+) -> Iterator[int]:
+    """Writes every shard, at a place that all actors see; yields how many more items are done."""
+    try:
+        ray: Any = import_module("ray")
+        import_module("ray.data")
+    except ImportError:
+        raise EngineError("--engine ray needs Ray; pip install 'transhash[ray]'") from None
+    if shards[0][1].features is not None:
+        raise DataError("precomputed features are encoded faster than they travel; use local")
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False, logging_level="error", include_dashboard=False)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    free = ray.cluster_resources()
+    gpus = 1 if device.startswith("cuda") else 0
+    actors = workers or max(1, int(free.get("GPU" if gpus else "CPU", 1)))
+    # Every core has an actor, or every GPU has its share of the cores to decode for it.
+    decoding = max(1, int(free.get("CPU", 1)) // actors - 1) if gpus else 1
+    rows = [
+        {
+            "path": str(path.absolute()),
+            "ids": list(part.ids),
+            "items": [str(item) for item in part.items],
+        }
+        for path, part in shards
+    ]
+    written = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+        _RayWorker,
+        fn_constructor_args=(str(run.absolute()), modality, decoding, device),
+        batch_size=1,
+        compute=ray.data.ActorPoolStrategy(size=min(actors, len(rows))),
+        num_gpus=gpus or None,
+    )
+    for row in written.iter_rows():
+        yield int(row["items"])
+
+
+class _RayWorker:
+    """What each actor runs."""
+
+    def __init__(self, run: str, modality: Modality, workers: int, device: str) -> None:
+        self.encoder = ShardEncoder(run, modality, workers, device)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        for path, ids, items in zip(batch["path"], batch["ids"], batch["items"]):
+            texts = [str(item) for item in items]
+            parts = texts if self.encoder.modality == "texts" else [Path(text) for text in texts]
+            part: Collection[Any] = Collection([str(name) for name in ids], parts)
+            for _ in self.encoder.write([(Path(str(path)), part)]):
+                pass
+        return {"items": [len(ids) for ids in batch["ids"]]}

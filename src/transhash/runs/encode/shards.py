@@ -1,0 +1,118 @@
+"""The files: shards of ids and codes, and the note that says what they are of."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transhash.runs.catalog import Modality
+from transhash.codes import Codes
+from transhash.data.collection import Collection, Problem
+from transhash.runs.encoder import model_digest
+from transhash.errors import DataError
+from transhash.storage import read_json, write_bytes
+
+NOTE = "job.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a folder of shards is the result of; kept there, so that no two are mixed."""
+
+    modality: Modality
+    bits: int
+    items: int
+    shard_size: int
+    model: str  # digest of the run's files
+    input: str  # digest of ids and items
+
+    @property
+    def shards(self) -> int:
+        return -(-self.items // self.shard_size)
+
+    def rows(self, number: int) -> slice:
+        return slice(number * self.shard_size, (number + 1) * self.shard_size)
+
+
+def read_job(folder: str | Path, run: str | Path) -> Job:
+    """What `folder` holds; refused unless it is whole and `run` encoded it."""
+    folder = Path(folder)
+    if not folder.exists():
+        raise DataError(f"{folder} does not exist; give a folder that `transhash encode` wrote")
+    if not (folder / NOTE).is_file():
+        raise DataError(f"{folder} holds no codes; give a folder that `transhash encode` wrote")
+    job = Job(**read_json(folder / NOTE))
+    if job.model != model_digest(Path(run)):
+        raise DataError(f"{folder} was encoded by another model than {run}; encode it anew")
+    for number in range(job.shards):
+        if not shard_path(folder, number).exists():
+            raise DataError(
+                f"{shard_path(folder, number)} is missing; give the encode command again to "
+                "finish the job"
+            )
+    return job
+
+
+def read_shards(folder: str | Path) -> Iterator[tuple[list[str], Codes]]:
+    """Ids and codes, a shard at a time, in the order of the input."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = Path(folder)
+    job = Job(**read_json(folder / NOTE))
+    for number in range(job.shards):
+        path = shard_path(folder, number)
+        if not path.exists():
+            raise DataError(f"{path} is missing; give the encode command again to finish the job")
+        try:
+            table = pq.read_table(path)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"{path} is damaged ({error}); delete it and give the encode command again"
+            ) from None
+        packed = np.frombuffer(b"".join(table["code"].to_pylist()), np.uint8)
+        yield table["id"].to_pylist(), Codes(packed.reshape(len(table), job.bits // 8), job.bits)
+
+
+def shard_path(folder: Path, number: int) -> Path:
+    return folder / f"part-{number:06d}.parquet"
+
+
+def write_codes(
+    path: Path, ids: Sequence[str], codes: Codes, problems: Sequence[Problem] = ()
+) -> None:
+    """One parquet file of id and code; what was skipped is listed in its metadata."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    packed = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(codes.bits // 8), len(codes), [None, pa.py_buffer(codes.packed.tobytes())]
+    )
+    table = pa.table({"id": pa.array(ids, pa.string()), "code": packed})
+    listed = json.dumps([problem._asdict() for problem in problems])
+    buffer = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata({"bits": str(codes.bits), "bad": listed}), buffer)
+    write_bytes(path, buffer.getvalue())
+
+
+def footer(path: Path) -> tuple[int, list[Problem]]:
+    import pyarrow.parquet as pq
+
+    footer = pq.read_metadata(path)
+    return footer.num_rows, [Problem(**row) for row in json.loads(footer.metadata[b"bad"])]
+
+
+def input_digest(items: Collection[Any]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name, item in zip(items.ids, items.items):
+        digest.update(f"{name}\x00{item}\x00".encode(errors="surrogatepass"))
+    if items.features is not None:
+        digest.update(np.ascontiguousarray(items.features[:: max(1, len(items) // 64)]).tobytes())
+    return digest.hexdigest()

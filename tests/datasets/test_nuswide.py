@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transhash.datasets.nuswide import Pair, find_nuswide, read_nuswide
+from transhash.datasets.raw import Problems
+from transhash.errors import DataError
+
+from .raw_layouts import CATEGORIES, JPEG, PHOTOS, PLACEHOLDER, reasons, write_nuswide
+
+
+def read(root: Path, **options: Any) -> tuple[list[Pair], list[tuple[str, int, str]]]:
+    report = root.parent / "problems.tsv"
+    with Problems(report) as problems:
+        pairs = list(read_nuswide(find_nuswide(root, CATEGORIES, **options), problems))
+    return pairs, reasons(report)
+
+
+def change(path: Path, line: int, content: bytes) -> None:
+    rows = path.read_bytes().split(b"\n")
+    rows[line - 1] = content
+    path.write_bytes(b"\n".join(rows))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return write_nuswide(tmp_path / "NUS-WIDE")
+
+
+def test_pairs_hold_photo_listed_tags_and_all_their_categories(root: Path) -> None:
+    pairs, problems = read(root)
+    assert pairs[0] == Pair(
+        "actor/0001_111", root / "Flickr/actor/0001_111.jpg", "dog puppy", ("dog",)
+    )
+    assert [pair.id for pair in pairs] == [
+        "actor/0001_111",
+        "actor/0002_222",
+        "zoo/0001_333",
+        "zoo/0003_555",
+    ]
+    assert pairs[2].labels == ("cat", "tiger")
+    assert problems == []
+
+
+def test_the_matrix_of_1000_tags_says_the_same_in_the_order_of_its_list(root: Path) -> None:
+    pairs, problems = read(root, tags="1k")
+    assert [pair.text for pair in pairs] == [
+        "dog puppy",
+        "cat night",
+        "nature cat tiger",
+        "nature dog",
+    ]
+    assert problems == []
+
+
+def test_the_matrix_is_used_when_all_tags_is_not_there(tmp_path: Path) -> None:
+    root = write_nuswide(tmp_path / "NUS-WIDE", words=False)
+    assert find_nuswide(root, CATEGORIES).kind == "1k"
+    assert len(read(root)[0]) == 4
+
+
+def test_the_other_name_of_the_label_folder_is_found(root: Path) -> None:
+    (root / "Groundtruth").rename(root / "ConceptsAndGroundtruth")
+    assert len(read(root)[0]) == 4
+
+
+@pytest.mark.parametrize("name", ["0001_111.jpg", "111.jpg"])
+def test_photos_in_one_flat_folder_are_found(tmp_path: Path, name: str) -> None:
+    root = write_nuswide(tmp_path / "NUS-WIDE", images=False)
+    flat = tmp_path / "photos"
+    flat.mkdir()
+    (flat / name).write_bytes(JPEG)
+    pairs, problems = read(root, images=flat)
+    assert [pair.image for pair in pairs] == [flat / name]
+    assert {reason for _, _, reason in problems} == {"missing image"}
+
+
+def test_the_makers_own_drive_in_the_list_does_no_harm(tmp_path: Path) -> None:
+    photos = [(f"C:\\ImageData\\Flickr\\{name}", text, labels) for name, text, labels in PHOTOS]
+    root = write_nuswide(tmp_path / "NUS-WIDE", photos, images=False)
+    write_nuswide(tmp_path / "other")
+    pairs, _ = read(root, images=tmp_path / "other" / "Flickr")
+    assert pairs[0].id == "actor/0001_111"
+
+
+def test_dead_links_are_listed_and_the_rest_goes_on(root: Path) -> None:
+    (root / "Flickr/actor/0001_111.jpg").unlink()
+    (root / "Flickr/actor/0002_222.jpg").write_bytes(b"<html>404</html>")
+    (root / "Flickr/zoo/0001_333.jpg").write_bytes(PLACEHOLDER)
+    pairs, problems = read(root)
+    assert [pair.id for pair in pairs] == ["zoo/0003_555"]
+    assert problems == [
+        ("Imagelist.txt", 1, "missing image"),
+        ("Imagelist.txt", 2, "not an image"),
+        ("Imagelist.txt", 3, "placeholder image"),
+    ]
+
+
+def test_malformed_lines_cost_their_row_only(root: Path) -> None:
+    change(root / "Groundtruth/AllLabels/Labels_tiger.txt", 1, b"-1130179")
+    change(root / "NUS_WID_Tags/All_Tags.txt", 2, b"222 caf\xe9 cat")
+    change(root / "NUS_WID_Tags/All_Tags.txt", 3, b"999 tiger")
+    change(root / "ImageList/Imagelist.txt", 5, b"zoo\\\xff.jpg")
+    pairs, problems = read(root)
+    assert pairs == []
+    assert problems == [
+        ("Labels_tiger.txt", 1, "bad label"),
+        ("All_Tags.txt", 2, "not UTF-8"),
+        ("All_Tags.txt", 3, "other photo"),
+        ("Imagelist.txt", 5, "not UTF-8"),
+    ]
+
+
+def test_a_short_matrix_row_is_reported_with_its_line(root: Path) -> None:
+    change(root / "NUS_WID_Tags/AllTags1k.txt", 2, b"0\t1\t0")
+    change(root / "NUS_WID_Tags/AllTags1k.txt", 3, b"0\t1\t0\t7\t0\t0\t")
+    change(root / "NUS_WID_Tags/AllTags1k.txt", 5, b"0\t0\t0\t0\t0\t0\t")
+    pairs, problems = read(root, tags="1k")
+    assert [pair.id for pair in pairs] == ["actor/0001_111"]
+    assert problems == [
+        ("AllTags1k.txt", 2, "bad matrix row"),
+        ("AllTags1k.txt", 3, "bad matrix row"),
+        ("AllTags1k.txt", 5, "no tags"),
+    ]
+
+
+def test_a_photo_without_a_listed_tag_is_reported(root: Path) -> None:
+    change(root / "NUS_WID_Tags/All_Tags.txt", 1, b"111 unknownword")
+    assert read(root)[1] == [("All_Tags.txt", 1, "no tags")]
+
+
+def test_blank_lines_at_the_end_windows_line_ends_and_a_mark_do_no_harm(root: Path) -> None:
+    for path in (
+        *root.rglob("Labels_*.txt"),
+        *root.rglob("All_Tags.txt"),
+        *root.rglob("Image*.txt"),
+    ):
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n") + b"\r\n\r\n")
+    assert len(read(root)[0]) == 4
+
+
+@pytest.mark.parametrize("extra", [True, False])
+def test_label_files_of_different_lengths_are_refused(root: Path, extra: bool) -> None:
+    path = root / "Groundtruth/AllLabels/Labels_cat.txt"
+    rows = path.read_text().splitlines()
+    path.write_text("\n".join([*rows, "1"] if extra else rows[:-1]) + "\n")
+    with pytest.raises(DataError, match=r"ends after [45] lines, .* goes on"):
+        read(root)
+
+
+@pytest.mark.parametrize(
+    ("name", "archive"),
+    [
+        ("ImageList/Imagelist.txt", "ImageList.zip"),
+        ("Groundtruth/AllLabels/Labels_cat.txt", "Groundtruth.zip"),
+        ("NUS_WID_Tags/TagList1k.txt", "NUS_WID_Tags.zip"),
+        ("NUS_WID_Tags/AllTags1k.txt", "NUS_WID_Tags.zip"),
+    ],
+)
+def test_a_missing_file_is_named_with_the_archive_it_comes_from(
+    root: Path, name: str, archive: str
+) -> None:
+    (root / name).unlink()
+    with pytest.raises(DataError, match=f"has no {name}.*{archive}"):
+        read(root, tags="1k")
+
+
+def test_tags_in_another_order_than_the_photos_are_refused(root: Path) -> None:
+    path = root / "NUS_WID_Tags/All_Tags.txt"
+    path.write_text("\n".join(reversed(path.read_text().splitlines())) + "\n")
+    with pytest.raises(DataError, match="names other photos"):
+        read(root)
+
+
+def test_a_wrong_image_folder_is_refused_with_an_example(tmp_path: Path) -> None:
+    root = write_nuswide(tmp_path / "NUS-WIDE", images=False)
+    with pytest.raises(DataError, match=r"no NUS-WIDE photo .*actor/0001_111\.jpg"):
+        read(root)
+
+
+def test_memory_does_not_grow_with_the_number_of_photos(tmp_path: Path) -> None:
+    count = 20_000
+    photos = [
+        (f"actor\\{n:05}_{n}.jpg", "dog nature " * 20, ("dog",) if n % 10 == 0 else ())
+        for n in range(count)
+    ]
+    root = write_nuswide(tmp_path / "NUS-WIDE", photos, images=False, matrix=False)
+    (root / "Flickr/actor").mkdir(parents=True)
+    (root / "Flickr/actor/00010_10.jpg").write_bytes(JPEG)
+    del photos
+    layout = find_nuswide(root, CATEGORIES)
+    with Problems(tmp_path / "problems.tsv") as problems:
+        tracemalloc.start()
+        try:
+            pairs = sum(1 for _ in read_nuswide(layout, problems))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert pairs == 1
+    assert problems.counts["missing image"] == count // 10 - 1
+    assert peak < 2_000_000

@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from transhash.data.benchmark import Sizes, load_benchmark
+from transhash.datasets.prepare import (
+    SOURCES,
+    prepare,
+    prepare_imagenet_yahooqa,
+    prepare_nuswide,
+)
+from transhash.errors import DataError
+
+from .raw_layouts import (
+    CATEGORIES,
+    JPEG,
+    PHOTOS,
+    document,
+    reasons,
+    rows_of,
+    write_imagenet,
+    write_nuswide,
+    xml,
+)
+
+SYNSETS = {"dog": ["n02085620"], "cat": ["n02123045"], "tiger": ["n02129604"]}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Everything under one root, and lists that name three categories."""
+    root = tmp_path / "raw"
+    write_nuswide(root / "NUS-WIDE")
+    write_imagenet(root / "ImageNet", {wnid: 12 for (wnid,) in SYNSETS.values()})
+    (root / "YahooQA").mkdir()
+    words = ("dog", "cats", "tigers", "dog")
+    questions = [document(str(n), f"{n} times a {words[n % 4]}?") for n in range(48)]
+    (root / "YahooQA" / "FullOct2007.xml").write_text(xml(questions))
+    (tmp_path / "categories.json").write_text(json.dumps({"categories": CATEGORIES}))
+    (tmp_path / "synsets.json").write_text(json.dumps({"synsets": SYNSETS}))
+    return root
+
+
+def test_one_root_becomes_a_benchmark_that_can_be_loaded_and_split(
+    root: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "prepared"
+    done = prepare(
+        "imagenet-yahooqa",
+        root=root,
+        out=out,
+        categories=tmp_path / "categories.json",
+        images_per_category=8,
+        texts_per_category=10,
+    )
+    assert done.counts == {"images": 24, "auxiliary": 4, "texts": 30}
+    assert sorted(path.name for path in out.iterdir()) == [
+        "auxiliary.tsv",
+        "benchmark.json",
+        "images.tsv",
+        "problems.tsv",
+        "texts.tsv",
+    ]
+    described = json.loads((out / "benchmark.json").read_text())
+    assert described["protocol"] == "imagenet-yahooqa"
+    assert described["sizes"] == {"queries": 2000, "auxiliary": 2000, "target": 500}
+    assert described["per_category"]["texts"] == {"dog": 10, "cat": 10, "tiger": 10}
+    assert described["per_category"]["auxiliary"] == {"dog": 2, "cat": 2, "tiger": 1}
+    assert described["skipped"]["questions beyond the number a category"] == 18
+    benchmark = load_benchmark(out, Sizes(queries=5, auxiliary=2, target=3))
+    assert benchmark.problems == ()
+    assert len(benchmark.split(seed=1).database_texts) == 25
+    assert benchmark.classes == sorted(CATEGORIES)
+
+
+def test_nus_wide_by_itself_is_pairs_only(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "prepared"
+    done = prepare("nus-wide", root=root, out=out, categories=tmp_path / "categories.json")
+    assert done.counts == {"auxiliary": 4}
+    rows = rows_of(out / "auxiliary.tsv")
+    assert rows[2]["labels"] == "cat|tiger"
+    assert Path(rows[2]["image"]).read_bytes() == JPEG
+    described = json.loads((out / "benchmark.json").read_text())
+    assert described["protocol"] == "nus-wide"
+    assert described["sizes"] == {"queries": 2000, "per_class": 30, "target": 0}
+    assert described["tags"] == "5018"
+    split = load_benchmark(out, Sizes(queries=1, per_class=1, target=0)).split()
+    assert len(split.query_images) == 1
+    assert len(split.database_texts) == 3
+
+
+def test_the_shipped_lists_serve_a_copy_of_all_sixteen_concepts(tmp_path: Path) -> None:
+    from transhash.datasets.raw import shipped
+
+    names = shipped("nuswide_categories.json")["categories"]
+    photos = [(f"a\\{n:04}_{n}.jpg", "nature", (name,)) for n, name in enumerate(names)]
+    write_nuswide(tmp_path / "NUS-WIDE", photos, names)
+    done = prepare_nuswide(tmp_path / "NUS-WIDE", tmp_path / "out")
+    assert done.counts == {"auxiliary": 16}
+
+
+def test_problems_are_listed_and_summed_up(root: Path, tmp_path: Path) -> None:
+    (root / "NUS-WIDE/Flickr/actor/0001_111.jpg").unlink()
+    (root / "ImageNet/n02129604/n02129604_3.JPEG").write_bytes(b"")
+    out = tmp_path / "prepared"
+    done = prepare(
+        "imagenet-yahooqa",
+        root=root,
+        out=out,
+        categories=tmp_path / "categories.json",
+        synsets=tmp_path / "synsets.json",
+    )
+    assert done.problems == {"empty image": 1, "missing image": 1, "too few rows": 3}
+    assert json.loads((out / "benchmark.json").read_text())["problems"] == done.problems
+    assert ("Imagelist.txt", 1, "missing image") in reasons(out / "problems.tsv")
+
+
+def test_a_category_without_items_is_reported(tmp_path: Path) -> None:
+    root = write_nuswide(tmp_path / "NUS-WIDE", PHOTOS[:2])
+    done = prepare_nuswide(root, tmp_path / "out", categories=CATEGORIES)
+    assert done.problems["empty category"] == 1
+
+
+def test_the_same_seed_draws_the_same_texts_and_another_seed_others(
+    root: Path, tmp_path: Path
+) -> None:
+    drawn = []
+    for number, seed in enumerate((0, 0, 1)):
+        out = tmp_path / str(number)
+        prepare(
+            "imagenet-yahooqa",
+            root=root,
+            out=out,
+            categories=tmp_path / "categories.json",
+            texts_per_category=5,
+            seed=seed,
+        )
+        drawn.append([row["id"] for row in rows_of(out / "texts.tsv")])
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert drawn[0] == sorted(drawn[0], key=int)  # file order
+
+
+def test_places_can_be_named_one_by_one_and_lists_replaced(root: Path, tmp_path: Path) -> None:
+    done = prepare_imagenet_yahooqa(
+        root / "NUS-WIDE",
+        root / "ImageNet",
+        root / "YahooQA" / "FullOct2007.xml",
+        tmp_path / "out",
+        categories=["cat", "tiger"],
+        synsets={"cat": ["n02085620"], "tiger": ["n02129604"]},
+        class_words={"cat": ["cats"], "tiger": ["tigers"]},
+        tags="1k",
+    )
+    assert done.counts == {"images": 24, "auxiliary": 2, "texts": 24}
+
+
+def test_text_with_quotes_and_tabs_comes_back_as_it_was(tmp_path: Path, root: Path) -> None:
+    (root / "YahooQA" / "FullOct2007.xml").unlink()
+    rows = [{"text": f'say "{word}"\tor\nnot'} for word in ("dog", "cat", "tiger")]
+    (root / "YahooQA" / "qa.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    out = tmp_path / "out"
+    prepare("imagenet-yahooqa", root=root, out=out, categories=tmp_path / "categories.json")
+    assert load_benchmark(out).texts.items[0] == 'say "dog" or not'
+
+
+def test_a_failed_run_leaves_the_older_folder_as_it_was(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "prepared"
+    lists = tmp_path / "categories.json"
+    prepare("nus-wide", root=root, out=out, categories=lists)
+    before = (out / "auxiliary.tsv").read_bytes()
+    path = root / "NUS-WIDE/Groundtruth/AllLabels/Labels_cat.txt"
+    path.write_text("1\n")
+    with pytest.raises(DataError, match="ends after 1 lines"):
+        prepare("nus-wide", root=root, out=out, categories=lists)
+    assert (out / "auxiliary.tsv").read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "categories.json",
+        "prepared",
+        "raw",
+        "synsets.json",
+    ]
+
+
+def test_a_folder_that_is_not_a_prepared_one_is_never_replaced(root: Path, tmp_path: Path) -> None:
+    lists = tmp_path / "categories.json"
+    with pytest.raises(DataError, match="is no prepared folder"):
+        prepare("nus-wide", root=root, out=root / "NUS-WIDE", categories=lists)
+    (root / "benchmark.json").write_text("{}")
+    with pytest.raises(DataError, match="holds the raw data itself"):
+        prepare("nus-wide", root=root, out=root, categories=lists)
+    assert (root / "NUS-WIDE/ImageList/Imagelist.txt").is_file()
+
+
+def test_nothing_left_is_refused_with_the_reasons(root: Path, tmp_path: Path) -> None:
+    (root / "YahooQA" / "FullOct2007.xml").write_text(xml([document("", "x"), document("1", "y")]))
+    with pytest.raises(
+        DataError, match=r"nothing was left for texts\.tsv; .*1 x incomplete question"
+    ):
+        prepare(
+            "imagenet-yahooqa",
+            root=root,
+            out=tmp_path / "out",
+            categories=tmp_path / "categories.json",
+        )
+
+
+def test_requests_that_make_no_sense_are_refused_in_one_sentence(
+    root: Path, tmp_path: Path
+) -> None:
+    out, lists = tmp_path / "out", tmp_path / "categories.json"
+    with pytest.raises(DataError, match="no protocol 'coco'; use nus-wide or imagenet-yahooqa"):
+        prepare("coco", root=root, out=out)
+    with pytest.raises(DataError, match="NUS-WIDE is wanted and no --root was given"):
+        prepare("nus-wide", out=out)
+    with pytest.raises(DataError, match="has no folder NUS-WIDE"):
+        prepare("nus-wide", root=tmp_path, out=out)
+    with pytest.raises(DataError, match="1 or more, not 0"):
+        prepare("imagenet-yahooqa", root=root, out=out, images_per_category=0)
+    (tmp_path / "bad.json").write_text('{"categories": 3}')
+    with pytest.raises(DataError, match=r'bad\.json must be a JSON file of {"categories"'):
+        prepare("nus-wide", root=root, out=out, categories=tmp_path / "bad.json")
+    lists.write_text('["dog", "zebra"]')
+    with pytest.raises(DataError, match="category 'zebra' has no synsets"):
+        prepare("imagenet-yahooqa", root=root, out=out, categories=lists)
+    lists.write_text('["dog", "dog"]')
+    with pytest.raises(DataError, match="must be different words"):
+        prepare("nus-wide", root=root, out=out, categories=lists)
+    assert not out.exists()
+
+
+def test_help_names_the_source_of_every_file() -> None:
+    for name in ("ImageList.zip", "Groundtruth.zip", "NUS_WID_Tags.zip", "ILSVRC-2012", "L6"):
+        assert name in SOURCES
+    assert max(map(len, SOURCES.splitlines())) <= 100
+
+
+def test_progress_is_shown_for_every_part(root: Path, tmp_path: Path) -> None:
+    seen = []
+
+    def track(items, description, total=None, start=0):  # type: ignore[no-untyped-def]
+        seen.append((description, total))
+        return items
+
+    prepare(
+        "imagenet-yahooqa",
+        root=root,
+        out=tmp_path / "out",
+        categories=tmp_path / "categories.json",
+        track=track,
+    )
+    assert seen == [("ImageNet", 3), ("NUS-WIDE", 5), ("FullOct2007.xml", 1)]
