@@ -15,7 +15,7 @@ import numpy as np
 
 from transhash.data.benchmark import fitted_sizes, load_benchmark
 from transhash.features.image import image_features
-from transhash.hashers.thn.thn import PAPER, THN
+from transhash.hashers.thn import PAPER, THN
 from transhash.runs.task import build_task, encode_task, score_task, with_image_features
 
 PLAIN: dict[str, Any] = {"inputs": "features", "image_hidden": (512,), "text_hidden": (1000, 500)}

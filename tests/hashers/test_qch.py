@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from transhash.data.training import TrainingSet
-from transhash.hashers.linear import canonical
+from transhash.hashers.canonical import canonical_analysis
 from transhash.hashers.qch import QCH
 from transhash.hashers.tuning import held_out_map
 
@@ -24,11 +24,11 @@ def test_the_objective_never_falls(sort: str, setting: dict[str, float]) -> None
 def test_the_recorded_objective_is_the_one_of_the_docstring() -> None:
     training = World(dx=12, dy=15).training(50)
     hasher = QCH(bits=8, iterations=1, correlation_weight=2.0, ridge=0.1).fit(training)
-    found = canonical(training.images, training.texts, training.relation, 0.1)
+    found = canonical_analysis(training.images, training.texts, training.relation, 0.1, 8)
     r = min(8, found.rank(hasher.rank_threshold))
     # One pass: codes of the start, then R, Ux and Uy; only R Ux' K is kept, so undo K.
     start = QCH(bits=8, iterations=0, correlation_weight=2.0, ridge=0.1).fit(training)
-    t = found.u * found.s @ found.v.T
+    t = found.relating
     total = 0.0
     axes = []
     for features, mean, whiten, before, after in (
@@ -48,7 +48,7 @@ def test_the_recorded_objective_is_the_one_of_the_docstring() -> None:
 def test_the_bits_share_a_tight_frame_over_the_useful_directions() -> None:
     training = World(classes=5).training(200)
     hasher = QCH(bits=24).fit(training)
-    found = canonical(training.images, training.texts, training.relation, hasher.ridge)
+    found = canonical_analysis(training.images, training.texts, training.relation, hasher.ridge, 24)
     turned = np.linalg.solve(found.whiten_x, hasher.weights_x_)  # Ux R, with R R' = (b/r) I
     values = np.linalg.svd(turned)[1]
     r = found.rank(hasher.rank_threshold)

@@ -15,10 +15,10 @@ from transhash.data.relation import SparseRelation
 from transhash.data.training import TrainingSet
 from transhash.errors import DataError
 from transhash.hashers import make_hasher
-from transhash.hashers.canonical import Extended, find_axes
+from transhash.hashers.canonical import canonical_analysis, left_out_coordinates
+from transhash.hashers.thn import THN
 from transhash.hashers.thn.start import calibrate
-from transhash.hashers.thn.thn import THN
-from transhash.hashers.thn.transfer import Canonical
+from transhash.hashers.thn.transfer import Transfer
 from transhash.hashers.towers import AlexNet
 from transhash.hashers.training import collapse, rate_factor
 from transhash.storage import write_tensors
@@ -147,29 +147,29 @@ def test_left_out_coordinates_equal_those_of_a_refit_without_the_item() -> None:
     of_x = relation.times(np.ones((30, 1)))
     x -= (of_x.T @ x / of_x.sum()).ravel()
     ridge = 0.1
-    axes = find_axes(x, y, Extended(relation), ridge, 3)
+    found = canonical_analysis(x, y, relation, ridge, 3, centred=True)
     pairs = of_x.sum()
     covariance = (x * of_x).T @ x / pairs
     largest = np.linalg.eigvalsh(covariance)[-1]
     i = 7
-    aim = axes.partners[0] / axes.strength
+    aim = relation.times(y @ found.text_axes) / of_x / found.s
     keep = np.arange(40) != i
     gram = (x[keep] * of_x[keep]).T @ x[keep] / pairs + ridge * largest * np.eye(6)
     weights = np.linalg.solve(gram, (x[keep] * of_x[keep]).T @ aim[keep] / pairs)
-    assert np.allclose(axes.leave_one_out()[0][i], x[i] @ weights)
+    assert np.allclose(left_out_coordinates(found, x, y, relation)[0][i], x[i] @ weights)
 
 
 def test_the_rank_is_found_from_the_relation_alone() -> None:
     world = World(classes=6)
-    layer = Canonical(0.05, None, 4, 0.05, 0.5, 0)
-    bridge, inputs = layer.build(world.training(400), use_target=True)
+    transfer = Transfer(0.05, None, 4, 0.05, 0.5, 0)
+    bridge, inputs = transfer.bridge(world.training(400), use_target=True)
     assert bridge.text.axes is not None
     assert bridge.text.axes.shape[1] == 5  # classes - 1
     assert inputs.images.shape == (400, 5)
 
 
 def test_calibration_gives_the_right_share_of_related_pairs(training: TrainingSet) -> None:
-    _, inputs = Canonical(0.05, None, 4, 0.05, 0.5, 0).build(training, use_target=False)
+    _, inputs = Transfer(0.05, None, 4, 0.05, 0.5, 0).bridge(training, use_target=False)
     found = calibrate(inputs.images, inputs.texts, training.relation, 0)
     assert found is not None
     x, y = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (inputs.images, inputs.texts))
@@ -226,7 +226,7 @@ def test_alexnet_is_fine_tuned_from_pixels_with_fch_ten_times_faster(tmp_path: P
     assert "classifier.1.weight" in hasher.fresh_layers_  # conv layers were in the file
     moved = hasher.state()["towers.image.features.0.weight"] - conv["features.0.weight"]
     assert np.abs(moved).max() > 0
-    rates = {group["lr"] for group in hasher._groups(hasher.towers_)}
+    rates = {group["lr"] for group in hasher._parameter_groups(hasher.towers_)}
     assert rates == {0.01, 0.1}
     assert len(hasher.encode_images(pixels)) == 8
 

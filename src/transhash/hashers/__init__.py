@@ -11,7 +11,7 @@ from transhash.hashers.dcmh import DCMH
 from transhash.hashers.hth import HTH
 from transhash.hashers.imh import IMH
 from transhash.hashers.qch import QCH
-from transhash.hashers.thn.thn import PAPER, THN
+from transhash.hashers.thn import PAPER, THN
 
 __all__ = ["CVH", "DCMH", "HTH", "IMH", "METHODS", "QCH", "THN", "Hasher", "make_hasher"]
 
@@ -19,7 +19,7 @@ __all__ = ["CVH", "DCMH", "HTH", "IMH", "METHODS", "QCH", "THN", "Hasher", "make
 _KINDS: dict[str, tuple[type[Hasher], dict[str, Any]]] = {
     "THN": (THN, {}),
     "THN-ip": (THN, {"loss": "inner-product"}),
-    "THN-D": (THN, {"alignment_weight": 0.0}),
+    "THN-D": (THN, {"use_target": False, "alignment_weight": 0.0}),
     "THN-Q": (THN, {"quantization_weight": 0.0}),
     "CVH": (CVH, {}),
     "IMH": (IMH, {}),

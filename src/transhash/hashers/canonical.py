@@ -1,123 +1,220 @@
-"""Canonical analysis of a relation that unlabelled items may take part in, leave-one-out."""
+"""Canonical analysis of a relation: what CVH, QCH and the first layer of THN stand on.
+
+The relation S is rectangular and the training items are unpaired. Every (i, j) with s_ij = 1
+counts as one training pair, but the pairs are never written out: with r = S 1, c = S' 1 and
+n = sum of s_ij,
+
+    m_x = r'X / n    C_xx = (X - m_x)' diag(r) (X - m_x) / n    C_xy = (X - m_x)' S (Y - m_y) / n
+
+and the same for texts with c. With S = I these are the classical paired covariances. Then
+
+    K_x K_x' = (C_xx + ρ λmax(C_xx) I)^-1    T = K_x' C_xy K_y = U diag(s) V'
+
+and (X - m_x) K_x U, (Y - m_y) K_y V are the canonical coordinates.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import scipy.linalg
+import scipy.sparse.linalg
 
-from transhash.data.relation import Relation
-from transhash.hashers.linear import whitening
+from transhash.data.training import Features
+from transhash.errors import DataError
 
 Matrix = npt.NDArray[np.float64]
 
-MAX_RANK = 64
+_CHUNK = 4096  # rows turned into float64 at a time: 40 MB at 1,280 features
 RANK_TOLERANCE = 0.03  # directions whose left-out correlation is below this share carry nothing
 
 
-class Extended:
-    """S over auxiliary and target items: P S Q' with P = [I; match_x], Q = [I; match_y].
+class Relating(Protocol):
+    """What the analysis asks of a relation; weights may be fractions."""
 
-    A target item's relations are those of the auxiliary items it is matched with, in proportion.
-    """
+    @property
+    def shape(self) -> tuple[int, int]: ...
 
-    def __init__(
-        self, relation: Relation, match_x: Matrix | None = None, match_y: Matrix | None = None
-    ) -> None:
-        self.relation, self.match_x, self.match_y = relation, match_x, match_y
+    def times(self, texts: Matrix) -> Matrix: ...
 
-    def times(self, texts: Matrix) -> Matrix:  # (m + m̂, k) -> (n + n̂, k)
-        m = self.relation.shape[1]
-        own = texts[:m] if self.match_y is None else texts[:m] + self.match_y.T @ texts[m:]
-        rows = self.relation.times(own)
-        return rows if self.match_x is None else np.concatenate([rows, self.match_x @ rows])
-
-    def transposed_times(self, images: Matrix) -> Matrix:
-        n = self.relation.shape[0]
-        own = images[:n] if self.match_x is None else images[:n] + self.match_x.T @ images[n:]
-        rows = self.relation.transposed_times(own)
-        return rows if self.match_y is None else np.concatenate([rows, self.match_y @ rows])
+    def transposed_times(self, images: Matrix) -> Matrix: ...
 
 
 @dataclass(frozen=True)
-class Axes:
-    """Canonical directions, and what coordinates of left-out items need."""
+class Covariances:
+    """First and second moments of the related pairs (i, j)."""
 
-    x: Matrix  # (dx, k)
-    y: Matrix  # (dy, k)
-    strength: Matrix  # (k,) canonical correlations
-    coordinates: tuple[Matrix, Matrix]
-    leverage: tuple[Matrix, Matrix]  # (n, 1) each
-    partners: tuple[Matrix, Matrix]  # mean coordinates of each item's related items
+    mean_x: Matrix  # (dx,)
+    mean_y: Matrix  # (dy,)
+    xx: Matrix  # (dx, dx)
+    yy: Matrix  # (dy, dy)
+    xy: Matrix  # (dx, dy)
+
+
+@dataclass(frozen=True)
+class Canonical:
+    """The leading directions in which related items agree.
+
+    Coordinate i of a related pair has correlation s_i (a little less than the unregularised one,
+    because of the ridge). With one label an item, at most classes - 1 of the s_i differ from
+    zero; later coordinates carry nothing of the relation.
+    """
+
+    mean_x: Matrix  # (dx,)
+    mean_y: Matrix  # (dy,)
+    whiten_x: Matrix  # K_x, (dx, dx)
+    whiten_y: Matrix  # K_y, (dy, dy)
+    relating: Matrix  # T, (dx, dy)
+    u: Matrix  # (dx, k)
+    s: Matrix  # (k,), falling
+    v: Matrix  # (dy, k)
 
     @property
-    def rank(self) -> int:
-        return len(self.strength)
+    def image_axes(self) -> Matrix:
+        return self.whiten_x @ self.u
 
-    def leave_one_out(self) -> tuple[Matrix, Matrix]:
-        """Coordinates each item would have had, had it been left out.
+    @property
+    def text_axes(self) -> Matrix:
+        return self.whiten_y @ self.v
 
-        The axes are a ridge regression of partner / strength on the features, so the classical
-        closed form (z - h t) / (1 - h) holds, h being the leverage.
-        """
-        parts = []
-        for z, lever, partner in zip(self.coordinates, self.leverage, self.partners, strict=True):
-            parts.append((z - lever * partner / self.strength) / (1 - lever))
-        return parts[0], parts[1]
+    def rank(self, threshold: float) -> int:
+        """How many directions are stronger than `threshold` times the strongest; at least one."""
+        return max(1, int((self.s > threshold * self.s[0]).sum()))
 
-    def cut(self, rank: int) -> Axes:
-        def first(pair: tuple[Matrix, Matrix]) -> tuple[Matrix, Matrix]:
-            return pair[0][:, :rank], pair[1][:, :rank]
-
-        return Axes(
-            self.x[:, :rank],
-            self.y[:, :rank],
-            self.strength[:rank],
-            first(self.coordinates),
-            self.leverage,
-            first(self.partners),
-        )
+    def cut(self, rank: int) -> Canonical:
+        return replace(self, u=self.u[:, :rank], s=self.s[:rank], v=self.v[:, :rank])
 
 
-def find_axes(x: Matrix, y: Matrix, relation: Extended, ridge: float, rank: int | None) -> Axes:
-    """Regularised canonical analysis of centred x and y; `rank` None finds out how many count."""
-    of_x = relation.times(np.ones((len(y), 1)))
-    of_y = relation.transposed_times(np.ones((len(x), 1)))
-    pairs = float(of_x.sum())
-    root_x = whitening((x * of_x).T @ x / pairs, ridge)
-    root_y = whitening((y * of_y).T @ y / pairs, ridge)
-    cross = x.T @ relation.times(y) / pairs
-    u, s, vt = np.linalg.svd(root_x @ cross @ root_y, full_matrices=False)
-    k = min(MAX_RANK if rank is None else rank, len(s))
-    signs = np.where(u[np.abs(u).argmax(axis=0), np.arange(u.shape[1])] < 0, -1.0, 1.0)[:k]
-    axes_x, axes_y = root_x @ (u[:, :k] * signs), root_y @ (vt[:k].T * signs)
-    z_x, z_y = x @ axes_x, y @ axes_y
-    white_x, white_y = x @ root_x, y @ root_y
-    axes = Axes(
-        axes_x,
-        axes_y,
-        np.maximum(s[:k], 1e-8),
-        (z_x, z_y),
-        (
-            np.minimum(of_x / pairs * (white_x**2).sum(axis=1, keepdims=True), 0.9),
-            np.minimum(of_y / pairs * (white_y**2).sum(axis=1, keepdims=True), 0.9),
-        ),
-        (
-            relation.times(z_y) / np.maximum(of_x, 1e-9),
-            relation.transposed_times(z_x) / np.maximum(of_y, 1e-9),
-        ),
+def canonical_analysis(
+    images: Features,
+    texts: Features,
+    relation: Relating,
+    ridge: float,
+    count: int,
+    *,
+    centred: bool = False,
+) -> Canonical:
+    """Regularised canonical correlation analysis of the related pairs, `count` directions of it.
+
+    Features that are `centred` already keep the zero they have. Deterministic: of each image
+    axis the entry largest in size is positive. Time O(nx dx² + ny dy² + nx dx dy); memory beside
+    the inputs O(dx² + dy² + nx · 256).
+    """
+    images, texts = vectors(images, "images"), vectors(texts, "texts")
+    moments = covariances(images, texts, relation, centred=centred)
+    whiten_x, whiten_y = whitening(moments.xx, ridge), whitening(moments.yy, ridge)
+    relating = whiten_x.T @ moments.xy @ whiten_y
+    u, s, v = leading_singular_vectors(relating, count)
+    axes = whiten_x @ u
+    signs = np.where(axes[np.abs(axes).argmax(axis=0), np.arange(len(s))] < 0, -1.0, 1.0)
+    return Canonical(
+        moments.mean_x, moments.mean_y, whiten_x, whiten_y, relating, u * signs, s, v * signs
     )
-    if rank is not None:
-        return axes
-    return axes.cut(useful_rank(left_out_correlations(axes, relation, of_x, of_y)))
 
 
-def left_out_correlations(axes: Axes, relation: Extended, of_x: Matrix, of_y: Matrix) -> Matrix:
-    """Correlation of related items along each direction, measured on left-out coordinates."""
-    z_x, z_y = axes.leave_one_out()
+def covariances(
+    images: Features, texts: Features, relation: Relating, *, centred: bool = False
+) -> Covariances:
+    """The five moments of the module docstring, in float64, S never formed."""
+    of_image = relation.times(np.ones((relation.shape[1], 1)))  # r, (nx, 1)
+    of_text = relation.transposed_times(np.ones((relation.shape[0], 1)))  # c, (ny, 1)
+    pairs = float(of_image.sum())
+    if pairs == 0:
+        raise DataError("no auxiliary image and text are related; nothing can be learned")
+    mean_x = np.zeros(images.shape[1]) if centred else weighted_mean(images, of_image)
+    mean_y = np.zeros(texts.shape[1]) if centred else weighted_mean(texts, of_text)
+    cross = np.zeros((images.shape[1], texts.shape[1]))
+    for start in range(0, texts.shape[1], 256):  # S (Y - m_y) a few columns at a time
+        columns = slice(start, start + 256)
+        related = relation.times(texts[:, columns] - mean_y[columns])  # (nx, 256)
+        for rows, x in chunks(images):
+            cross[:, columns] += (x - mean_x).T @ related[rows]
+    return Covariances(
+        mean_x,
+        mean_y,
+        _second_moment(images, mean_x, of_image) / pairs,
+        _second_moment(texts, mean_y, of_text) / pairs,
+        cross / pairs,
+    )
+
+
+def whitening(covariance: Matrix, ridge: float) -> Matrix:
+    """K with K K' = (C + ridge · λmax(C) · I)^-1, triangular.
+
+    The ridge is relative to the largest eigenvalue, so it means the same for features of any
+    scale, and it is what makes more features than items possible. Any such K gives the same
+    coordinates; the triangular one takes a tenth of the time of the symmetric one.
+    """
+    largest = _largest_eigenvalue(covariance)
+    if not largest > 0:
+        raise DataError("all related auxiliary items have the same features; nothing to learn from")
+    raised = covariance + ridge * largest * np.eye(len(covariance))
+    try:
+        lower = scipy.linalg.cholesky(raised, lower=True)
+    except scipy.linalg.LinAlgError:
+        lower = np.zeros((1, 1))
+    if np.diag(lower).min() ** 2 <= 1e-13 * largest:
+        raise DataError(f"the covariance is singular; a ridge above {ridge} is needed, say 0.01")
+    inverse, _ = scipy.linalg.lapack.dtrtri(lower, lower=1)
+    return np.ascontiguousarray(np.tril(inverse).T)
+
+
+def leading_singular_vectors(matrix: Matrix, count: int) -> tuple[Matrix, Matrix, Matrix]:
+    """U (d, k), s (k,), V (e, k) of the `count` largest singular values, or of all.
+
+    From the smaller Gram matrix, of which only the wanted eigenvectors are computed; QR then
+    makes the other side orthonormal also where singular values vanish.
+    """
+    if matrix.shape[0] < matrix.shape[1]:
+        v, s, u = leading_singular_vectors(matrix.T, count)
+        return u, s, v
+    size = matrix.shape[1]
+    first = max(0, size - count)
+    _, v = scipy.linalg.eigh(matrix.T @ matrix, subset_by_index=[first, size - 1])
+    v = v[:, ::-1]
+    u, r = np.linalg.qr(matrix @ v)
+    u = u * np.where(np.diag(r) < 0, -1.0, 1.0)
+    return u, np.abs(np.diag(r)), v
+
+
+def left_out_coordinates(
+    found: Canonical, images: Features, texts: Features, relation: Relating
+) -> tuple[Matrix, Matrix]:
+    """Canonical coordinates each item would have had, had it been left out of the analysis.
+
+    A coordinate is a ridge regression of t / s on the features, t being the mean coordinate of
+    the item's related items, so the classical closed form holds with the leverage h:
+
+        z_out = (z - h t / s) / (1 - h)      h_i = r_i |K_x'(x_i - m_x)|² / n
+    """
+    of_image = relation.times(np.ones((relation.shape[1], 1)))
+    of_text = relation.transposed_times(np.ones((relation.shape[0], 1)))
+    pairs = float(of_image.sum())
+    white_x = (images - found.mean_x) @ found.whiten_x
+    white_y = (texts - found.mean_y) @ found.whiten_y
+    z_x, z_y = white_x @ found.u, white_y @ found.v
+    strength = np.maximum(found.s, 1e-8)
+    parts = []
+    for z, white, of_item, partner_sum in (
+        (z_x, white_x, of_image, relation.times(z_y)),
+        (z_y, white_y, of_text, relation.transposed_times(z_x)),
+    ):
+        partner = partner_sum / np.maximum(of_item, 1e-9)
+        leverage = np.minimum(of_item / pairs * (white**2).sum(axis=1, keepdims=True), 0.9)
+        parts.append((z - leverage * partner / strength) / (1 - leverage))
+    return parts[0], parts[1]
+
+
+def left_out_correlations(z_x: Matrix, z_y: Matrix, relation: Relating) -> Matrix:
+    """Correlation of related items along each direction, of left-out coordinates."""
+    of_image = relation.times(np.ones((relation.shape[1], 1)))
+    of_text = relation.transposed_times(np.ones((relation.shape[0], 1)))
     cross = (z_x * relation.times(z_y)).sum(axis=0)
-    sizes = (of_x * z_x**2).sum(axis=0) * (of_y * z_y**2).sum(axis=0)
+    sizes = (of_image * z_x**2).sum(axis=0) * (of_text * z_y**2).sum(axis=0)
     return np.asarray(cross / np.sqrt(np.maximum(sizes, 1e-30)))
 
 
@@ -125,3 +222,47 @@ def useful_rank(correlations: Matrix) -> int:
     """The leading run of directions that hold up when left out; later ones are noise."""
     weak = np.flatnonzero(correlations < RANK_TOLERANCE * max(float(correlations[0]), 1e-9))
     return max(1, int(weak[0]) if len(weak) else len(correlations))
+
+
+def weighted_mean(features: Features, weights: Matrix) -> Matrix:
+    """The mean over related pairs: an item counts as often as it is related."""
+    total = np.zeros(features.shape[1])
+    for rows, part in chunks(features):
+        total += weights[rows, 0] @ part
+    return np.asarray(total / weights.sum())
+
+
+def chunks(features: Features) -> Iterator[tuple[slice, Matrix]]:
+    """Fresh float64 copies of a few rows at a time; writing to them leaves the input alone."""
+    for start in range(0, len(features), _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        yield rows, features[rows].astype(np.float64)
+
+
+def vectors(features: Features, what: str) -> Features:
+    """`features` if it is a matrix of numbers; linear methods cannot use pixels."""
+    if features.ndim != 2:
+        raise DataError(
+            f"a linear method needs {what} as feature vectors (n, d), got shape {features.shape}; "
+            "extract features first"
+        )
+    return features
+
+
+def _second_moment(features: Features, mean: Matrix, weights: Matrix) -> Matrix:
+    total = np.zeros((features.shape[1], features.shape[1]))
+    for rows, part in chunks(features):
+        part -= mean
+        total += (part * weights[rows]).T @ part
+    return total
+
+
+def _largest_eigenvalue(symmetric: Matrix) -> float:
+    if len(symmetric) < 32:
+        return float(np.linalg.eigvalsh(symmetric)[-1])
+    start = np.full(len(symmetric), len(symmetric) ** -0.5)  # fixed: the same digits every time
+    start += symmetric.sum(axis=0) / max(float(np.abs(symmetric).sum()), 1e-300)
+    found = scipy.sparse.linalg.eigsh(
+        symmetric, k=1, which="LA", v0=start, return_eigenvectors=False
+    )
+    return float(found[0])

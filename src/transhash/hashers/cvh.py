@@ -10,7 +10,8 @@ from typing import ClassVar, Self
 from transhash.data.training import TrainingSet
 from transhash.errors import DataError
 from transhash.hashers.base import Setting
-from transhash.hashers.linear import LinearHasher, canonical, vectors
+from transhash.hashers.canonical import canonical_analysis, vectors
+from transhash.hashers.linear import LinearHasher
 from transhash.progress import Track, silent
 
 
@@ -21,8 +22,8 @@ class CVH(LinearHasher):
         max tr(Wx' C_xy Wy)   s.t.  Wx' C_xx Wx = Wy' C_yy Wy = I,   W = K · singular vectors of T
 
     Published for paired data, where S = I; here the covariances are those of all related pairs.
-    A shorter code is a prefix of a longer one. With one label an item no more than classes - 1
-    bits carry the relation, so the method gets worse with longer codes.
+    A shorter code is a prefix of a longer one as far as bits carry the relation: with one label an
+    item, classes - 1 of them. The others are arbitrary, so longer codes are worse.
     """
 
     name: ClassVar[str] = "CVH"
@@ -42,8 +43,10 @@ class CVH(LinearHasher):
                 f"CVH finds at most one bit a feature: {self.bits} bits asked, images have {dx} "
                 f"features and texts {dy}; ask for fewer bits or use QCH"
             )
-        found = canonical(training.images, training.texts, training.relation, self.ridge)
-        weights_x, weights_y = found.image_axes(self.bits), found.text_axes(self.bits)
+        found = canonical_analysis(
+            training.images, training.texts, training.relation, self.ridge, self.bits
+        )
+        weights_x, weights_y = found.image_axes, found.text_axes
         self._learn(weights_x, found.mean_x @ weights_x, weights_y, found.mean_y @ weights_y)
         return self
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from transhash.data.training import Features, TrainingSet
 from transhash.hashers.base import Array, Setting
-from transhash.hashers.deep import DeepHasher
+from transhash.hashers.deep import DeepHasher, Device
 from transhash.hashers.losses import dcmh_loss, pair_weights
 from transhash.hashers.training import Optimizer, draw, make_optimizer, step_seed
 from transhash.progress import Track, silent
@@ -46,9 +46,10 @@ class DCMH(DeepHasher):
     ) -> Self:
         """One epoch: a step for each batch of images, then for each batch of texts."""
         self._centre(training)
+        device = Device(self.device)
         inputs = {
-            "image": self.tensor(self._scaled("image", training.images)),
-            "text": self.tensor(self._scaled("text", training.texts)),
+            "image": device.tensor(self._scaled("image", training.images)),
+            "text": device.tensor(self._scaled("text", training.texts)),
         }
         towers = self.build_towers(training.images.shape[1:], training.texts.shape[1:])
         relation = training.relation
@@ -82,8 +83,8 @@ class DCMH(DeepHasher):
                     else:
                         s, known = relation.block(every[other], rows)
                         s, known = s.T, None if known is None else known.T
-                    s_here = self.tensor(s)
-                    mask = None if known is None else self.tensor(known)
+                    s_here = device.tensor(s)
+                    mask = None if known is None else device.tensor(known)
                     where = torch.from_numpy(rows).to(self.device)
                     with torch.random.fork_rng(), self.autocast():
                         torch.manual_seed(step_seed(self.seed, turn))

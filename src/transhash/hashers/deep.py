@@ -18,7 +18,29 @@ from transhash.errors import DataError
 from transhash.hashers.base import Array, Hasher
 from transhash.hashers.towers import ALEXNET_URL, AlexNet, Perceptron, initialise
 
+Shape = tuple[int, ...]  # of one item
 _BATCH = 1024  # items projected at a time
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where tensors live, and how arrays get there."""
+
+    name: str  # cpu, cuda or cuda:1
+
+    def tensor(self, array: npt.NDArray[Any]) -> Tensor:
+        """Pixels stay bytes, features become float32."""
+        if array.dtype != np.uint8:
+            array = np.asarray(array, dtype=np.float32)
+        return self.rows(array)
+
+    def rows(self, array: npt.NDArray[Any]) -> Tensor:
+        """The array as it is; row numbers stay integers."""
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        if self.name.startswith("cuda"):
+            # Pinned, because a copy from ordinary memory waits for the GPU to finish its work.
+            return tensor.pin_memory().to(self.name, non_blocking=True)
+        return tensor
 
 
 @dataclass
@@ -43,43 +65,38 @@ class DeepHasher(Hasher):
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise DataError("device cuda was asked for, but torch sees no GPU; use device cpu")
 
-    def build_towers(
-        self, images: tuple[int, ...], texts: tuple[int, ...], load: bool = True
-    ) -> nn.ModuleDict:
-        """Fresh towers for items of these shapes: pixels get AlexNet, vectors a perceptron."""
+    def build_towers(self, images: Shape, texts: Shape, load: bool = True) -> nn.ModuleDict:
+        """Fresh towers for items of these shapes; `load` takes pre-trained weights, where used."""
         generator = torch.Generator().manual_seed(self.seed)
-        image: nn.Module
-        if len(images) == 3:
-            image = AlexNet(self.bits)
-            initialise(image, 0.01, generator)
-            self.fresh_layers_ = image.load_weights(self.weights or ALEXNET_URL) if load else []
-        else:
-            image = self.feature_tower(images[0], self.image_hidden)
-            initialise(image, None, generator)
-        text = self.feature_tower(texts[0], self.text_hidden)
-        initialise(text, None, generator)
+        image = self.image_tower(images, generator, load)
+        text = self.text_tower(texts, generator)
         towers = nn.ModuleDict({"image": image, "text": text}).to(self.device)
         if len(images) == 3:
             towers["image"].to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.shapes_ = (images, texts)
         return towers
 
-    def feature_tower(self, inputs: int, hidden: tuple[int, ...]) -> nn.Module:
-        return Perceptron(inputs, hidden, self.bits, self.dropout)
+    def image_tower(self, shape: Shape, generator: torch.Generator, load: bool) -> nn.Module:
+        """Any module from a batch of items to (n, bits); pixels get AlexNet, vectors a perceptron.
 
-    def tensor(self, array: npt.NDArray[Any]) -> Tensor:
-        """On the device: pixels stay bytes there, features become float32."""
-        if array.dtype != np.uint8:
-            array = np.asarray(array, dtype=np.float32)
-        return self.rows(array)
+        A layer that is to learn faster than the others (`fch_multiplier`) is called fch.
+        """
+        if len(shape) == 3:
+            tower = AlexNet(self.bits)
+            initialise(tower, 0.01, generator)
+            self.fresh_layers_ = tower.load_weights(self.weights or ALEXNET_URL) if load else []
+            return tower
+        return self.feature_tower(shape[0], self.image_hidden, generator)
 
-    def rows(self, array: npt.NDArray[Any]) -> Tensor:
-        """The array as it is, on the device; row numbers stay integers."""
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
-        if self.device.startswith("cuda"):
-            # Pinned, because a copy from ordinary memory waits for the GPU to finish its work.
-            return tensor.pin_memory().to(self.device, non_blocking=True)
-        return tensor
+    def text_tower(self, shape: Shape, generator: torch.Generator) -> nn.Module:
+        return self.feature_tower(shape[0], self.text_hidden, generator)
+
+    def feature_tower(
+        self, inputs: int, hidden: tuple[int, ...], generator: torch.Generator
+    ) -> nn.Module:
+        tower = Perceptron(inputs, hidden, self.bits, self.dropout)
+        initialise(tower, None, generator)
+        return tower
 
     def autocast(self) -> AbstractContextManager[Any]:
         if self.precision == "bfloat16":
@@ -97,10 +114,11 @@ class DeepHasher(Hasher):
                 "use the features it was trained with"
             )
         tower = self.towers_[name].eval()
-        parts = []
+        device, parts = Device(self.device), []
         with torch.inference_mode(), self.autocast():
             for start in range(0, len(inputs), _BATCH):
-                parts.append(tower(self.tensor(inputs[start : start + _BATCH])).float().cpu())
+                part = device.tensor(inputs[start : start + _BATCH])
+                parts.append(tower(part).float().cpu())
         if not parts:
             return np.zeros((0, self.bits), np.float32)
         return np.asarray(torch.cat(parts).numpy())
@@ -117,14 +135,25 @@ class DeepHasher(Hasher):
         return state
 
     def restore_towers(self, state: Mapping[str, Array]) -> Self:
-        image = tuple(int(n) for n in state["shape.image"])
-        text = tuple(int(n) for n in state["shape.text"])
+        """The inverse of `tower_state`."""
+        missing = [name for name in ("shape.image", "shape.text") if name not in state]
+        if missing:
+            raise DataError(f"this is not a saved {self.name}: it lacks {', '.join(missing)}")
+        image, text = (tuple(int(n) for n in state[f"shape.{part}"]) for part in ("image", "text"))
         self.towers_: nn.ModuleDict = self.build_towers(image, text, load=False)
-        self.towers_.load_state_dict(
-            {
-                name.removeprefix("towers."): torch.from_numpy(np.array(value))
-                for name, value in state.items()
-                if name.startswith("towers.")
-            }
-        )
+        saved = {
+            # Before 0.2 the one hidden layer of a Head had no number.
+            re.sub(r"^(image|text)\.hidden\.(weight|bias)$", r"\1.hidden.0.\2", name[7:]): value
+            for name, value in state.items()
+            if name.startswith("towers.")
+        }
+        try:
+            self.towers_.load_state_dict(
+                {name: torch.from_numpy(np.array(value)) for name, value in saved.items()}
+            )
+        except RuntimeError as error:
+            reason = str(error).splitlines()[-1].strip()
+            raise DataError(
+                f"this is not a saved {self.name} of {self.bits} bits: {reason}"
+            ) from None
         return self

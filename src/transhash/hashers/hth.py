@@ -20,7 +20,8 @@ from transhash.codes import Codes
 from transhash.data.relation import Relation, Rows
 from transhash.data.training import Features, Related, TrainingSet
 from transhash.hashers.base import Array, Setting
-from transhash.hashers.linear import LinearHasher, Matrix, vectors
+from transhash.hashers.canonical import Matrix, vectors
+from transhash.hashers.linear import LinearHasher
 from transhash.hashers.tuning import map_both_ways
 from transhash.progress import Track, silent
 

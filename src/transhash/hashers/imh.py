@@ -14,7 +14,8 @@ from transhash.data.relation import Relation
 from transhash.data.training import Features, TrainingSet
 from transhash.errors import DataError
 from transhash.hashers.base import Setting
-from transhash.hashers.linear import LinearHasher, Matrix, vectors
+from transhash.hashers.canonical import Matrix, vectors
+from transhash.hashers.linear import LinearHasher
 from transhash.progress import Track, silent
 
 

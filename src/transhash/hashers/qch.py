@@ -17,7 +17,8 @@ import scipy.linalg
 
 from transhash.data.training import Features, TrainingSet
 from transhash.hashers.base import Setting
-from transhash.hashers.linear import LinearHasher, Matrix, canonical, chunks
+from transhash.hashers.canonical import Matrix, canonical_analysis, chunks
+from transhash.hashers.linear import LinearHasher
 from transhash.progress import Track, silent
 
 
@@ -50,13 +51,10 @@ class QCH(LinearHasher):
         self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
     ) -> Self:
         images, texts = training.images, training.texts
-        found = canonical(images, texts, training.relation, self.ridge)
+        found = canonical_analysis(images, texts, training.relation, self.ridge, self.bits)
         r = min(self.bits, found.rank(self.rank_threshold))
         scale = np.sqrt(self.bits / r)
         pull = self.correlation_weight * self.bits / r  # alpha (b/r)
-        # T's rank is the relation's, 15 for 16 single labels: the other directions are rounding.
-        useful = found.rank(1e-10)
-        left, right = found.u[:, :useful] * found.s[:useful], found.v[:, :useful]  # T = left right'
         ux, uy = found.u[:, :r], found.v[:, :r]
         frame = scale * _orthogonal(self.bits, self.seed)[:r]
 
@@ -66,9 +64,9 @@ class QCH(LinearHasher):
             gx = _code_moment(images, found.mean_x, found.whiten_x, ux @ frame)  # (dx, b)
             gy = _code_moment(texts, found.mean_y, found.whiten_y, uy @ frame)
             frame = scale * _polar(ux.T @ gx + uy.T @ gy)
-            ux = _polar(gx @ frame.T + pull * left @ (right.T @ uy))
-            uy = _polar(gy @ frame.T + pull * right @ (left.T @ ux))
-            correlation = float(((left.T @ ux) * (right.T @ uy)).sum())
+            ux = _polar(gx @ frame.T + pull * found.relating @ uy)
+            uy = _polar(gy @ frame.T + pull * found.relating.T @ ux)
+            correlation = float((ux * (found.relating @ uy)).sum())
             self.objective_.append(
                 float((gx * (ux @ frame)).sum() + (gy * (uy @ frame)).sum()) + pull * correlation
             )
@@ -112,7 +110,7 @@ def _code_moment(features: Features, mean: Matrix, whiten: Matrix, directions: M
     for _, part in chunks(features):
         part -= mean
         total += part.T @ np.where(part @ weights > 0, 1.0, -1.0)
-    return np.asarray(whiten @ total / len(features))
+    return np.asarray(whiten.T @ total / len(features))
 
 
 def _polar(matrix: Matrix) -> Matrix:

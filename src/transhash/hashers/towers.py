@@ -34,21 +34,31 @@ class Perceptron(nn.Module):
 
 
 class Head(nn.Module):
-    """A hidden layer beside a linear path: graded codes from the start, corrections learned."""
+    """Hidden layers beside a linear path: graded codes from the start, corrections learned."""
 
-    def __init__(self, inputs: int, hidden: int, bits: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, inputs: int, hidden: tuple[int, ...], bits: int, dropout: float = 0.0
+    ) -> None:
         super().__init__()
-        self.hidden = nn.Linear(inputs, hidden)
+        widths = (inputs, *hidden)
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         self.straight = nn.Linear(inputs, bits, bias=False)
-        self.fch = nn.Linear(hidden, bits)
+        self.fch = nn.Linear(widths[-1], bits)
         self.dropout = dropout
 
     def forward(self, x: Tensor) -> Tensor:  # (n, inputs) -> (n, bits), before tanh
         # Directions carry the relation; lengths say how typical an item is of its domain.
         x = functional.normalize(x, dim=1) * math.sqrt(x.shape[1])
-        hidden = functional.relu(self.hidden(x))
-        hidden = functional.dropout(hidden, self.dropout, self.training)
+        hidden = x
+        for layer in self.hidden:
+            hidden = functional.dropout(functional.relu(layer(hidden)), self.dropout, self.training)
         return self.fch(hidden) + self.straight(x)  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def start_from(self, frame: Tensor) -> None:
+        """The linear path begins as `frame` (inputs, bits), the hidden one as a correction."""
+        self.straight.weight.copy_(frame.T)
+        self.fch.weight.mul_(0.1)
 
 
 class AlexNet(nn.Module):

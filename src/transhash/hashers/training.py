@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -18,9 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from transhash.codes import Codes
+from transhash.data.training import TrainingSet
 from transhash.storage import read_tensors, write_tensors
 
-log = logging.getLogger("transhash")
+_log = logging.getLogger("transhash")
+_HASHED = 1 << 28  # bytes of an array that name it
 
 Policy = Literal["inv", "step", "cosine", "fixed"]
 Optimizer = Literal["sgd", "adam"]
@@ -84,13 +87,25 @@ class Average:
             parameter.copy_(value)
 
 
-def fingerprint(settings: Mapping[str, Any], arrays: Iterable[npt.NDArray[Any] | None]) -> str:
-    """Names a training run by its settings and data, so that no other is resumed by mistake."""
+def fingerprint(settings: Mapping[str, Any], training: TrainingSet) -> str:
+    """Names a training run by its settings, data and relation, so that no other is resumed."""
     digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode())
-    for array in arrays:
+    for array in (
+        training.images, training.texts, training.target_images, training.target_texts
+    ):  # fmt: skip
         if array is not None:
             digest.update(str((array.shape, array.dtype)).encode())
-            digest.update(np.ascontiguousarray(array[:: max(1, len(array) // 64)]).tobytes())
+            step = max(1, array.nbytes // _HASHED)  # all rows, unless that takes seconds
+            digest.update(np.ascontiguousarray(array[::step]).tobytes())
+    relation = training.relation
+    n, m = relation.shape
+    # Sums over random halves of the texts: another relation has another sum almost surely.
+    halves = np.random.default_rng(0).integers(0, 2, (m, 8)).astype(np.float64)
+    digest.update(relation.times(halves).tobytes())
+    rows, columns = (np.arange(size)[:: max(1, size // 256)] for size in (n, m))
+    _, known = relation.block(rows, columns)
+    digest.update(str((n, m, relation.positives, relation.known)).encode())
+    digest.update(b"" if known is None else known.tobytes())
     return digest.hexdigest()[:32]
 
 
@@ -134,7 +149,7 @@ class Checkpoint:
             return 0
         tensors = read_tensors(self.path)
         if not np.array_equal(tensors.get("name", np.zeros(0)), self.name):
-            log.warning("%s belongs to other settings or data; starting anew", self.path)
+            _log.warning("%s belongs to other settings or data; starting anew", self.path)
             return 0
         values = {name: torch.from_numpy(value.copy()) for name, value in tensors.items()}
         modules.load_state_dict(
@@ -155,7 +170,7 @@ class Checkpoint:
         self.path.unlink(missing_ok=True)
 
 
-class Metrics:
+class TrainingLog:
     """Named losses of every step, one JSON line each, in metrics.jsonl."""
 
     def __init__(self, folder: Path | None, start: int) -> None:
@@ -164,7 +179,7 @@ class Metrics:
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "metrics.jsonl"
+        self.path = path = folder / "metrics.jsonl"
         kept = []
         if start and path.exists():
             # A killed run may have logged steps past its last checkpoint; they run again.
@@ -194,6 +209,14 @@ class Metrics:
             self.file.write(json.dumps({"step": step, **values}) + "\n")
         self.waiting.clear()
         self.file.flush()
+
+    def discard(self) -> None:
+        """Of a training that came to nothing, nothing is left."""
+        if self.file is not None:
+            self.file.close()
+            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # not empty: what was there before stays
+                self.path.parent.rmdir()
 
     def close(self) -> None:
         if self.file is not None:

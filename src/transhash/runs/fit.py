@@ -28,7 +28,7 @@ from transhash.errors import DataError
 from transhash.features.image import ImageFeatures
 from transhash.features.text import BagOfWords
 from transhash.hashers import Hasher
-from transhash.hashers.thn.thn import THN
+from transhash.hashers.thn import THN
 from transhash.hashers.tuning import Trial, tune
 from transhash.progress import Track, silent
 from transhash.storage import write_json

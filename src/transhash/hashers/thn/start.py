@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from transhash.data.relation import Relation
-from transhash.hashers.thn.transfer import Inputs
+from transhash.hashers.thn.bridge import Inputs
 
 _SAMPLE = 1000  # items of a kind that are compared
 
