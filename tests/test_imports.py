@@ -22,7 +22,7 @@ LAYERS = (
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {
-    "torch": {"features", "hashers", "evaluation", "experiments", "cli"},
+    "torch": {"features", "hashers", "experiments", "cli"},
     "faiss": {"index"},
     "pymilvus": {"index"},
     "fastapi": {"service"},

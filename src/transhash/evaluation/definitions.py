@@ -10,19 +10,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import roots_legendre
 
 from transhash.errors import DataError
 from transhash.evaluation.average_precision import (
+    Floats,
     first_relevant_precision,
     found_precision,
     group_end_precision,
     precision_sums,
 )
 from transhash.evaluation.histogram import DistanceHistogram, check_rank
-
-Floats = npt.NDArray[np.float64]
 
 Denominator = Literal["relevant", "smaller", "found", "first", "group end"]
 Empty = Literal["dropped", "no hit dropped", "zero", "nan"]

@@ -11,14 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.codes import Codes
+from transhash.data.relation import Relation
 from transhash.errors import DataError
-from transhash.evaluation.average_precision import before
-from transhash.evaluation.counting import count_pairs
-
-Counts = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from transhash.evaluation.average_precision import Counts, Floats, before
+from transhash.evaluation.counting import count_pairs, count_relation
 
 RECALL_STEPS = 100  # recall 0, .01, ..., 1
+_PAIRS = 4_000_000  # of a relation that are written out at a time: 20 MB or 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,11 +54,7 @@ class DistanceHistogram:
         Labels are boolean matrices (items x classes). Never holds queries x items; `workers`
         threads (default: one for each core) share the queries.
         """
-        if query_codes.bits != database_codes.bits:
-            raise DataError(
-                f"queries have {query_codes.bits} bits but the database has "
-                f"{database_codes.bits}; encode both with the same model"
-            )
+        _check_bits(query_codes, database_codes)
         queries = _labels(query_labels, len(query_codes), "query")
         database = _labels(database_labels, len(database_codes), "database")
         if queries.shape[1] != database.shape[1]:
@@ -70,6 +65,48 @@ class DistanceHistogram:
         return cls(
             *count_pairs(query_codes.packed, database_codes.packed, queries, database, workers)
         )
+
+    @classmethod
+    def of_relation(
+        cls,
+        query_codes: Codes,
+        database_codes: Codes,
+        relation: Relation,
+        *,
+        from_texts: bool = False,
+        workers: int | None = None,
+    ) -> DistanceHistogram:
+        """Counts the pairs whose s_ij is known; relevant means s_ij = 1.
+
+        The queries are the relation's images, or its texts if `from_texts`.
+        """
+        _check_bits(query_codes, database_codes)
+        sizes = len(query_codes), len(database_codes)
+        shape = relation.shape[::-1] if from_texts else relation.shape
+        if sizes != shape:
+            raise DataError(
+                f"{sizes[0]} query codes and {sizes[1]} database codes do not fit a relation "
+                f"between {shape[0]} and {shape[1]} items"
+            )
+        items = np.zeros((sizes[0], query_codes.bits + 1), dtype=np.int64)
+        relevant = np.zeros_like(items)
+        queries, database = np.arange(sizes[0]), np.arange(sizes[1])
+        step = max(1, _PAIRS // max(sizes[1], 1))
+        for start in range(0, sizes[0], step):
+            rows = queries[start : start + step]
+            if from_texts:
+                s, known = relation.block(database, rows)
+                s, known = s.T, None if known is None else known.T
+            else:
+                s, known = relation.block(rows, database)
+            items[rows], relevant[rows] = count_relation(
+                query_codes.packed[rows],
+                database_codes.packed,
+                s > 0,
+                None if known is None else known > 0,
+                workers,
+            )
+        return cls(items, relevant)
 
     @classmethod
     def of_rankings(
@@ -135,8 +172,8 @@ class DistanceHistogram:
 
     @property
     def database(self) -> int:
-        """Items in the database."""
-        return int(self.items[0].sum()) if len(self) else 0
+        """Items in the database; where pairs are unknown, the most that any query knows."""
+        return int(self.items.sum(axis=1).max(initial=0))
 
     @property
     def relevant_totals(self) -> Counts:
@@ -229,6 +266,14 @@ def check_rank(rank: int) -> int:
     if rank < 1:
         raise DataError(f"ranks count from 1, got {rank}")
     return rank
+
+
+def _check_bits(queries: Codes, database: Codes) -> None:
+    if queries.bits != database.bits:
+        raise DataError(
+            f"queries have {queries.bits} bits but the database has {database.bits}; "
+            "encode both with the same model"
+        )
 
 
 def _labels(labels: npt.ArrayLike, count: int, side: str) -> npt.NDArray[np.bool_]:
