@@ -126,6 +126,134 @@ def test_damaged_arrays_are_an_error_and_not_a_crash() -> None:
         short.search(words, 10)
 
 
+ORDERS = {
+    "ascending": np.arange(5000),
+    "descending": np.arange(5000)[::-1],
+    "last first": np.roll(np.arange(5000), 1),  # every median of three is the second smallest
+    "halves in turn": np.arange(5000).reshape(2, 2500).T.ravel(),
+    "any": np.random.default_rng(0).permutation(5000),
+}
+
+
+@needs_kernel
+@pytest.mark.parametrize("order", ORDERS)
+def test_tied_items_come_by_id_in_whatever_order_they_lie(order: str) -> None:
+    words = np.arange(1 << 20, dtype=np.uint32)
+    words = words[np.bitwise_count(words) == 8][:5000, None]  # all equally far from 0
+    ids = 3 * ORDERS[order].astype(np.int64)
+    segment = Segment(words, None, ids, np.sort(ids), None, None)
+    for k in (1, 10, 2499, 5000, 6000):
+        ranking = segment.search(np.zeros((1, 1), np.uint32), k)
+        found = min(k, 5000)
+        assert ranking.ids[0, :found].tolist() == list(range(0, 3 * found, 3))
+        assert (ranking.ids[0, found:] == -1).all()
+    assert segment.within(np.zeros((1, 1), np.uint32), 8).ids.tolist() == list(range(0, 15000, 3))
+
+
+@needs_kernel
+def test_a_hundred_thousand_ties_with_the_last_id_first_are_sorted() -> None:
+    """Quicksort alone takes n² / 4 steps here, which is seconds."""
+    words = np.arange(1 << 20, dtype=np.uint32)
+    words = words[np.bitwise_count(words) == 8][:100_000, None]
+    ids = np.roll(np.arange(100_000), 1)
+    segment = Segment(words, None, ids, np.sort(ids), None, None)
+    ranking = segment.search(np.zeros((1, 1), np.uint32), 100_000)
+    np.testing.assert_array_equal(ranking.ids[0], np.arange(100_000))
+
+
+@needs_kernel
+def test_an_array_that_cannot_be_read_is_named_in_a_type_error() -> None:
+    segment = build(np.arange(500), to_words(clustered(500, 32, 1).packed), 32)
+    words = to_words(clustered(6, 32, 2).packed)
+    with pytest.raises(TypeError, match="queries must be a C-contiguous array, got numpy"):
+        segment.search(words[::2], 3)
+    with pytest.raises(TypeError, match="queries must be a C-contiguous array, got list"):
+        native.within(*segment._arrays([1, 2]), 3, 0.0, 1)
+    ranking = np.zeros((6, 3), np.int64), np.zeros((6, 3), np.int32)
+    ranking[0].setflags(write=False)
+    for outputs in (ranking, (b"", ranking[1])):
+        with pytest.raises(TypeError, match="out_ids must be a C-contiguous writable array"):
+            native.search(*segment._arrays(words), 3, 0.0, 1, *outputs)
+
+
+@needs_kernel
+def test_sizes_that_do_not_fit_the_output_are_refused_even_when_their_product_wraps() -> None:
+    segment = build(np.arange(500), to_words(clustered(500, 32, 1).packed), 32)
+    words = to_words(clustered(8, 32, 2).packed)
+    nothing = np.zeros(0, np.int64), np.zeros(0, np.int32)
+    for k in (0, -1, 3, 1 << 58, 1 << 61, (1 << 63) - 1):
+        with pytest.raises(ValueError, match="the output does not fit the queries and k"):
+            native.search(*segment._arrays(words), k, 0.0, 1, *nothing)
+    with pytest.raises(OverflowError):
+        native.search(*segment._arrays(words), 1 << 64, 0.0, 1, *nothing)
+    with pytest.raises(ValueError, match="a radius is 0 or more"):
+        native.within(*segment._arrays(words), -1, 0.0, 1)
+
+
+def counted(
+    words: np.ndarray, queries: np.ndarray, truth: tuple[object, ...], threads: int, width: int
+) -> tuple[np.ndarray, np.ndarray]:
+    stride = words.shape[1] * words.itemsize
+    tables = np.zeros((len(queries), width), np.int64), np.zeros((len(queries), width), np.int64)
+    native.count(words, stride, queries, *truth, threads, *tables)
+    return tables
+
+
+@needs_kernel
+@pytest.mark.parametrize("bits", [8, 16, 32, 40, 64, 128, 192, 256, 512])
+def test_every_variant_counts_as_numpy_does(variant: str, bits: int) -> None:
+    rng = np.random.default_rng(bits)
+    codes, queries = clustered(6001, bits, 1), clustered(13, bits, 2)
+    labels, query_labels = rng.random((6001, 9)) < 0.2, rng.random((13, 9)) < 0.2
+    related = (query_labels[:, None] & labels).any(axis=2)
+    known = rng.random(related.shape) < 0.5
+    distances = queries.hamming(codes)
+
+    def pack(truth: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(np.packbits(truth, axis=1, bitorder="little"))
+
+    def histogram(some: np.ndarray) -> np.ndarray:
+        return np.stack(
+            [np.bincount(row[here], minlength=bits + 1) for row, here in zip(distances, some)]
+        )
+
+    everything = np.ones_like(related)
+    for truth, counts in (
+        ((query_labels, pack(labels.T), None, None), (everything, related)),
+        ((None, None, pack(related), None), (everything, related)),
+        ((None, None, pack(related), pack(known)), (known, related & known)),
+    ):
+        for threads in (1, 3):
+            arrays = to_words(codes.packed), to_words(queries.packed)
+            items, hits = counted(*arrays, truth, threads, bits + 1)
+            np.testing.assert_array_equal(items, histogram(counts[0]))
+            np.testing.assert_array_equal(hits, histogram(counts[1]))
+
+
+@needs_kernel
+def test_counting_refuses_arrays_that_do_not_fit() -> None:
+    words = to_words(clustered(20, 32, 1).packed)
+    queries = to_words(clustered(4, 32, 2).packed)
+    labels, holders = np.ones((4, 2), np.bool_), np.ones((2, 3), np.uint8)
+    bits = np.ones((4, 3), np.uint8)
+    for truth in (
+        (labels[:3].copy(), holders, None, None),
+        (labels, holders.ravel()[:5].copy(), None, None),
+        (None, holders, None, None),
+        (None, None, bits[:3], None),
+        (None, None, bits, bits[:3]),
+        (None, None, None, None),
+    ):
+        with pytest.raises(ValueError, match="the arrays do not fit the queries and codes"):
+            counted(words, queries, truth, 1, 33)
+    with pytest.raises(ValueError, match="the codes do not fit the length of a code"):
+        native.count(words, 3, queries, labels, holders, None, None, 1, bits, bits)
+    with pytest.raises(ValueError, match="farther apart than the tables reach"):
+        counted(words, queries, (labels, holders, None, None), 1, 2)
+    with pytest.raises(TypeError, match="holders must be a C-contiguous array"):
+        counted(words, queries, (labels, np.ones((3, 2), np.uint8).T, None, None), 1, 33)
+
+
 def test_status_is_a_sentence() -> None:
     assert kernel_status().startswith("Hamming search scans with ")
     assert kernel_status().endswith(".")

@@ -1,4 +1,5 @@
-/* Exact Hamming search over one segment: distinct codes, their postings, and chunk tables.
+/* Exact Hamming search over one segment (distinct codes, their postings, and chunk tables), and
+ * the counts by distance that scores are made of.
  *
  * Codes are stored as rows of `stride` bytes: one 32-bit word, or 64-bit words. Word order is
  * lexicographic order of the packed bytes, unused low bits are 0 (segment.py does the packing).
@@ -18,6 +19,7 @@
 #include <Python.h>
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +35,9 @@
 #define GROUP 64         /* queries that share one pass over the codes */
 #define CHUNKS 65536     /* values of a 16-bit chunk */
 #define MOST_TABLES 64
+#define MOST_THREADS 64
+
+enum { NO_MEMORY = 1, DAMAGED = 2 }; /* why a job failed */
 
 typedef struct {
     uint32_t row;
@@ -254,7 +259,7 @@ typedef struct {
     uint64_t *seen;  /* items by distance */
     Hit *hits;
     size_t used, room;
-    int failed;      /* 1: out of memory, 2: damaged arrays */
+    int failed;      /* NO_MEMORY or DAMAGED */
 } Selector;
 
 static void selector_reset(Selector *s, uint32_t most, uint64_t k, uint32_t limit) {
@@ -272,18 +277,24 @@ static void selector_shrink(Selector *s) {
     s->used = kept;
 }
 
+/* The array with room for `needed` > 0 elements, and as many again if it had to move; NULL when
+ * there is no memory, and then the array is as it was. */
+static void *grown(void *array, size_t *room, size_t needed, size_t size) {
+    size_t bytes;
+    if (needed <= *room) return array;
+    if (__builtin_mul_overflow(needed, 2 * size, &bytes)) return NULL;
+    void *moved = realloc(array, bytes);
+    if (moved) *room = 2 * needed;
+    return moved;
+}
+
 static int selector_make_room(Selector *s) {
     selector_shrink(s);
     if (s->used * 2 < s->room) return 1;
-    size_t room = s->room ? s->room * 2 : 4096;
-    Hit *hits = realloc(s->hits, room * sizeof *hits);
-    if (!hits) {
-        s->failed = 1;
-        return 0;
-    }
-    s->hits = hits;
-    s->room = room;
-    return 1;
+    Hit *hits = grown(s->hits, &s->room, s->used + 2048, sizeof *hits);
+    if (hits) s->hits = hits;
+    else s->failed = NO_MEMORY;
+    return hits != NULL;
 }
 
 INLINE void offer(Selector *s, const Segment *g, uint32_t row, uint32_t d) {
@@ -292,7 +303,7 @@ INLINE void offer(Selector *s, const Segment *g, uint32_t row, uint32_t d) {
     if (g->offsets) {
         uint32_t from = g->offsets[row], to = g->offsets[row + 1];
         if (from >= to || to > g->items) {
-            s->failed = 2;
+            s->failed = DAMAGED;
             return;
         }
         weight = to - from;
@@ -391,7 +402,7 @@ INLINE int probe_body(const Segment *g, const uint8_t *query, Selector *sel, dou
             if (cost[other] < cost[t]) t = other;
         spent += cost[t];
         if (spent > budget) return 0;
-        if (!probe_table(g, query, sel, t, probed[t] + 1, probed)) sel->failed = 2;
+        if (!probe_table(g, query, sel, t, probed[t] + 1, probed)) sel->failed = DAMAGED;
         probed[t]++;
         if (sel->failed || sel->limit < found_below) return 1;
         if (probed[t] < 16) spent += 2.0 * (flips_of[probed[t] + 2] - flips_of[probed[t] + 1]);
@@ -413,23 +424,110 @@ PROBE(probe_plain, )
 PROBE(probe_popcnt, POPCNT)
 #endif
 
+/* ---- counting by distance ----------------------------------------------------------------- */
+
+/* Neighbouring rows are counted in tables of their own: an increment of the same counter has to
+ * wait for the one before, and codes of one cluster lie at the same distance. */
+#define LANES 8
+#define COUNTED_BYTES 131072 /* codes counted for one query after the other: from the L2 cache */
+
+/* Adds row i to counts[lane][2 distance + relevant] if it is known; bits i of the masks. */
+INLINE void tally_rows(const uint8_t *codes, uint32_t n, const uint8_t *query, uint32_t stride,
+                       uint32_t relevant, uint32_t known, uint32_t *restrict counts) {
+    for (uint32_t j = 0; j < n; j++) {
+        uint32_t d = distance(codes + (size_t)j * stride, query, stride);
+        counts[j * 2 * (stride * 8 + 1) + 2 * d + (relevant >> j & 1)] += known >> j & 1;
+    }
+}
+
+INLINE void tally_body(const uint8_t *codes, uint32_t n, const uint8_t *query, uint32_t stride,
+                       const uint8_t *relevant, const uint8_t *known, uint32_t *restrict counts) {
+    uint32_t i = 0;
+    if (known)
+        for (; i + LANES <= n; i += LANES)
+            tally_rows(codes + (size_t)i * stride, LANES, query, stride, relevant[i / LANES],
+                       known[i / LANES], counts);
+    else
+        for (; i + LANES <= n; i += LANES)
+            tally_rows(codes + (size_t)i * stride, LANES, query, stride, relevant[i / LANES], 0xff,
+                       counts);
+    if (i < n)
+        tally_rows(codes + (size_t)i * stride, n - i, query, stride, relevant[i / LANES],
+                   known ? known[i / LANES] : 0xff, counts);
+}
+
+typedef void (*Tally)(const uint8_t *codes, uint32_t n, const uint8_t *query, uint32_t stride,
+                      const uint8_t *relevant, const uint8_t *known, uint32_t *counts);
+#define TALLY(NAME, TARGET)                                                                      \
+    TARGET static void NAME(const uint8_t *codes, uint32_t n, const uint8_t *query,              \
+                            uint32_t stride, const uint8_t *relevant, const uint8_t *known,      \
+                            uint32_t *counts) {                                                  \
+        if (stride == 4) tally_body(codes, n, query, 4, relevant, known, counts);                \
+        else if (stride == 8) tally_body(codes, n, query, 8, relevant, known, counts);           \
+        else if (stride == 16) tally_body(codes, n, query, 16, relevant, known, counts);         \
+        else if (stride == 32) tally_body(codes, n, query, 32, relevant, known, counts);         \
+        else tally_body(codes, n, query, stride, relevant, known, counts);                       \
+    }
+TALLY(tally_plain, )
+#if defined(__x86_64__)
+TALLY(tally_popcnt, POPCNT)
+
+/* Where in the table of their lanes to count 256 rows at a time, then the increments, which alone
+ * take half the time of the loop above. Returns how many rows were counted. */
+AVX512 INLINE uint32_t tally_vectors(const uint8_t *codes, uint32_t n, const uint8_t *query,
+                                     uint32_t stride, const uint8_t *relevant,
+                                     uint32_t *restrict counts) {
+    uint8_t cells[256];
+    const __m128i one = _mm_set1_epi8(1);
+    __m512i q = stride == 4 ? _mm512_set1_epi32((int)word32(query))
+                            : _mm512_set1_epi64((long long)word64(query));
+    uint32_t done = 0;
+    for (; done + 256 <= n; done += 256) {
+        for (uint32_t i = 0; i < 256; i += 16) {
+            const uint8_t *p = codes + (size_t)(done + i) * stride;
+            uint16_t mask;
+            memcpy(&mask, relevant + (done + i) / 8, 2);
+            __m128i d = stride == 4 ? _mm512_cvtepi32_epi8(POP32(0))
+                                    : _mm_unpacklo_epi64(_mm512_cvtepi64_epi8(POP64(0)),
+                                                         _mm512_cvtepi64_epi8(POP64(64)));
+            d = _mm_add_epi8(d, d);
+            _mm_storeu_si128((void *)(cells + i), _mm_mask_add_epi8(d, mask, d, one));
+        }
+        for (uint32_t i = 0; i < 256; i += LANES)
+            for (uint32_t j = 0; j < LANES; j++) counts[j * 2 * (stride * 8 + 1) + cells[i + j]]++;
+    }
+    return done;
+}
+
+AVX512 static void tally_avx512(const uint8_t *codes, uint32_t n, const uint8_t *query,
+                                uint32_t stride, const uint8_t *relevant, const uint8_t *known,
+                                uint32_t *counts) {
+    uint32_t done = 0;
+    if (stride == 4 && !known) done = tally_vectors(codes, n, query, 4, relevant, counts);
+    if (stride == 8 && !known) done = tally_vectors(codes, n, query, 8, relevant, counts);
+    tally_popcnt(codes + (size_t)done * stride, n - done, query, stride, relevant + done / 8, known,
+                 counts);
+}
+#endif
+
 /* ---- which kernel ------------------------------------------------------------------------- */
 
 typedef struct {
     const char *name;
     Filter by4, by8, by16, by32, any;
     Probe probe;
+    Tally tally;
 } Kernel;
 
 static const Kernel kernels[] = {
 #if defined(__x86_64__)
-    {"avx512", avx512_4, avx512_8, avx512_16, avx512_32, popcnt_any, probe_popcnt},
-    {"avx2", avx2_4, avx2_8, avx2_16, avx2_32, popcnt_any, probe_popcnt},
-    {"popcnt", popcnt_any, popcnt_any, popcnt_any, popcnt_any, popcnt_any, probe_popcnt},
+    {"avx512", avx512_4, avx512_8, avx512_16, avx512_32, popcnt_any, probe_popcnt, tally_avx512},
+    {"avx2", avx2_4, avx2_8, avx2_16, avx2_32, popcnt_any, probe_popcnt, tally_popcnt},
+    {"popcnt", popcnt_any, popcnt_any, popcnt_any, popcnt_any, popcnt_any, probe_popcnt, tally_popcnt},
 #elif defined(__aarch64__)
-    {"neon", neon_4, neon_8, neon_16, plain_any, plain_any, probe_plain},
+    {"neon", neon_4, neon_8, neon_16, plain_any, plain_any, probe_plain, tally_plain},
 #endif
-    {"portable", plain_any, plain_any, plain_any, plain_any, plain_any, probe_plain},
+    {"portable", plain_any, plain_any, plain_any, plain_any, plain_any, probe_plain, tally_plain},
 };
 static const Kernel *kernel;
 
@@ -476,9 +574,36 @@ static void scan(const Segment *g, uint32_t from, uint32_t to, const uint8_t *co
     }
 }
 
-/* The `wanted` smallest ids to the front, in order: quicksort of the part that counts. */
-static void smallest(int64_t *ids, size_t n, size_t wanted) {
+/* Puts `id` into the max-heap where place `at` is free. */
+INLINE void sift(int64_t *heap, size_t n, size_t at, int64_t id) {
+    for (size_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && heap[child + 1] > heap[child]) child++;
+        if (heap[child] <= id) break;
+        heap[at] = heap[child];
+    }
+    heap[at] = id;
+}
+
+/* The `wanted` smallest ids to the front, in order, in n log wanted steps whatever their order. */
+static void smallest_by_heap(int64_t *ids, size_t n, size_t wanted) {
+    if (!wanted) return;
+    for (size_t at = wanted / 2; at--;) sift(ids, wanted, at, ids[at]);
+    for (size_t i = wanted; i < n; i++)
+        if (ids[i] < ids[0]) sift(ids, wanted, 0, ids[i]);
+    while (--wanted) {
+        int64_t id = ids[wanted];
+        ids[wanted] = ids[0];
+        sift(ids, wanted, 0, id);
+    }
+}
+
+/* The same by quicksort of the part that counts; `depth` bad pivots leave the rest to the heap. */
+static void smallest(int64_t *ids, size_t n, size_t wanted, int depth) {
     while (n > 12) {
+        if (!depth--) {
+            smallest_by_heap(ids, n, wanted);
+            return;
+        }
         int64_t a = ids[0], b = ids[n / 2], c = ids[n - 1];
         int64_t pivot = a < b ? (b < c ? b : (a < c ? c : a)) : (a < c ? a : (b < c ? c : b));
         size_t i = 0, j = n - 1;
@@ -490,7 +615,7 @@ static void smallest(int64_t *ids, size_t n, size_t wanted) {
             ids[i++] = ids[j];
             ids[j--] = swap;
         }
-        if (wanted > i) smallest(ids + i, n - i, wanted - i);
+        if (wanted > i) smallest(ids + i, n - i, wanted - i, depth);
         n = i;
         if (wanted > n) wanted = n;
     }
@@ -503,90 +628,74 @@ static void smallest(int64_t *ids, size_t n, size_t wanted) {
 }
 
 typedef struct {
-    int64_t *ids;
-    int32_t *distances;
-    size_t used, room;
-} List; /* the answer of one query to a range search */
-
-typedef struct {
-    int64_t *ids;
-    size_t room;
+    int64_t *ids; /* of one distance */
+    size_t ids_room;
     uint32_t *rows; /* hits by distance */
     size_t rows_room;
+    size_t *ends; /* where the rows at each distance end */
 } Scratch;
 
-/* Counting sort of the hits by distance; ends[d] is where the rows at distance d end. */
-static int by_distance(Selector *s, Scratch *scratch, size_t *ends) {
+/* Counting sort of the hits by distance. */
+static int by_distance(Selector *s, Scratch *scratch) {
     selector_shrink(s);
-    if (s->used > scratch->rows_room) {
-        uint32_t *rows = realloc(scratch->rows, s->used * sizeof *rows);
-        if (!rows) return 0;
-        scratch->rows = rows;
-        scratch->rows_room = s->used;
-    }
+    uint32_t *rows = grown(scratch->rows, &scratch->rows_room, s->used + 1, sizeof *rows);
+    if (!rows) return 0;
+    scratch->rows = rows;
+    size_t *ends = scratch->ends;
     memset(ends, 0, (s->limit + 2) * sizeof *ends);
     for (size_t h = 0; h < s->used; h++) ends[s->hits[h].distance + 1]++;
     for (uint32_t d = 0; d <= s->limit; d++) ends[d + 1] += ends[d];
-    for (size_t h = 0; h < s->used; h++) scratch->rows[ends[s->hits[h].distance]++] = s->hits[h].row;
+    for (size_t h = 0; h < s->used; h++) rows[ends[s->hits[h].distance]++] = s->hits[h].row;
     return 1;
 }
 
-/* Turns hits into ids by distance, then id. Rows of `out_*` hold k items, or `list` grows. */
-static int finish(const Segment *g, Selector *s, Scratch *scratch, int64_t *out_ids,
-                  int32_t *out_distances, List *list) {
-    size_t written = 0, *ends = malloc((s->limit + 2) * sizeof *ends);
-    if (!ends || !by_distance(s, scratch, ends)) {
-        free(ends);
-        return 0;
-    }
+/* Writes the items of the hits by distance, then id, `room` at most; 0: out of memory. */
+static int finish(const Segment *g, Selector *s, Scratch *scratch, uint64_t room, int64_t *out_ids,
+                  int32_t *out_distances) {
+    if (!by_distance(s, scratch)) return 0;
+    uint64_t written = 0;
     size_t h = 0;
-    for (uint32_t d = 0; d <= s->limit && written < s->k; d++) {
-        uint64_t wanted = s->k - written, gathered = 0;
-        for (; h < ends[d]; h++) {
+    for (uint32_t d = 0; d <= s->limit && written < room; d++) {
+        uint64_t wanted = room - written, gathered = 0;
+        for (; h < scratch->ends[d]; h++) {
             uint32_t row = scratch->rows[h];
             uint64_t from = g->offsets ? g->offsets[row] : row;
             uint64_t n = g->offsets ? g->offsets[row + 1] - from : 1;
             if (n > wanted) n = wanted; /* postings ascend: later ones of this row cannot win */
-            if (gathered + n > scratch->room) {
-                size_t room = (gathered + n) * 2;
-                int64_t *ids = realloc(scratch->ids, room * sizeof *ids);
-                if (!ids) goto fail;
-                scratch->ids = ids;
-                scratch->room = room;
-            }
+            int64_t *ids = grown(scratch->ids, &scratch->ids_room, gathered + n, sizeof *ids);
+            if (!ids) return 0;
+            scratch->ids = ids;
             for (uint64_t i = 0; i < n; i++)
-                scratch->ids[gathered++] = g->wide ? ((const int64_t *)g->ids)[from + i]
-                                                   : ((const uint32_t *)g->ids)[from + i];
+                ids[gathered++] = g->wide ? ((const int64_t *)g->ids)[from + i]
+                                          : ((const uint32_t *)g->ids)[from + i];
         }
         uint64_t n = gathered < wanted ? gathered : wanted;
-        smallest(scratch->ids, gathered, n);
-        if (list) {
-            if (list->used + n > list->room) {
-                size_t room = (list->used + n) * 2;
-                int64_t *ids = realloc(list->ids, room * sizeof *ids);
-                if (ids) list->ids = ids;
-                int32_t *distances = realloc(list->distances, room * sizeof *distances);
-                if (distances) list->distances = distances;
-                if (!ids || !distances) goto fail;
-                list->room = room;
-            }
-            out_ids = list->ids;
-            out_distances = list->distances;
-        }
+        smallest(scratch->ids, gathered, n, 64);
         for (uint64_t i = 0; i < n; i++) {
             out_ids[written] = scratch->ids[i];
             out_distances[written++] = (int32_t)d;
         }
-        if (list) list->used = written;
     }
-    free(ends);
     return 1;
-fail:
-    free(ends);
-    return 0;
 }
 
 /* ---- jobs and threads --------------------------------------------------------------------- */
+
+/* body(job) in this thread and in up to threads - 1 others, which share the work out by counters
+ * in the job: a thread that could not be started is not missed. */
+static void together(void *(*body)(void *), void *job, int threads) {
+    pthread_t handles[MOST_THREADS];
+    int started = 0;
+    while (started < threads - 1 && !pthread_create(&handles[started], NULL, body, job)) started++;
+    body(job);
+    while (started) pthread_join(handles[--started], NULL);
+}
+
+typedef struct {
+    int64_t *ids;
+    int32_t *distances;
+    uint64_t used;
+} List; /* the answer of one query to a range search */
 
 typedef struct {
     const Segment *segment;
@@ -595,12 +704,12 @@ typedef struct {
     uint64_t k;            /* UINT64_MAX: range search */
     uint32_t limit;
     double patience; /* part of a scan the tables may cost before giving up; 0: scan at once */
-    int64_t *out_ids;
+    int64_t *out_ids; /* (count, k) */
     int32_t *out_distances;
-    List *lists;
-    uint32_t next;     /* first query nobody has taken yet */
-    uint32_t answered; /* queries answered by the tables */
-    int failed;
+    List *lists;               /* instead of out_*: a range search */
+    _Atomic uint32_t next;     /* first query nobody has taken yet */
+    _Atomic uint32_t answered; /* queries answered by the tables */
+    _Atomic int failed;
 } Job;
 
 typedef struct {
@@ -618,12 +727,15 @@ static void worker_free(Worker *w) {
     free(w->hits);
     free(w->scratch.ids);
     free(w->scratch.rows);
+    free(w->scratch.ends);
     free(w);
 }
 
 static Worker *worker_new(uint32_t stride, uint32_t group) {
     Worker *w = calloc(1, sizeof *w);
-    if (!w || !(w->hits = malloc((TILE_BYTES / 4 + 1) * sizeof *w->hits))) goto fail;
+    if (!w || !(w->hits = malloc((TILE_BYTES / 4 + 1) * sizeof *w->hits)) ||
+        !(w->scratch.ends = malloc((stride * 8 + 2) * sizeof *w->scratch.ends)))
+        goto fail;
     for (uint32_t i = 0; i < group; i++)
         if (!(w->selectors[i].seen = malloc((stride * 8 + 1) * sizeof(uint64_t)))) goto fail;
     return w;
@@ -633,54 +745,61 @@ fail:
 }
 
 typedef struct {
-    Job *job;
-    Worker *worker;
-    uint32_t from, to, n;
+    const Segment *segment;
     const uint8_t *const *queries;
-} Part; /* a range of codes scanned by one thread for a few queries */
+    uint32_t n, parts;
+    Worker *workers[MOST_THREADS]; /* one a part */
+    _Atomic uint32_t next;
+} Split; /* ranges of the codes, scanned for a few queries */
 
-static void *scan_part(void *argument) {
-    Part *part = argument;
-    Selector *selectors[GROUP];
-    for (uint32_t q = 0; q < part->n; q++) selectors[q] = &part->worker->selectors[q];
-    scan(part->job->segment, part->from, part->to, part->queries, selectors, part->n,
-         part->worker->hits);
+static void *scan_parts(void *argument) {
+    Split *split = argument;
+    uint32_t rows = split->segment->count, step = rows / split->parts;
+    for (uint32_t part; (part = split->next++) < split->parts;) {
+        Worker *w = split->workers[part];
+        Selector *selectors[GROUP];
+        for (uint32_t q = 0; q < split->n; q++) selectors[q] = &w->selectors[q];
+        scan(split->segment, part * step, part + 1 < split->parts ? (part + 1) * step : rows,
+             split->queries, selectors, split->n, w->hits);
+    }
     return NULL;
 }
 
 /* Few queries, several threads: each scans a range of the codes, then the hits are put together. */
-static void scan_split(Job *job, const uint8_t *const *queries, Selector **selectors, uint32_t n,
-                       int threads, Hit *hits) {
+static void scan_split(Job *job, const uint8_t *const *queries, Selector *const *selectors,
+                       uint32_t n, int threads) {
     const Segment *g = job->segment;
-    Part parts[64];
-    pthread_t handles[64];
-    int started[64] = {0};
-    uint32_t step = g->count / (uint32_t)threads;
-    for (int t = 1; t < threads; t++) {
-        Worker *w = worker_new(g->stride, n);
-        if (!w) {
-            job->failed = 1;
-            threads = t;
-            break;
-        }
-        for (uint32_t q = 0; q < n; q++)
+    Split split = {.segment = g, .queries = queries, .n = n, .parts = (uint32_t)threads};
+    for (uint32_t part = 0; part < split.parts; part++) {
+        Worker *w = split.workers[part] = worker_new(g->stride, n);
+        if (!w) job->failed = NO_MEMORY;
+        for (uint32_t q = 0; w && q < n; q++)
             selector_reset(&w->selectors[q], g->stride * 8, job->k, selectors[q]->limit);
-        parts[t] = (Part){job, w, step * (uint32_t)t,
-                          t == threads - 1 ? g->count : step * (uint32_t)(t + 1), n, queries};
-        started[t] = !pthread_create(&handles[t], NULL, scan_part, &parts[t]);
     }
-    scan(g, 0, threads > 1 ? step : g->count, queries, selectors, n, hits);
-    for (int t = 1; t < threads; t++) {
-        if (started[t]) pthread_join(handles[t], NULL);
-        else scan_part(&parts[t]);
-        for (uint32_t q = 0; q < n; q++) {
-            Selector *theirs = &parts[t].worker->selectors[q];
+    if (!job->failed) together(scan_parts, &split, threads);
+    for (uint32_t part = 0; part < split.parts; part++) {
+        for (uint32_t q = 0; !job->failed && q < n; q++) {
+            Selector *theirs = &split.workers[part]->selectors[q];
             for (size_t h = 0; h < theirs->used; h++)
                 offer(selectors[q], g, theirs->hits[h].row, theirs->hits[h].distance);
             if (theirs->failed) selectors[q]->failed = theirs->failed;
         }
-        worker_free(parts[t].worker);
+        worker_free(split.workers[part]);
     }
+}
+
+/* Items of a finished search go to the query's row of the output, or to a list of its own. */
+static int deliver(Job *job, Selector *s, Scratch *scratch, uint32_t query) {
+    uint64_t n = s->total < job->k ? s->total : job->k;
+    if (!job->lists)
+        return finish(job->segment, s, scratch, n, job->out_ids + query * job->k,
+                      job->out_distances + query * job->k);
+    List *list = &job->lists[query];
+    list->used = n;
+    list->ids = malloc((n + 1) * sizeof *list->ids);
+    list->distances = malloc((n + 1) * sizeof *list->distances);
+    return list->ids && list->distances &&
+           finish(job->segment, s, scratch, n, list->ids, list->distances);
 }
 
 static void answer_group(Job *job, Worker *w, uint32_t first, uint32_t n, int threads) {
@@ -698,7 +817,7 @@ static void answer_group(Job *job, Worker *w, uint32_t first, uint32_t n, int th
         selector_reset(s, g->stride * 8, job->k, job->limit);
         if (g->tables && budget > 0) {
             if (kernel->probe(g, query, s, budget)) {
-                __atomic_fetch_add(&job->answered, 1, __ATOMIC_RELAXED);
+                job->answered++;
                 continue;
             }
             selector_reset(s, g->stride * 8, job->k, s->limit); /* the limit found still holds */
@@ -706,122 +825,206 @@ static void answer_group(Job *job, Worker *w, uint32_t first, uint32_t n, int th
         waiting[left] = query;
         selectors[left++] = s;
     }
-    if (left && threads > 1) scan_split(job, waiting, selectors, left, threads, w->hits);
+    if (left && threads > 1) scan_split(job, waiting, selectors, left, threads);
     else if (left) scan(g, 0, g->count, waiting, selectors, left, w->hits);
-    for (uint32_t q = 0; q < n; q++) {
+    for (uint32_t q = 0; q < n && !job->failed; q++) {
         Selector *s = &w->selectors[q];
-        int done = !s->failed;
-        if (done && job->lists) done = finish(g, s, &w->scratch, NULL, NULL, &job->lists[first + q]);
-        else if (done)
-            done = finish(g, s, &w->scratch, job->out_ids + (size_t)(first + q) * job->k,
-                          job->out_distances + (size_t)(first + q) * job->k, NULL);
-        if (!done) {
-            job->failed = s->failed ? s->failed : 1;
-            s->failed = 0;
-        }
+        if (s->failed) job->failed = s->failed;
+        else if (!deliver(job, s, &w->scratch, first + q)) job->failed = NO_MEMORY;
     }
 }
 
-static void *work(void *argument) {
-    Job *job = argument;
+/* Groups of queries that nobody has taken yet; `threads` share the scan of each. */
+static void answer_groups(Job *job, int threads) {
     Worker *w = worker_new(job->segment->stride, job->group);
-    if (!w) {
-        job->failed = 1;
-        return NULL;
-    }
-    for (;;) {
-        uint32_t first = __atomic_fetch_add(&job->next, job->group, __ATOMIC_RELAXED);
-        if (first >= job->count || job->failed) break;
+    if (!w) job->failed = NO_MEMORY;
+    while (!job->failed) {
+        uint32_t first = atomic_fetch_add(&job->next, job->group);
+        if (first >= job->count) break;
         uint32_t n = job->count - first < job->group ? job->count - first : job->group;
-        answer_group(job, w, first, n, 1);
+        answer_group(job, w, first, n, threads);
     }
     worker_free(w);
+}
+
+static void *answer_alone(void *job) {
+    answer_groups(job, 1);
     return NULL;
 }
 
+/* Starting a thread costs as much as scanning a megabyte. */
+static int threads_for(double bytes, int threads) {
+    return threads < 1 || bytes < 2e6 ? 1 : threads < MOST_THREADS ? threads : MOST_THREADS;
+}
+
 static void run(Job *job, int threads) {
-    if (threads > 64) threads = 64;
-    if (threads < 1) threads = 1;
     if (!job->count || !job->segment->count) return;
-    /* Starting a thread costs as much as scanning a megabyte. */
-    if ((double)job->count * job->segment->count * job->segment->stride < 2e6) threads = 1;
+    threads = threads_for((double)job->count * job->segment->count * job->segment->stride, threads);
     uint32_t each_thread = (job->count + (uint32_t)threads - 1) / (uint32_t)threads;
     job->group = each_thread < GROUP ? each_thread : GROUP;
-    if (job->count < (uint32_t)threads || threads == 1) {
-        if (threads > 1) job->group = job->count;
-        Worker *w = worker_new(job->segment->stride, job->group);
-        if (!w) {
-            job->failed = 1;
-            return;
-        }
-        for (uint32_t first = 0; first < job->count && !job->failed; first += job->group)
-            answer_group(job, w, first,
-                         job->count - first < job->group ? job->count - first : job->group, threads);
-        worker_free(w);
-        return;
+    if (job->count >= (uint32_t)threads) together(answer_alone, job, threads);
+    else {
+        job->group = job->count;
+        answer_groups(job, threads);
     }
-    pthread_t handles[64];
-    int started[64] = {0};
-    for (int t = 1; t < threads; t++) started[t] = !pthread_create(&handles[t], NULL, work, job);
-    work(job);
-    for (int t = 1; t < threads; t++)
-        if (started[t]) pthread_join(handles[t], NULL);
+}
+
+typedef struct {
+    const uint8_t *codes, *queries;
+    uint32_t rows, count, group, stride; /* codes, queries, queries a group, bytes of each */
+    const uint8_t *labels;               /* (count, classes): not 0 where the query has the class */
+    const uint8_t *holders;              /* (classes, mask) bits: the codes that have the class */
+    const uint8_t *relevant, *known;     /* (count, mask) bits, instead of labels and holders */
+    size_t classes, mask;                /* mask: bytes of a bit for each code */
+    size_t width;                        /* distances the output has room for */
+    int64_t *items, *hits;               /* (count, width) */
+    _Atomic uint32_t next;
+    _Atomic int failed;
+} Census;
+
+/* Rows that share a class with the query, as bits. */
+static void share_class(const Census *c, uint32_t query, size_t from, size_t bytes, uint8_t *out) {
+    const uint8_t *labels = c->labels + query * c->classes;
+    memset(out, 0, bytes);
+    for (size_t k = 0; k < c->classes; k++) {
+        if (!labels[k]) continue;
+        const uint8_t *holders = c->holders + k * c->mask + from;
+        for (size_t i = 0; i < bytes; i++) out[i] |= holders[i];
+    }
+}
+
+/* Adds what the lanes counted to the rows of the output, and empties them. */
+static void collect(Census *c, uint32_t query, uint32_t *counts) {
+    size_t cells = 2 * ((size_t)c->stride * 8 + 1);
+    int64_t *items = c->items + query * c->width, *hits = c->hits + query * c->width;
+    for (size_t lane = 1; lane < LANES; lane++)
+        for (size_t i = 0; i < cells; i++) counts[i] += counts[lane * cells + i];
+    for (size_t d = 0; d < cells / 2; d++) {
+        if (d < c->width) {
+            items[d] += (int64_t)counts[2 * d] + counts[2 * d + 1];
+            hits[d] += counts[2 * d + 1];
+        } else if (counts[2 * d] || counts[2 * d + 1]) c->failed = DAMAGED;
+    }
+    memset(counts, 0, LANES * cells * sizeof *counts);
+}
+
+static void *count_groups(void *argument) {
+    Census *c = argument;
+    uint32_t tile = COUNTED_BYTES / c->stride / 8 * 8; /* whole bytes of the masks */
+    uint32_t *counts = calloc(LANES * 2 * ((size_t)c->stride * 8 + 1), sizeof *counts);
+    uint8_t *shared = malloc(tile / 8);
+    if (!counts || !shared) c->failed = NO_MEMORY;
+    while (!c->failed) {
+        uint32_t first = atomic_fetch_add(&c->next, c->group);
+        if (first >= c->count) break;
+        uint32_t last = c->count - first < c->group ? c->count : first + c->group;
+        for (uint32_t at = 0, rows; at < c->rows; at += rows) {
+            rows = c->rows - at < tile ? c->rows - at : tile;
+            for (uint32_t q = first; q < last; q++) {
+                size_t bits = q * c->mask + at / 8;
+                if (c->holders) share_class(c, q, at / 8, (rows + 7) / 8, shared);
+                kernel->tally(c->codes + (size_t)at * c->stride, rows,
+                              c->queries + (size_t)q * c->stride, c->stride,
+                              c->holders ? shared : c->relevant + bits,
+                              c->known ? c->known + bits : NULL, counts);
+                collect(c, q, counts);
+            }
+        }
+    }
+    free(counts);
+    free(shared);
+    return NULL;
 }
 
 /* ---- Python ------------------------------------------------------------------------------- */
 
+/* Views of the arrays; None stays empty, the last two are written to. What cannot be used is the
+ * caller's mistake and a TypeError; a ValueError says that the contents do not fit. */
+static int views_take(Py_buffer *views, PyObject *const *objects, const char *const *names,
+                      int count) {
+    for (int i = 0; i < count; i++) {
+        if (!objects[i] || objects[i] == Py_None) continue;
+        int output = i >= count - 2;
+        if (!PyObject_GetBuffer(objects[i], &views[i], PyBUF_ND | (output ? PyBUF_WRITABLE : 0)))
+            continue;
+        if (!PyErr_ExceptionMatches(PyExc_MemoryError))
+            PyErr_Format(PyExc_TypeError, "%s must be a C-contiguous%s array, got %.80s%s",
+                         names[i], output ? " writable" : "", Py_TYPE(objects[i])->tp_name,
+                         PyObject_CheckBuffer(objects[i]) ? " that is not" : "");
+        return 0;
+    }
+    return 1;
+}
+
+static void views_release(Py_buffer *views, int count) {
+    for (int i = 0; i < count; i++)
+        if (views[i].obj) PyBuffer_Release(&views[i]);
+}
+
+/* Whether the view has a * b elements of `size` bytes. */
+static int holds(const Py_buffer *view, uint64_t a, uint64_t b, uint64_t size) {
+    uint64_t bytes;
+    return !__builtin_mul_overflow(a, b, &bytes) && !__builtin_mul_overflow(bytes, size, &bytes) &&
+           bytes == (uint64_t)view->len;
+}
+
+static int stride_fits(Py_ssize_t stride, const Py_buffer *codes, const Py_buffer *queries) {
+    return (stride == 4 || (stride > 0 && stride % 8 == 0 && stride <= TILE_BYTES)) &&
+           codes->len % stride == 0 && codes->len / stride < UINT32_MAX &&
+           queries->len % stride == 0 && queries->len / stride < UINT32_MAX - GROUP * MOST_THREADS;
+}
+
 enum { CODES, OFFSETS, IDS, STARTS, ORDERS, QUERIES, OUT_IDS, OUT_DISTANCES, BUFFERS };
+static const char *const buffer_names[] = {"codes",  "offsets", "ids",     "starts",
+                                           "orders", "queries", "out_ids", "out_distances"};
 
 typedef struct {
     Py_buffer views[BUFFERS];
     Segment segment;
     Job job;
+    Py_ssize_t number; /* k or radius */
     int threads;
 } Call;
 
-static void call_release(Call *call) {
-    for (int i = 0; i < BUFFERS; i++)
-        if (call->views[i].obj) PyBuffer_Release(&call->views[i]);
-}
-
 /* Checks what would make the loops read outside the arrays; damaged contents are met later. */
-static int call_take(Call *call, PyObject *const *objects, Py_ssize_t stride) {
-    memset(call->views, 0, sizeof call->views);
-    for (int i = 0; i < BUFFERS; i++) {
-        if (!objects[i] || objects[i] == Py_None) continue;
-        int flags = PyBUF_ND | (i >= OUT_IDS ? PyBUF_WRITABLE : 0);
-        if (PyObject_GetBuffer(objects[i], &call->views[i], flags)) return 0;
-    }
-    Py_buffer *v = call->views;
+static int call_take(Call *call, PyObject *args) {
+    PyObject *o[BUFFERS] = {0};
+    Py_ssize_t stride;
+    memset(call, 0, sizeof *call);
+    if (!PyArg_ParseTuple(args, "OnOOOOOndi|OO", &o[CODES], &stride, &o[OFFSETS], &o[IDS],
+                          &o[STARTS], &o[ORDERS], &o[QUERIES], &call->number, &call->job.patience,
+                          &call->threads, &o[OUT_IDS], &o[OUT_DISTANCES]) ||
+        !views_take(call->views, o, buffer_names, BUFFERS))
+        return 0;
+    const Py_buffer *v = call->views;
     Segment *g = &call->segment;
-    memset(g, 0, sizeof *g);
-    uint64_t rows = stride > 0 ? (uint64_t)(v[CODES].len / stride) : 0;
-    Py_ssize_t width = v[IDS].itemsize;
-    if (!(stride == 4 || (stride > 0 && stride % 8 == 0 && stride <= TILE_BYTES)) ||
-        v[CODES].len % stride || v[QUERIES].len % stride || rows >= UINT32_MAX ||
-        v[QUERIES].len / stride >= UINT32_MAX - GROUP * 64 || (width != 4 && width != 8) ||
-        (v[OFFSETS].obj && v[OFFSETS].len != (Py_ssize_t)(rows + 1) * 4) ||
-        (!v[OFFSETS].obj && v[IDS].len / width != (Py_ssize_t)rows) ||
-        v[STARTS].len % ((CHUNKS + 1) * 4)) {
+    Py_ssize_t width = v[IDS].itemsize, table = (CHUNKS + 1) * 4;
+    if (!stride_fits(stride, &v[CODES], &v[QUERIES]) || (width != 4 && width != 8) ||
+        v[STARTS].len % table) {
         PyErr_SetString(PyExc_ValueError, "the arrays of the segment do not fit together");
         return 0;
     }
-    g->codes = v[CODES].buf;
-    g->count = (uint32_t)rows;
-    g->stride = (uint32_t)stride;
-    g->offsets = v[OFFSETS].buf;
-    g->ids = v[IDS].buf;
-    g->wide = width == 8;
-    g->items = (uint64_t)(v[IDS].len / width);
-    g->tables = (uint32_t)(v[STARTS].len / ((CHUNKS + 1) * 4));
-    g->starts = v[STARTS].buf;
-    g->orders = v[ORDERS].buf;
-    if ((g->tables > 1 && v[ORDERS].len != (Py_ssize_t)((g->tables - 1) * rows * 4)) ||
-        g->tables > MOST_TABLES || g->tables > (stride == 4 ? 2 : (uint32_t)stride / 2)) {
+    *g = (Segment){
+        .codes = v[CODES].buf,
+        .count = (uint32_t)(v[CODES].len / stride),
+        .stride = (uint32_t)stride,
+        .offsets = v[OFFSETS].buf,
+        .ids = v[IDS].buf,
+        .wide = width == 8,
+        .items = (uint64_t)(v[IDS].len / width),
+        .tables = (uint32_t)(v[STARTS].len / table),
+        .starts = v[STARTS].buf,
+        .orders = v[ORDERS].buf,
+    };
+    if (v[OFFSETS].obj ? !holds(&v[OFFSETS], (uint64_t)g->count + 1, 1, 4) : g->items != g->count) {
+        PyErr_SetString(PyExc_ValueError, "the arrays of the segment do not fit together");
+        return 0;
+    }
+    if (g->tables > MOST_TABLES || g->tables > (stride == 4 ? 2 : (uint32_t)stride / 2) ||
+        (g->tables > 1 && !holds(&v[ORDERS], g->tables - 1, g->count, 4))) {
         PyErr_SetString(PyExc_ValueError, "the tables do not fit the codes");
         return 0;
     }
-    memset(&call->job, 0, sizeof call->job);
     call->job.segment = g;
     call->job.queries = v[QUERIES].buf;
     call->job.count = (uint32_t)(v[QUERIES].len / stride);
@@ -833,7 +1036,7 @@ static int call_run(Call *call) {
     Py_BEGIN_ALLOW_THREADS
     run(&call->job, call->threads);
     Py_END_ALLOW_THREADS
-    if (call->job.failed == 1) PyErr_NoMemory();
+    if (call->job.failed == NO_MEMORY) PyErr_NoMemory();
     else if (call->job.failed) PyErr_SetString(PyExc_ValueError, "damaged");
     return !call->job.failed;
 }
@@ -847,27 +1050,18 @@ PyDoc_STRVAR(search_doc,
 static PyObject *py_search(PyObject *self, PyObject *args) {
     (void)self;
     Call call;
-    PyObject *o[BUFFERS] = {0};
-    Py_ssize_t stride;
-    unsigned long long k;
-    double patience;
-    if (!PyArg_ParseTuple(args, "OnOOOOOKdiOO", &o[CODES], &stride, &o[OFFSETS], &o[IDS],
-                          &o[STARTS], &o[ORDERS], &o[QUERIES], &k, &patience, &call.threads,
-                          &o[OUT_IDS], &o[OUT_DISTANCES]))
-        return NULL;
     PyObject *result = NULL;
-    if (call_take(&call, o, stride)) {
+    if (call_take(&call, args)) {
         Job *job = &call.job;
-        job->patience = patience;
-        job->k = k;
+        job->k = call.number > 0 ? (uint64_t)call.number : 0;
         job->out_ids = call.views[OUT_IDS].buf;
         job->out_distances = call.views[OUT_DISTANCES].buf;
-        if (!k || call.views[OUT_IDS].len != (Py_ssize_t)(job->count * k * 8) ||
-            call.views[OUT_DISTANCES].len != (Py_ssize_t)(job->count * k * 4))
+        if (!job->k || !holds(&call.views[OUT_IDS], job->count, job->k, 8) ||
+            !holds(&call.views[OUT_DISTANCES], job->count, job->k, 4))
             PyErr_SetString(PyExc_ValueError, "the output does not fit the queries and k");
         else if (call_run(&call)) result = PyLong_FromUnsignedLong(job->answered);
     }
-    call_release(&call);
+    views_release(call.views, BUFFERS);
     return result;
 }
 
@@ -876,56 +1070,110 @@ PyDoc_STRVAR(within_doc,
              "       threads)\n"
              "-> (counts, ids, distances) as bytes of int64, int64 and int32");
 
+/* The lists of all queries, one after the other. */
+static PyObject *joined(const List *lists, uint32_t count) {
+    uint64_t total = 0, at = 0;
+    for (uint32_t q = 0; q < count; q++) total += lists[q].used;
+    PyObject *counts = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)count * 8), *result = NULL;
+    PyObject *ids = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total * 8);
+    PyObject *distances = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total * 4);
+    if (counts && ids && distances) {
+        for (uint32_t q = 0; q < count; at += lists[q++].used) {
+            memcpy(PyBytes_AS_STRING(counts) + (size_t)q * 8, &lists[q].used, 8);
+            if (!lists[q].used) continue;
+            memcpy(PyBytes_AS_STRING(ids) + at * 8, lists[q].ids, lists[q].used * 8);
+            memcpy(PyBytes_AS_STRING(distances) + at * 4, lists[q].distances, lists[q].used * 4);
+        }
+        result = PyTuple_Pack(3, counts, ids, distances);
+    }
+    Py_XDECREF(counts);
+    Py_XDECREF(ids);
+    Py_XDECREF(distances);
+    return result;
+}
+
 static PyObject *py_within(PyObject *self, PyObject *args) {
     (void)self;
     Call call;
-    PyObject *o[BUFFERS] = {0}, *result = NULL, *counts = NULL, *ids = NULL, *distances = NULL;
-    Py_ssize_t stride;
-    unsigned int radius;
-    double patience;
-    if (!PyArg_ParseTuple(args, "OnOOOOOIdi", &o[CODES], &stride, &o[OFFSETS], &o[IDS], &o[STARTS],
-                          &o[ORDERS], &o[QUERIES], &radius, &patience, &call.threads))
-        return NULL;
-    if (!call_take(&call, o, stride)) {
-        call_release(&call);
-        return NULL;
-    }
-    Job *job = &call.job;
-    job->patience = patience;
-    job->k = UINT64_MAX;
-    if (radius < job->limit) job->limit = radius;
-    job->lists = calloc(job->count + 1, sizeof *job->lists);
-    if (!job->lists) PyErr_NoMemory();
-    else if (call_run(&call)) {
-        size_t total = 0;
-        for (uint32_t q = 0; q < job->count; q++) total += job->lists[q].used;
-        counts = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)job->count * 8);
-        ids = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total * 8);
-        distances = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total * 4);
-        if (counts && ids && distances) {
-            size_t at = 0;
-            for (uint32_t q = 0; q < job->count; q++) {
-                List *list = &job->lists[q];
-                ((int64_t *)PyBytes_AS_STRING(counts))[q] = (int64_t)list->used;
-                if (list->used) {
-                    memcpy(PyBytes_AS_STRING(ids) + at * 8, list->ids, list->used * 8);
-                    memcpy(PyBytes_AS_STRING(distances) + at * 4, list->distances, list->used * 4);
-                }
-                at += list->used;
-            }
-            result = PyTuple_Pack(3, counts, ids, distances);
-        }
-        Py_XDECREF(counts);
-        Py_XDECREF(ids);
-        Py_XDECREF(distances);
-    }
-    if (job->lists)
-        for (uint32_t q = 0; q < job->count; q++) {
+    PyObject *result = NULL;
+    if (call_take(&call, args)) {
+        Job *job = &call.job;
+        job->k = UINT64_MAX;
+        if (call.number < (Py_ssize_t)job->limit) job->limit = (uint32_t)call.number;
+        job->lists = calloc((size_t)job->count + 1, sizeof *job->lists);
+        if (call.number < 0) PyErr_SetString(PyExc_ValueError, "a radius is 0 or more");
+        else if (!job->lists) PyErr_NoMemory();
+        else if (call_run(&call)) result = joined(job->lists, job->count);
+        for (uint32_t q = 0; job->lists && q < job->count; q++) {
             free(job->lists[q].ids);
             free(job->lists[q].distances);
         }
-    free(job->lists);
-    call_release(&call);
+        free(job->lists);
+    }
+    views_release(call.views, BUFFERS);
+    return result;
+}
+
+PyDoc_STRVAR(count_doc,
+             "count(codes, stride, queries, labels, holders, relevant, known, threads, items, hits)\n\n"
+             "Adds to items[q, d] and hits[q, d] the codes at distance d from query q, and the\n"
+             "relevant ones among them. Relevant is what shares a class, by labels (queries,\n"
+             "classes) and holders (classes, codes / 8); or, with holders None, what `relevant`\n"
+             "(queries, codes / 8) says, and then only known pairs count unless `known` is None.\n"
+             "Eight codes to a byte, the first one in the lowest bit.");
+
+static PyObject *py_count(PyObject *self, PyObject *args) {
+    (void)self;
+    enum { ROWS, ASKED, LABELS, HOLDERS, RELEVANT, KNOWN, ITEMS, HITS, VIEWS };
+    static const char *const names[] = {"codes",    "queries", "labels", "holders",
+                                        "relevant", "known",   "items",  "hits"};
+    PyObject *o[VIEWS] = {0}, *result = NULL;
+    Py_buffer v[VIEWS];
+    memset(v, 0, sizeof v);
+    Py_ssize_t stride;
+    int threads;
+    if (!PyArg_ParseTuple(args, "OnOOOOOiOO", &o[ROWS], &stride, &o[ASKED], &o[LABELS],
+                          &o[HOLDERS], &o[RELEVANT], &o[KNOWN], &threads, &o[ITEMS], &o[HITS]))
+        return NULL;
+    if (!views_take(v, o, names, VIEWS)) goto done;
+    if (!stride_fits(stride, &v[ROWS], &v[ASKED])) {
+        PyErr_SetString(PyExc_ValueError, "the codes do not fit the length of a code");
+        goto done;
+    }
+    Census c = {
+        .codes = v[ROWS].buf, .rows = (uint32_t)(v[ROWS].len / stride),
+        .queries = v[ASKED].buf, .count = (uint32_t)(v[ASKED].len / stride),
+        .stride = (uint32_t)stride, .labels = v[LABELS].buf, .holders = v[HOLDERS].buf,
+        .relevant = v[RELEVANT].buf, .known = v[KNOWN].buf,
+        .items = v[ITEMS].buf, .hits = v[HITS].buf,
+    };
+    if (!c.rows || !c.count) {
+        result = Py_NewRef(Py_None);
+        goto done;
+    }
+    c.mask = ((size_t)c.rows + 7) / 8;
+    c.classes = (size_t)v[HOLDERS].len / c.mask;
+    c.width = (size_t)v[ITEMS].len / 8 / c.count;
+    if (!holds(&v[ITEMS], c.count, c.width, 8) || !holds(&v[HITS], c.count, c.width, 8) ||
+        (c.holders ? !holds(&v[HOLDERS], c.classes, c.mask, 1) ||
+                         !holds(&v[LABELS], c.count, c.classes, 1)
+                   : !holds(&v[RELEVANT], c.count, c.mask, 1)) ||
+        (c.known && !holds(&v[KNOWN], c.count, c.mask, 1))) {
+        PyErr_SetString(PyExc_ValueError, "the arrays do not fit the queries and codes");
+        goto done;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    threads = threads_for((double)c.count * c.rows * c.stride, threads);
+    /* More groups than threads, so that a slow core does not hold up the rest. */
+    uint32_t group = c.count / (4 * (uint32_t)threads) + 1;
+    c.group = group < GROUP ? group : GROUP;
+    together(count_groups, &c, threads);
+    Py_END_ALLOW_THREADS
+    if (c.failed == NO_MEMORY) PyErr_NoMemory();
+    else if (c.failed) PyErr_SetString(PyExc_ValueError, "codes lie farther apart than the tables reach");
+    else result = Py_NewRef(Py_None);
+done:
+    views_release(v, VIEWS);
     return result;
 }
 
@@ -945,47 +1193,11 @@ static PyObject *py_use(PyObject *self, PyObject *args) {
     return PyErr_Format(PyExc_ValueError, "this CPU or build has no kernel %s", name);
 }
 
-/* What the memory gives: a plain sum, for the benchmark to compare with. */
-static uint64_t sum_body(const uint64_t *words, size_t n) {
-    uint64_t sum = 0;
-    for (size_t i = 0; i < n; i++) sum += words[i];
-    return sum;
-}
-#if defined(__x86_64__)
-AVX512 static uint64_t sum_avx512(const uint8_t *p, size_t n) {
-    __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
-    for (size_t i = 0; i + 256 <= n; i += 256) {
-        a = _mm512_add_epi64(a, _mm512_loadu_si512(p + i));
-        b = _mm512_add_epi64(b, _mm512_loadu_si512(p + i + 64));
-        c = _mm512_add_epi64(c, _mm512_loadu_si512(p + i + 128));
-        d = _mm512_add_epi64(d, _mm512_loadu_si512(p + i + 192));
-    }
-    a = _mm512_add_epi64(_mm512_add_epi64(a, b), _mm512_add_epi64(c, d));
-    return (uint64_t)_mm512_reduce_add_epi64(a);
-}
-#endif
-
-static PyObject *py_read_sum(PyObject *self, PyObject *object) {
-    (void)self;
-    Py_buffer view;
-    if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE)) return NULL;
-    uint64_t sum;
-    Py_BEGIN_ALLOW_THREADS
-#if defined(__x86_64__)
-    if (supported("avx512")) sum = sum_avx512(view.buf, (size_t)view.len);
-    else
-#endif
-        sum = sum_body(view.buf, (size_t)view.len / 8);
-    Py_END_ALLOW_THREADS
-    PyBuffer_Release(&view);
-    return PyLong_FromUnsignedLongLong(sum);
-}
-
 static PyMethodDef methods[] = {
     {"search", py_search, METH_VARARGS, search_doc},
     {"within", py_within, METH_VARARGS, within_doc},
+    {"count", py_count, METH_VARARGS, count_doc},
     {"use", py_use, METH_VARARGS, use_doc},
-    {"read_sum", py_read_sum, METH_O, "read_sum(buffer) -> the sum of its 64-bit words"},
     {NULL, NULL, 0, NULL},
 };
 
