@@ -20,7 +20,7 @@ import sys
 import time
 from typing import Any
 
-# numpy and torch are imported in the children only: a child's peak memory starts at its parent's.
+# numpy is imported in the children only: a child's peak memory starts at its parent's.
 
 LABELS = 16
 
@@ -115,8 +115,6 @@ def draw(arguments: argparse.Namespace) -> tuple[Any, Any, Any, Any]:
 
 
 def histogram(arguments: argparse.Namespace) -> dict[str, Any]:
-    import torch  # noqa: F401  (its import is not what is measured)
-
     from transhash.codes import Codes
     from transhash.evaluation import DEFINITIONS, DistanceHistogram, Scores
 

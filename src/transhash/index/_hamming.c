@@ -279,7 +279,7 @@ static void selector_shrink(Selector *s) {
 
 /* The array with room for `needed` > 0 elements, and as many again if it had to move; NULL when
  * there is no memory, and then the array is as it was. */
-static void *grown(void *array, size_t *room, size_t needed, size_t size) {
+INLINE void *grown(void *array, size_t *room, size_t needed, size_t size) {
     size_t bytes;
     if (needed <= *room) return array;
     if (__builtin_mul_overflow(needed, 2 * size, &bytes)) return NULL;
