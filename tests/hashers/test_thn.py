@@ -2,7 +2,7 @@
 
 import json
 import logging
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from transhash.codes import Codes
-from transhash.data.relation import SparseRelation
+from transhash.data.relation import LabelRelation, SparseRelation
 from transhash.data.training import TrainingSet
 from transhash.errors import DataError
 from transhash.hashers import make_hasher
 from transhash.hashers.canonical import canonical_analysis, left_out_coordinates
-from transhash.hashers.thn import THN
+from transhash.hashers.thn import PAPER, THN
 from transhash.hashers.thn.start import calibrate
 from transhash.hashers.thn.transfer import Transfer
 from transhash.hashers.towers import AlexNet
-from transhash.hashers.training import collapse, rate_factor
+from transhash.hashers.training import collapse, fingerprint, rate_factor
 from transhash.storage import write_tensors
 
 from .worlds import World
@@ -72,6 +72,87 @@ def test_a_checkpoint_of_other_settings_is_not_resumed(
         again.state()["towers.image.fch.weight"],
         THN(**other).fit(training).state()["towers.image.fch.weight"],
     )
+
+
+def test_a_checkpoint_of_another_relation_is_not_resumed(
+    training: TrainingSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same features under other labels are other data."""
+    assert isinstance(training.relation, LabelRelation)
+    turned = LabelRelation(
+        np.roll(training.relation.image_labels, 1, axis=1), training.relation.text_labels
+    )
+    with pytest.raises(Killed):
+        THN(**SMALL).fit(training, folder=tmp_path, track=kill_after(41))
+    with caplog.at_level(logging.WARNING):
+        THN(**SMALL).fit(replace(training, relation=turned), folder=tmp_path, track=kill_after(99))
+    assert "starting anew" in caplog.text
+
+
+@pytest.mark.parametrize("part", ["images", "texts", "target_images", "target_texts"])
+def test_a_run_is_named_by_all_of_its_data(training: TrainingSet, part: str) -> None:
+    other = np.array(getattr(training, part))
+    other[-1, -1] += 1
+    named = fingerprint({"bits": 16}, training)
+    assert fingerprint({"bits": 16}, training) == named
+    assert fingerprint({"bits": 24}, training) != named
+    assert fingerprint({"bits": 16}, replace(training, **{part: other})) != named
+
+
+def test_what_is_used_is_the_moving_average_of_the_weights(training: TrainingSet) -> None:
+    """After one step the average is a tenth the start and nine tenths the step's result."""
+
+    def weights(**settings: Any) -> Any:
+        return (
+            THN(**{**SMALL, "steps": 1, **settings}).fit(training).state()["towers.text.fch.weight"]
+        )
+
+    start, moved = weights(averaging=0.0, learning_rate=1e-12), weights(averaging=0.0)
+    assert np.abs(moved - start).max() > 1e-5
+    np.testing.assert_allclose(weights(averaging=0.98), 0.1 * start + 0.9 * moved, atol=1e-7)
+
+
+def test_a_training_that_diverges_says_so_and_leaves_nothing(
+    training: TrainingSet, tmp_path: Path
+) -> None:
+    hasher = THN(**{**SMALL, "learning_rate": 1e30})
+    with pytest.raises(DataError, match=r"diverged.*learning_rate below 1e\+30"):
+        hasher.fit(training, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_setting_has_its_value_in_the_literal_paper() -> None:
+    of_the_machine = {"bits", "seed", "device", "precision", "weights"}
+    assert set(PAPER) == {field.name for field in fields(THN)} - of_the_machine
+
+
+def test_target_images_alone_are_used(training: TrainingSet) -> None:
+    images_only = replace(training, target_texts=None)
+    hasher = THN(**SMALL).fit(images_only)
+    assert set(hasher.alignment_) == {"images"}
+    without = THN(**SMALL).fit(replace(images_only, target_images=None))
+    assert hasher.encode_images(training.images) != without.encode_images(training.images)
+
+
+def test_any_tower_can_be_put_in(training: TrainingSet) -> None:
+    class Wide(THN):
+        def image_tower(self, shape: Any, generator: Any, load: bool) -> Any:
+            return torch.nn.Sequential(
+                torch.nn.Linear(shape[0], 24), torch.nn.Linear(24, self.bits)
+            )
+
+    hasher = Wide(**{**SMALL, "frames": 0}).fit(training)
+    assert hasher.state()["towers.image.0.weight"].shape[0] == 24
+    again = Wide(**{**SMALL, "frames": 0}).restore(hasher.state())
+    assert again.encode_images(training.images) == hasher.encode_images(training.images)
+
+
+def test_a_run_saved_before_heads_had_several_layers_still_loads(training: TrainingSet) -> None:
+    hasher = THN(**SMALL).fit(training)
+    old = {name.replace(".hidden.0.", ".hidden."): value for name, value in hasher.state().items()}
+    assert set(old) != set(hasher.state())
+    loaded = THN(**SMALL).restore(old)
+    assert loaded.encode_texts(training.texts) == hasher.encode_texts(training.texts)
 
 
 def test_every_step_logs_the_named_terms_of_the_objective(

@@ -30,26 +30,43 @@ class View:
 
 class World:
     def __init__(
-        self, seed: int = 0, classes: int = 8, dx: int = 64, dy: int = 100, latent: int = 12
+        self,
+        seed: int = 0,
+        classes: int = 8,
+        dx: int = 64,
+        dy: int = 100,
+        latent: int = 12,
+        gap: float = 0.0,
     ) -> None:
         self.rng = np.random.default_rng(seed)
         self.classes, self.dx, self.dy = classes, dx, dy
         self.means = self.rng.standard_normal((classes, latent))
         self.maps = [self.rng.standard_normal((latent, d)) for d in (dx, dy)]
         self.nuisance = [self.rng.standard_normal((20, d)) for d in (dx, dy)]
+        self.gap = gap
+        if gap:  # the target domain: each modality's latents are moved and warped in its own way
+            moves = self.rng.standard_normal((2, latent))
+            self.moves = moves / np.linalg.norm(moves, axis=1, keepdims=True) * latent**0.5
+            self.warps = 0.2 * self.rng.standard_normal((2, latent, latent))
 
-    def draw(self, n: int) -> View:
+    def draw(self, n: int, target: bool = False) -> View:
         labels = self.rng.permutation(np.arange(n) % self.classes)
         shared = self.means[labels] + 0.9 * self.rng.standard_normal((n, self.means.shape[1]))
+        latents = [shared, shared]
+        if target and self.gap:
+            latents = [
+                shared + self.gap * (move + shared @ warp)
+                for move, warp in zip(self.moves, self.warps, strict=True)
+            ]
         images, texts = (
-            shared @ a
+            u @ a
             + self.rng.standard_normal((n, 20)) @ b
             + 0.5 * self.rng.standard_normal((n, a.shape[1]))
-            for a, b in zip(self.maps, self.nuisance, strict=True)
+            for u, a, b in zip(latents, self.maps, self.nuisance, strict=True)
         )
         return View(images.astype(np.float32), texts.astype(np.float32), labels)
 
-    def training(self, n: int = 300, sort: str = "labels") -> TrainingSet:
+    def training(self, n: int = 300, sort: str = "labels", targets: int = 60) -> TrainingSet:
         """Unpaired items related by label, pairs, or the pairs and as many denied ones."""
         first, second = self.draw(n), self.draw(n)
         texts = second.texts if sort == "labels" else first.texts
@@ -65,12 +82,12 @@ class World:
             seen += [(i, i) for i in range(n)]
             values = [float(first.labels[i] == first.labels[j]) for i, j in seen]
             relation = SparseRelation.from_triples(seen, values, (n, n))
-        target = self.draw(60)
+        target = self.draw(targets, target=True)
         return TrainingSet(first.images, texts, relation, target.images, target.texts)
 
-    def related(self, n: int = 200) -> Related:
+    def related(self, n: int = 200, target: bool = False) -> Related:
         """Fresh items related by label, to measure on."""
-        x, y = self.draw(n), self.draw(n)
+        x, y = self.draw(n, target), self.draw(n, target)
         relation = LabelRelation(x.one_hot(self.classes), y.one_hot(self.classes))
         return Related(x.images, y.texts, relation)
 
