@@ -15,32 +15,34 @@ from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn.functional import relu
 
-from transhash.codes import Codes
 from transhash.data.relation import Relation, Rows
 from transhash.data.training import Features, Related, TrainingSet
-from transhash.hashers.base import Array, Setting
+from transhash.hashers.base import Setting
 from transhash.hashers.canonical import Matrix, vectors
 from transhash.hashers.linear import LinearHasher
-from transhash.hashers.tuning import map_both_ways
+from transhash.hashers.tuning import held_out_map
 from transhash.progress import Track, silent
 
 
 class Weights(NamedTuple):
-    """What is learned, or its gradient."""
+    """What is learned."""
 
-    wx: Matrix  # (dx, b)
-    wy: Matrix  # (dy, b)
-    translator: Matrix  # C, (b, b)
+    wx: Tensor  # (dx, b)
+    wy: Tensor  # (dy, b)
+    translator: Tensor  # C, (b, b)
 
 
-class Batch(NamedTuple):
+class SomePairs(NamedTuple):
     """Scaled features of some images and texts, their s_ij and the weights w_ij of their pairs."""
 
-    x: Matrix
-    y: Matrix
-    s: Matrix
-    w: Matrix
+    x: Tensor
+    y: Tensor
+    s: Tensor
+    w: Tensor
 
 
 @dataclass
@@ -81,35 +83,30 @@ class HTH(LinearHasher):
         mean_x, scale_x = scaling(learn.images)
         mean_y, scale_y = scaling(learn.texts)
         b, dx, dy = self.bits, learn.images.shape[1], learn.texts.shape[1]
-        weights = Weights(
-            rng.standard_normal((dx, b)), rng.standard_normal((dy, b)), np.eye(b)
-        )  # rows of norm 1 then give projections of variance 1
-        adam = Adam(weights, self.learning_rate)
+        start = (rng.standard_normal((dx, b)), rng.standard_normal((dy, b)), np.eye(b))
+        # Rows of norm 1 then give projections of variance 1.
+        weights = Weights(*(torch.from_numpy(part).requires_grad_() for part in start))
+        adam = torch.optim.Adam(weights, self.learning_rate)
 
-        best, best_score, waited = weights, -1.0, 0
+        best_score, waited = -1.0, 0
         for step in track(range(1, self.steps + 1), f"HTH {self.bits} bits"):
-            rows, columns, s, w = draw(learn.relation, self.batch, rng)
+            rows, columns, s, w = draw_pairs(learn.relation, self.batch, rng)
             x = (learn.images[rows] - mean_x) / scale_x
             y = (learn.texts[columns] - mean_y) / scale_y
-            _, gradient = self.objective(weights, Batch(x, y, s, w))
-            weights = adam.step(weights, gradient)
+            adam.zero_grad()
+            self.objective(weights, SomePairs(*map(torch.from_numpy, (x, y, s, w)))).backward()  # type: ignore[no-untyped-call]
+            adam.step()
             if stop is None or (step % self.check_every and step < self.steps):
                 continue
             self._keep(weights, mean_x, scale_x, mean_y, scale_y)
-            score = sum(
-                map_both_ways(
-                    Codes.from_projections(self.project_images(stop.images)),
-                    Codes.from_projections(self.project_texts(stop.texts)),
-                    stop.relation,
-                )
-            )
+            score = sum(held_out_map(self, stop))
             waited += 1
             if score > best_score:
-                best, best_score, waited = weights, score, 0
+                best, best_score, waited = self.state(), score, 0
             if waited == self.patience:
                 break
-        self._keep(weights if stop is None else best, mean_x, scale_x, mean_y, scale_y)
-        return self
+        self._keep(weights, mean_x, scale_x, mean_y, scale_y)
+        return self if stop is None else self.restore(best)
 
     def project_images(self, images: Features) -> npt.NDArray[np.float32]:
         """C' sgn(Wx' x): the image's own code, translated."""
@@ -134,31 +131,20 @@ class HTH(LinearHasher):
             )
         ]
 
-    def objective(self, weights: Weights, batch: Batch) -> tuple[float, Weights]:
-        """J on the batch and its exact gradient."""
+    def objective(self, weights: Weights, pairs: SomePairs) -> Tensor:
+        """J on these pairs."""
         wx, wy, c = weights
-        p, q = batch.x @ wx, batch.y @ wy  # (nx, b), (ny, b)
+        p, q = pairs.x @ wx, pairs.y @ wy  # (nx, b), (ny, b)
         t = p @ c
-        squared = (t**2).sum(axis=1)[:, None] + (q**2).sum(axis=1) - 2 * (t @ q.T)
-        d = np.sqrt(np.maximum(squared / self.bits, 1e-12))  # tau'(d) / 2d is finite at 0
-        tau, half_slope = penalty(d, self.shape, self.reach)
-        value = (
-            np.maximum(1 - np.abs(p), 0).sum() / len(p)
-            + np.maximum(1 - np.abs(q), 0).sum() / len(q)
-            + self.pair_weight * (batch.w * (batch.s * d**2 + (1 - batch.s) * tau)).sum()
-            + self.weight_decay / 2 * ((wx**2).sum() + (wy**2).sum())
-            + self.translator_decay / 2 * (c**2).sum()
-        )
-        # dJ/d(d²) of each pair, then d² = |t - q|² / b
-        g = self.pair_weight * batch.w * (batch.s + (1 - batch.s) * half_slope)
-        of_t = 2 / self.bits * (g.sum(axis=1)[:, None] * t - g @ q)
-        of_q = 2 / self.bits * (g.sum(axis=0)[:, None] * q - g.T @ t)
-        of_p = of_t @ c.T - _margin_side(p) / len(p)
-        of_q -= _margin_side(q) / len(q)
-        return float(value), Weights(
-            batch.x.T @ of_p + self.weight_decay * wx,
-            batch.y.T @ of_q + self.weight_decay * wy,
-            p.T @ of_t + self.translator_decay * c,
+        squared = t.square().sum(dim=1)[:, None] + q.square().sum(dim=1) - 2 * (t @ q.T)
+        d = (squared / self.bits).clamp_min(1e-12).sqrt()  # the slope of a root is infinite at 0
+        tau = penalty(d, self.shape, self.reach)
+        return (
+            relu(1 - p.abs()).sum() / len(p)
+            + relu(1 - q.abs()).sum() / len(q)
+            + self.pair_weight * (pairs.w * (pairs.s * d**2 + (1 - pairs.s) * tau)).sum()
+            + self.weight_decay / 2 * (wx.square().sum() + wy.square().sum())
+            + self.translator_decay / 2 * c.square().sum()
         )
 
     def _split(self, training: TrainingSet) -> tuple[Related, Related | None]:
@@ -172,44 +158,24 @@ class HTH(LinearHasher):
     def _keep(
         self, weights: Weights, mean_x: Matrix, scale_x: float, mean_y: Matrix, scale_y: float
     ) -> None:
-        wx, wy = weights.wx / scale_x, weights.wy / scale_y
+        wx, wy, translator = (part.detach().numpy().copy() for part in weights)
+        wx, wy = wx / scale_x, wy / scale_y
         self._learn(wx, mean_x @ wx, wy, mean_y @ wy)
-        self.translator_: Matrix = weights.translator
+        self.translator_: Matrix = translator
 
 
-class Adam:
-    """Kingma & Ba's step with the usual constants, on all weights at once."""
-
-    def __init__(self, weights: Weights, rate: float) -> None:
-        self.rate = rate
-        self.steps = 0
-        self.first = [np.zeros_like(weight) for weight in weights]
-        self.second = [np.zeros_like(weight) for weight in weights]
-
-    def step(self, weights: Weights, gradient: Weights) -> Weights:
-        self.steps += 1
-        rate = self.rate * np.sqrt(1 - 0.999**self.steps) / (1 - 0.9**self.steps)
-        moved = []
-        for weight, slope, first, second in zip(weights, gradient, self.first, self.second):
-            first += 0.1 * (slope - first)
-            second += 0.001 * (slope**2 - second)
-            moved.append(weight - rate * first / (np.sqrt(second) + 1e-8))
-        return Weights(*moved)
-
-
-def penalty(d: Matrix, a: float, reach: float) -> tuple[Matrix, Matrix]:
-    """tau(d) and tau'(d) / 2d: falls from a l²/2 at 0 to 0 at a l = reach, smoothly.
+def penalty(d: Tensor, a: float, reach: float) -> Tensor:
+    """tau(d): falls from a l²/2 at 0 to 0 at a l = reach, smoothly.
 
     -d²/2 + a l²/2 up to l, (d - a l)² / (2 (a - 1)) up to a l, 0 beyond.
     """
     near = reach / a  # l
-    tau = np.where(d <= near, (a * near**2 - d**2) / 2, (d - reach) ** 2 / (2 * (a - 1)))
-    half_slope = np.where(d <= near, -0.5, (d - reach) / (2 * (a - 1) * d))
-    beyond = d > reach
-    return np.where(beyond, 0.0, tau), np.where(beyond, 0.0, half_slope)
+    inside = (a * near**2 - d**2) / 2
+    between = (d - reach) ** 2 / (2 * (a - 1))
+    return torch.where(d <= near, inside, torch.where(d <= reach, between, 0.0))
 
 
-def draw(
+def draw_pairs(
     relation: Relation, size: int, rng: np.random.Generator
 ) -> tuple[Rows, Rows, Matrix, Matrix]:
     """Images, texts, s_ij and w_ij of one step; similar pairs weigh 1/2 in sum, the others 1/2.
@@ -250,8 +216,3 @@ def scaling(features: Features) -> tuple[Matrix, float]:
         float(((features[i : i + 4096] - mean) ** 2).sum()) for i in range(0, len(features), 4096)
     )
     return mean, float(np.sqrt(squares / len(features))) or 1.0
-
-
-def _margin_side(z: Array) -> Matrix:
-    """sgn(z) inside the margin |z| < 1, 0 outside: minus the slope of [1 - |z|]_+."""
-    return np.where(np.abs(z) < 1, np.where(z > 0, 1.0, -1.0), 0.0)
