@@ -1,0 +1,240 @@
+"""Small faults, each put into a copy of the sources: does a test notice?
+
+    python tests/mutants.py            all of them; prints the survivors, exits with 1 if there are any
+    python tests/mutants.py thn ramp   those whose name or file contains one of the words
+
+Every fault names the tests that should notice it, so that all of them take minutes and not hours.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+JOBS = 2
+
+
+class Mutant(NamedTuple):
+    file: str  # below src/transhash
+    right: str  # must occur there once
+    wrong: str
+    tests: str  # what to run, below tests
+
+
+OBJECTIVE = "hashers/test_objective.py"
+THN = "hashers/test_thn.py"
+GAP = "hashers/test_contract.py -k domain_gap"
+SPLITS = "data/test_splits.py"
+MUTANTS = (
+    # The objective: signs, weights, ramps.
+    Mutant("hashers/losses.py", "return -z.abs().clamp_min", "return z.abs().clamp_min", OBJECTIVE),
+    Mutant("hashers/losses.py", "z.abs().clamp_min(floor)", "z.clamp_min(floor)", OBJECTIVE),
+    Mutant(
+        "hashers/losses.py",
+        "weights[0] * s * softplus(-u) + weights[1] * (1 - s) * softplus(u)",
+        "weights[0] * s * softplus(u) + weights[1] * (1 - s) * softplus(-u)",
+        OBJECTIVE,
+    ),
+    Mutant(
+        "hashers/losses.py", "return 0.5 / rate, 0.5 / (1 - rate)", "return 1.0, 1.0", OBJECTIVE
+    ),
+    Mutant("hashers/losses.py", "s * (u - 1) ** 2", "s * (u + 1) ** 2", OBJECTIVE),
+    Mutant("hashers/losses.py", "if weight is None else weight", "", OBJECTIVE),
+    Mutant(
+        "hashers/losses.py",
+        "(len(z_target),), -1.0 / len",
+        "(len(z_target),), 1.0 / len",
+        OBJECTIVE,
+    ),
+    Mutant("hashers/losses.py", "torch.exp(-width * distance", "torch.exp(-distance", OBJECTIVE),
+    Mutant("hashers/thn/objective.py", "if step < self.start:", "if step > self.start:", OBJECTIVE),
+    Mutant(
+        "hashers/thn/objective.py",
+        "if self.target and batch.target_images",
+        "if batch.target_images",
+        OBJECTIVE,
+    ),
+    Mutant(
+        "hashers/thn/objective.py",
+        "s = (1 - self.soft_share) * s + self.soft_share * guess",
+        "s = guess",
+        OBJECTIVE,
+    ),
+    Mutant(
+        "hashers/thn/objective.py",
+        "(batch.images, batch.target_texts),\n                (batch.target_images, batch.target_texts)",
+        "(batch.images, batch.target_texts)",
+        OBJECTIVE,
+    ),
+    Mutant(
+        "hashers/thn/objective.py",
+        "batch.probability(x.inputs, y.inputs), weights",
+        "1 - batch.probability(x.inputs, y.inputs), weights",
+        OBJECTIVE,
+    ),
+    Mutant(
+        "hashers/thn/objective.py",
+        "(min(1.0, step / self.ramp) if self.ramp else 1.0)",
+        "1.0",
+        OBJECTIVE,
+    ),
+    Mutant(
+        "hashers/thn/objective.py", "share = share / share.sum()", "share = 1 / share", OBJECTIVE
+    ),
+    Mutant(
+        "hashers/thn/objective.py",
+        "if own.weight is not None:",
+        "if own.weight is None:",
+        OBJECTIVE,
+    ),
+    Mutant(
+        "hashers/thn/batches.py",
+        "(_logit(rate) - _logit(self.rate))",
+        "(_logit(self.rate) - _logit(rate))",
+        OBJECTIVE,
+    ),
+    Mutant(
+        "hashers/thn/batches.py",
+        "if self.sparse:  # half",
+        "if not self.sparse:  # half",
+        OBJECTIVE,
+    ),
+    Mutant(
+        "hashers/thn/batches.py",
+        "weight is None else weight[where]",
+        "weight is None else weight[: len(rows)]",
+        OBJECTIVE,
+    ),
+    # The transfer step and the bridge.
+    Mutant(
+        "hashers/thn/bridge.py", "self.target_centre if target else self.centre", "self.centre", GAP
+    ),
+    Mutant(
+        "hashers/thn/transfer.py",
+        "- centring * matched_mean",
+        "+ centring * matched_mean",
+        OBJECTIVE,
+    ),
+    Mutant(
+        "hashers/thn/transfer.py",
+        "0.5 + 0.5 * self.match.mean(axis=0) * len(rows)",
+        "1.5 - 0.5 * self.match.mean(axis=0) * len(rows)",
+        OBJECTIVE,
+    ),
+    Mutant(
+        "hashers/thn/transfer.py",
+        "np.concatenate([rows, self.p @ rows])",
+        "np.concatenate([rows, 0 * self.p @ rows])",
+        OBJECTIVE,
+    ),
+    Mutant("hashers/thn/transfer.py", "texts[:m] + self.q.T @ texts[m:]", "texts[:m]", OBJECTIVE),
+    Mutant(
+        "hashers/thn/transfer.py",
+        "logits = a @ b.T / temperature",
+        "logits = target @ auxiliary.T / temperature",
+        OBJECTIVE,
+    ),
+    Mutant(
+        "hashers/canonical.py",
+        "(z - leverage * partner / strength) / (1 - leverage)",
+        "z",
+        THN + " -k left_out",
+    ),
+    Mutant(
+        "hashers/canonical.py",
+        "(part * weights[rows]).T @ part",
+        "part.T @ part",
+        "hashers/test_cvh.py",
+    ),
+    Mutant(
+        "hashers/canonical.py", "ridge * largest * np.eye", "ridge * np.eye", "hashers/test_cvh.py"
+    ),
+    # The training.
+    Mutant("hashers/thn/thn.py", "average.copy_to(parameters)", "pass", THN + " -k moving_average"),
+    Mutant(
+        "hashers/training.py",
+        "keep = min(self.decay, (step + 1) / (step + 10))",
+        "keep = self.decay",
+        THN + " -k moving_average",
+    ),
+    Mutant(
+        "hashers/training.py",
+        "digest.update(np.ascontiguousarray(array[::step]).tobytes())",
+        "pass",
+        THN + " -k named_by",
+    ),
+    Mutant(
+        "hashers/training.py",
+        "digest.update(relation.times(halves).tobytes())",
+        "pass",
+        THN + " -k another_relation",
+    ),
+    Mutant(
+        "hashers/training.py",
+        "default_rng([seed, step, stream])",
+        "default_rng([seed, stream])",
+        "hashers/test_golden.py -k THN-Q",
+    ),
+    Mutant(
+        "hashers/thn/thn.py",
+        "return plain_bridge(training, self.use_target)",
+        "return plain_bridge(training, False)",
+        "hashers/test_golden.py -k paper",
+    ),
+    # Splits and words.
+    # Features.
+)
+
+
+def survives(mutant: Mutant) -> tuple[bool, float]:
+    """Whether the named tests pass in spite of it, and how long they took."""
+    source = ROOT / "src" / "transhash" / mutant.file
+    text = source.read_text(encoding="utf-8")
+    if text.count(mutant.right) != 1:
+        raise SystemExit(f"{mutant.file} holds {text.count(mutant.right)} times: {mutant.right}")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        changed = copy / "src" / "transhash" / mutant.file
+        changed.write_text(text.replace(mutant.right, mutant.wrong), encoding="utf-8")
+        environment = os.environ | {
+            "PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
+        }  # fmt: skip
+        start = time.monotonic()
+        where, *options = mutant.tests.split(" ")
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
+             "-p", "no:randomly", str(ROOT / "tests" / where), *options],
+            cwd=copy, env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+    if done.returncode not in (0, 1, 2):  # no test was found, or pytest itself failed
+        raise SystemExit(f"{mutant.tests} cannot be run: {done.stdout[-2000:]}{done.stderr[-500:]}")
+    return done.returncode == 0, time.monotonic() - start
+
+
+def main(words: list[str]) -> int:
+    chosen = [m for m in MUTANTS if not words or any(word in str(m) for word in words)]
+    start = time.monotonic()
+    survivors = []
+    with ThreadPoolExecutor(JOBS) as pool:
+        for mutant, (survived, seconds) in zip(chosen, pool.map(survives, chosen), strict=True):
+            verdict = "SURVIVED" if survived else "noticed"
+            right = " ".join(mutant.right.split())
+            print(f"{verdict:8} {seconds:5.1f} s  {mutant.file}: {right[:70]}", flush=True)
+            survivors += [mutant] if survived else []
+    for mutant in survivors:
+        print(f"\nnot noticed by {mutant.tests}: {mutant.file}\n- {mutant.right}\n+ {mutant.wrong}")
+    print(f"\n{len(survivors)} of {len(chosen)} survived, {time.monotonic() - start:.0f} s")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
