@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from importlib.util import find_spec
@@ -36,75 +35,49 @@ def demo(
 
     Example: `transhash demo --no-serve`
     """
-    from transhash.data.benchmark import fitted_sizes, load_benchmark
-    from transhash.datasets.drawn import THINGS, draw_dataset
-    from transhash.experiments.cells import describe
-    from transhash.experiments.plan import Cell
-    from transhash.features.cache import cache_folder
+    from rich.console import Console
+
+    from transhash.datasets.drawn import THINGS
+    from transhash.experiments.plan import Plan
+    from transhash.experiments.results import Results
+    from transhash.experiments.run import run_plan
+    from transhash.experiments.sources import draw_embedded
     from transhash.features.image import image_features
     from transhash.hashers import make_hasher
-    from transhash.hashers.tuning import held_out_map
     from transhash.runs.fit import fit_run
     from transhash.runs.search import SearchEngine
-    from transhash.runs.task import build_task, with_image_features
-    from transhash.storage import write_bytes, write_json
+    from transhash.runs.task import build_task, ready_benchmark
+    from transhash.storage import write_json
 
     start = time.perf_counter()
-    folder = draw_dataset(
-        cache_folder() / f"drawn-{seed}-{_PER_CLASS}", seed=seed, per_class=_PER_CLASS, track=bar
-    )
+    folder = draw_embedded(_PER_CLASS, seed, bar)
     out.print(
         f"Synthetic data, drawn by code: {len(THINGS)} things. Posters with captions are the "
         "auxiliary set; crayon drawings and riddles, never paired, are the target.",
         soft_wrap=True,
     )
-    extractor = image_features("efficientnet-lite0")
-    benchmark, problems = with_image_features(load_benchmark(folder), extractor, bar)
-    benchmark = replace(benchmark, sizes=fitted_sizes(benchmark))
+    features = image_features("efficientnet-lite0")
+    benchmark, problems = ready_benchmark(folder, features, bar)
+    benchmark = replace(benchmark, name="drawn by code (synthetic)")
     task = build_task(benchmark, seed)
-    rows: list[dict[str, Any]] = []
-    for name in _SHOWN:
-        hasher = make_hasher(name, bits=bits, seed=seed)
-        began = time.perf_counter()
-        if name == "THN":
-            fit_run(
-                hasher, name, task.training, to, extractor, task.text_features,
-                problems=problems, track=bar,
-            )  # fmt: skip
-        else:
-            hasher.fit(task.training)
-        rows.append(
-            {
-                "benchmark": "drawn by code (synthetic)",
-                "shared": {
-                    "tune": 0,
-                    "data": f"drawn with seed {seed}, {_PER_CLASS} of each thing",
-                },
-                "training_seconds": time.perf_counter() - began,
-                "tuning_seconds": 0.0,
-                "held_out_map": held_out_map(hasher, task.held_out),
-                **describe(Cell(name, bits, seed), hasher, task),
-            }
-        )
-    write_bytes(to / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    fit_run(
+        make_hasher("THN", bits=bits, seed=seed), "THN", task.training, to, features,
+        task.text_features, problems=problems, track=bar,
+    )  # fmt: skip
+    plan = Plan("embedded", _SHOWN, (bits,), (seed,), sizes={}, trials=0, settings={})
+    (to / "results.jsonl").unlink(missing_ok=True)  # of an earlier demo
+    results = Results(to, plan, benchmark, f"drawn with seed {seed}, {_PER_CLASS} of each thing")
+    run_plan(plan, benchmark, results, 1, Console(stderr=True), features)
+    shown = ("method", "bits", "image_to_text_map", "text_to_image_map")
     write_json(
         to / "results.json",
-        [
-            {
-                "method": row["method"],
-                "bits": bits,
-                "image_to_text_map": row["image_to_text_map"],
-                "text_to_image_map": row["text_to_image_map"],
-                "chance": row["image_to_text_chance"],
-            }
-            for row in rows
-        ],
+        [{k: r[k] for k in shown} | {"chance": r["image_to_text_chance"]} for r in results.rows],
     )
     engine = SearchEngine.open(to, writable=True)
     engine.add_images(benchmark.images.without_labels(), bar)
     engine.add_texts(benchmark.texts.without_labels(), bar)
     engine.close()
-    _print_scores(rows)
+    _print_scores(results.rows)
     if find_spec("matplotlib") is not None:
         from transhash.report import write_report
 
