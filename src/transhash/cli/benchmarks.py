@@ -11,17 +11,15 @@ from transhash.datasets.prepare import SOURCES
 from transhash.progress import bar
 
 
-@app.command(
-    "prepare", help=f"Turn raw public data into a three-part benchmark folder.\n\n{SOURCES}"
-)
-def prepare_benchmark(
+@app.command(help=f"Turn raw public data into a three-part benchmark folder.\n\n{SOURCES}")
+def prepare(
     protocol: str = typer.Argument(..., help="nus-wide or imagenet-yahooqa."),
     root: Path = typer.Option(..., help="The folder that holds the raw data."),
     to: Path = typer.Option(..., "--out", help="The three-part folder to write."),
 ) -> None:
-    from transhash.datasets.prepare import prepare
+    from transhash.datasets.prepare import prepare as prepare_protocol
 
-    folder = prepare(protocol, root=root, out=to, track=bar)
+    folder = prepare_protocol(protocol, root=root, out=to, track=bar)
     out.print(f"written to {folder}")
 
 

@@ -38,7 +38,8 @@ def demo(
 
     Example: `transhash demo --no-serve`
     """
-    from transhash.experiments import Plan, Results, draw_embedded, run_plan
+    from transhash.experiments import Cell, Plan, Results, draw_embedded, run_plan
+    from transhash.experiments.cells import describe_cell, untuned
     from transhash.features.image import image_features
     from transhash.hashers import make_hasher
     from transhash.runs.fit import fit_run
@@ -53,10 +54,9 @@ def demo(
     benchmark, problems = ready_benchmark(folder, features, bar)
     benchmark = replace(benchmark, name="drawn by code (synthetic)")
     task = build_task(benchmark, seed)
-    hasher = make_hasher("THN", bits=bits, seed=seed)
-    fit_run(
-        hasher, "THN", task.training, to, features, task.text_features,
-        problems=problems, track=bar,
+    encoder, report = fit_run(
+        make_hasher("THN", bits=bits, seed=seed), "THN", task.training, to, features,
+        task.text_features, problems=problems, track=bar,
     )  # fmt: skip
     engine = SearchEngine.open(to, writable=True)
     engine.add_images(benchmark.images.without_labels(), bar)
@@ -65,6 +65,8 @@ def demo(
     plan = Plan("embedded", _SHOWN, (bits,), (seed,), sizes={}, trials=0, settings={})
     (to / "results.jsonl").unlink(missing_ok=True)  # of an earlier demo
     results = Results(to, plan, benchmark, f"drawn with seed {seed}, {_PER_CLASS} of each thing")
+    thn = describe_cell(Cell("THN", bits, seed), encoder.hasher, task)
+    results.append(thn | untuned(encoder.hasher, task, report["training_seconds"]))
     run_plan(plan, benchmark, results, 1, err, features)
     keys = ("method", "bits", "image_to_text_map", "text_to_image_map", "image_to_text_chance")
     rows = [[row[key] for key in keys] for row in results.rows]

@@ -81,15 +81,7 @@ def _fit(
     start = time.perf_counter()
     if not trials:
         fitted = method.fit(task.training, folder=folder, track=track)
-        seconds = time.perf_counter() - start
-        related = task.held_out.relation.positives
-        return fitted, {
-            "held_out_map": _plain(held_out_map(fitted, task.held_out) if related else [None] * 2),
-            "training_seconds": round(seconds, 4),
-            "tuning_seconds": 0.0,
-            "chosen_trial": None,
-            "trials": [],
-        }
+        return fitted, untuned(fitted, task, time.perf_counter() - start)
     held_out = task.held_out if task.held_out.relation.positives else None
     fitted, tried = tune(method, task.training, held_out, trials=trials, track=track)
     best = max(range(len(tried)), key=lambda i: tried[i].score)  # the first of equals, as `tune`
@@ -99,6 +91,18 @@ def _fit(
         "tuning_seconds": round(time.perf_counter() - start, 4),
         "chosen_trial": best,
         "trials": [_trial(trial, method.settings()) for trial in tried],
+    }
+
+
+def untuned(fitted: Hasher | Scorer, task: Task, seconds: float) -> dict[str, Any]:
+    """How a method was come by that was fitted once, with the settings it was given."""
+    related = task.held_out.relation.positives
+    return {
+        "held_out_map": _plain(held_out_map(fitted, task.held_out) if related else [None] * 2),
+        "training_seconds": round(seconds, 4),
+        "tuning_seconds": 0.0,
+        "chosen_trial": None,
+        "trials": [],
     }
 
 
