@@ -63,6 +63,7 @@ def test_a_benchmark_is_scored_as_its_split_is(
 ) -> None:
     encoder = Encoder.load(run)
     assert encoder.image_features is not None
+    assert encoder.text_features is not None
     benchmark, _ = ready_benchmark(data, encoder.image_features)
     target = build_target(benchmark, benchmark.split(0), encoder.text_features)
     scores = score_directions(directions_of(encoder.hasher, target))

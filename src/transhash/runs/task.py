@@ -22,7 +22,7 @@ from transhash.features.decode import open_image
 from transhash.features.image import ImageFeatures
 from transhash.features.text import BagOfWords
 from transhash.progress import Track, silent
-from transhash.runs.encoder import image_rows, text_rows
+from transhash.runs.encoder import image_rows
 
 LabelMatrix = npt.NDArray[np.bool_]  # (items, classes)
 
@@ -110,7 +110,7 @@ def build_task(benchmark: Benchmark, split_seed: int = 0) -> Task:
 def build_target(
     benchmark: Benchmark,
     split: Split,
-    words: BagOfWords | None,
+    words: BagOfWords,
     features: ImageFeatures | None = None,
     part: slice = slice(None),
     track: Track = silent,
@@ -127,7 +127,7 @@ def build_target(
 
     def texts(rows: Rows) -> LabelledRows:
         taken = benchmark.texts.take(rows)
-        return LabelledRows(text_rows(words, taken), labels_among(taken, classes))
+        return LabelledRows(words.transform(taken.items), labels_among(taken, classes))
 
     databases = split.database_images[part], split.database_texts[part]
     if not all(map(len, databases)):

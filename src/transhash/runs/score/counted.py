@@ -42,14 +42,16 @@ def count_benchmark(
     With `part` only that part of the databases is read, and its counts are written to `to`.
     """
     encoder = Encoder.load(run)
-    features = encoder.image_features
-    if features is None:
-        raise DataError(f"{run} was trained on precomputed features; evaluate needs images")
+    features, words = encoder.image_features, encoder.text_features
+    if features is None or words is None:
+        raise DataError(
+            f"{run} was trained on precomputed features; a benchmark has images and texts"
+        )
     ready, problems = ready_benchmark(folder, features, track, compute=part is None)
     start = time.perf_counter()
     # The run's own vocabulary: the split's texts must pass exactly what the model was fitted to.
     target = build_target(
-        ready, ready.split(split_seed), encoder.text_features, features,
+        ready, ready.split(split_seed), words, features,
         slice(None) if part is None else part.rows, track,
     )  # fmt: skip
     directions = directions_of(encoder.hasher, target)
