@@ -49,7 +49,13 @@ def test_hamming_distances_as_scores_give_the_scores_of_the_codes() -> None:
     rng = np.random.default_rng(1)
     queries, database = (Codes(rng.integers(0, 256, (n, 1), np.uint8), 8) for n in (9, 60))
     _, asking, labels = drawn()
-    for definition, at in (("all", None), ("found", 7), ("thulab/DeepHash", 2), ("torchcmh", 4)):
+    for definition, at in (
+        ("all", None),
+        ("found", 7),
+        ("thulab/DeepHash", 2),
+        ("torchcmh", 4),
+        ("scikit-learn", None),
+    ):
         by_code = evaluate(queries, database, asking, labels, definition=definition, at=at)
         far = queries.hamming(database)
         blocks = ranked_blocks(lambda rows: -1.5 * far[rows], LabelRelation(asking, labels))  # noqa: B023
@@ -90,6 +96,14 @@ def test_equal_scores_are_one_group_and_the_highest_comes_first() -> None:
     )
     known = np.array([[1, 1, 0, 1], [0, 1, 1, 1]])
     assert tie_groups(score, relevant, known).items.tolist() == [[1, 1, 1], [3, 0, 0]]
+
+
+def test_groups_with_nothing_relevant_between_two_others_are_one() -> None:
+    score = np.array([[9.0, 8.0, 8.0, 7.0, 6.0, 5.0, 4.0], [9, 8, 7, 6, 5, 4, 3]])
+    relevant = np.array([[0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0, 0]])
+    found = tie_groups(score, relevant)
+    assert found.items.tolist() == [[3, 1, 1, 2], [7, 0, 0, 0]]
+    assert found.relevant.tolist() == [[0, 1, 1, 0], [0, 0, 0, 0]]
 
 
 def test_texts_ask_through_the_same_relation() -> None:

@@ -43,7 +43,7 @@ def tie_groups(
 ) -> DistanceHistogram:
     """Equal scores as one column, the highest first; all three are (queries, items).
 
-    The columns are not distances, so the table has no radius curve. Short lists end in zeros.
+    The columns are not distances, so the table has no radius curve. Short rows end in zeros.
     """
     if scores.shape != relevant.shape:
         raise DataError(
@@ -54,14 +54,28 @@ def tie_groups(
         raise DataError("a score is not a number, so it has no place in a ranking")
     order = np.argsort(-scores, axis=1)
     ranked = np.take_along_axis(scores, order, axis=1)
-    column = np.zeros(scores.shape, np.int64)
-    np.cumsum(ranked[:, 1:] != ranked[:, :-1], axis=1, out=column[:, 1:])
-    shape = len(scores), int(column.max(initial=0)) + 1
-    column += np.arange(len(scores))[:, None] * shape[1]
+    group = _numbered(ranked[:, 1:] != ranked[:, :-1])
+    hits = _summed(group, np.take_along_axis(relevant, order, axis=1))
+    if known is None:
+        items = _summed(group, None)
+    else:
+        items = _summed(group, np.take_along_axis(known, order, axis=1))
+    # What lies between two groups with something relevant changes no score by its order, so it
+    # becomes one group: thousands of columns shrink to twice the relevant items.
+    group = _numbered((hits[:, 1:] > 0) | (hits[:, :-1] > 0))
+    return DistanceHistogram(_summed(group, items), _summed(group, hits))
 
-    def count(what: npt.NDArray[Any] | None) -> npt.NDArray[np.int64]:
-        weights = None if what is None else np.take_along_axis(what, order, axis=1).ravel()
-        counted = np.bincount(column.ravel(), weights, minlength=shape[0] * shape[1])
-        return counted.reshape(shape).astype(np.int64)
 
-    return DistanceHistogram(count(known), count(relevant))
+def _numbered(begins: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """The group of each column of a row, given which columns but the first begin a new one."""
+    group = np.zeros((len(begins), begins.shape[1] + 1), np.int64)
+    np.cumsum(begins, axis=1, out=group[:, 1:])
+    return group
+
+
+def _summed(group: npt.NDArray[np.int64], values: npt.NDArray[Any] | None) -> npt.NDArray[np.int64]:
+    """Sums of the values (None: ones) of each group, (rows, groups)."""
+    rows, width = len(group), int(group.max(initial=0)) + 1
+    place = (group + np.arange(rows)[:, None] * width).ravel()
+    weights = None if values is None else values.ravel()
+    return np.bincount(place, weights, rows * width).reshape(rows, width).astype(np.int64)
