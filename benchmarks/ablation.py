@@ -8,15 +8,15 @@ MAP of target queries, mean and standard deviation over splits; no setting is ch
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from transhash.data.benchmark import fitted_sizes, load_benchmark
 from transhash.features.image import image_features
 from transhash.hashers.thn import PAPER, THN
-from transhash.runs.task import build_task, encode_task, score_task, with_image_features
+from transhash.runs.score import directions_of, score_directions
+from transhash.runs.task import build_task, ready_benchmark
 
 PLAIN: dict[str, Any] = {"inputs": "features", "image_hidden": (512,), "text_hidden": (1000, 500)}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -46,10 +46,7 @@ def main() -> None:
     parser.add_argument("--bits", type=int, nargs="+", default=[16, 32])
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
-    ready, _ = with_image_features(
-        load_benchmark(arguments.root), image_features("efficientnet-lite0")
-    )
-    ready = replace(ready, sizes=fitted_sizes(ready))
+    ready, _ = ready_benchmark(Path(arguments.root), image_features("efficientnet-lite0"))
     tasks = [build_task(ready, seed) for seed in range(arguments.seeds)]
     print("| variant | " + " | ".join(f"{b} bits I->T / T->I" for b in arguments.bits) + " |")
     print("|---|" + "---|" * len(arguments.bits))
@@ -59,8 +56,8 @@ def main() -> None:
             rows = []
             for seed, task in enumerate(tasks):
                 hasher = THN(**{**settings, "bits": bits, "seed": seed}).fit(task.training)
-                scores = score_task(encode_task(hasher, task), task)
-                rows.append([scores[way]["map"] for way in ("image_to_text", "text_to_image")])
+                scores = score_directions(directions_of(hasher, task.target))
+                rows.append([scores[way].map for way in ("image_to_text", "text_to_image")])
             mean, spread = np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1)
             cells.append(f"{mean[0]:.3f} ± {spread[0]:.3f} / {mean[1]:.3f} ± {spread[1]:.3f}")
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)

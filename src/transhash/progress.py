@@ -45,7 +45,8 @@ def bar(
         def render(self, task: Task) -> Text:
             done = task.completed - start
             # Over the whole time: work that comes in bursts would show the speed of one burst.
-            shown = f"{done / task.elapsed:,.0f}/s" if done and task.elapsed else ""
+            rate = done / task.elapsed if task.elapsed else 0.0
+            shown = f"{rate:,.0f}/s" if rate >= 1 else f"{60 * rate:.1f}/min" if rate else ""
             return Text(shown, style="dim")
 
     if total is None and isinstance(items, Sized):

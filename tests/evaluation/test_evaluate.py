@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score
 
 from transhash.codes import Codes
 from transhash.errors import DataError
-from transhash.evaluation import Scores, evaluate, evaluate_both, label_matrix
+from transhash.evaluation import Scores, evaluate, label_matrix
 
 BITS = 32
 CLASSES = ["boat", "bird", "bridge"]
@@ -124,24 +124,6 @@ def test_queries_with_nothing_relevant_are_counted_and_left_out() -> None:
         evaluate(queries, database, query_labels, labels, definition="DCHMT").to_dict()["map"]
         is None
     )
-
-
-def test_both_directions_swap_queries_and_database() -> None:
-    image_q, text_db, image_labels, text_labels = with_ties(1)
-    text_q, image_db, text_q_labels, image_db_labels = with_ties(2)
-    both = evaluate_both(
-        image_q,
-        text_q,
-        image_db,
-        text_db,
-        image_query_labels=image_labels,
-        text_query_labels=text_q_labels,
-        image_database_labels=image_db_labels,
-        text_database_labels=text_labels,
-    )
-    assert both["image_to_text"] == evaluate(image_q, text_db, image_labels, text_labels).to_dict()
-    expected = evaluate(text_q, image_db, text_q_labels, image_db_labels)
-    assert both["text_to_image"] == expected.to_dict()
 
 
 def test_label_names_become_a_matrix() -> None:

@@ -42,7 +42,7 @@ def test_the_embedded_data_are_drawn_into_the_cache(
     benchmark, _ = opened(tmp_path, 'benchmark = "embedded"\nper_class = 4\n', None)
     assert benchmark.name == "embedded"
     assert len(benchmark.images) == 48
-    assert (tmp_path / "cache" / "drawn-4" / "auxiliary.tsv").exists()
+    assert (tmp_path / "cache" / "drawn-0-4" / "auxiliary.tsv").exists()
 
 
 def test_a_folder_of_the_other_protocol_is_refused(folder: Path, tmp_path: Path) -> None:

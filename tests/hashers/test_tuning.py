@@ -1,6 +1,6 @@
 from collections.abc import Iterable, Iterator
 from itertools import pairwise, permutations
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -9,18 +9,12 @@ from transhash.codes import Codes
 from transhash.data.relation import LabelRelation, SparseRelation
 from transhash.data.training import Related, TrainingSet
 from transhash.errors import DataError, NotFittedError
-from transhash.hashers.base import Hasher, Setting
+from transhash.hashers.base import Hasher, Scorer, Setting
 from transhash.hashers.cvh import CVH
 from transhash.hashers.hth import HTH
 from transhash.hashers.imh import IMH
 from transhash.hashers.qch import QCH
-from transhash.hashers.tuning import (
-    average_precision,
-    held_out_map,
-    hold_out,
-    map_both_ways,
-    tune,
-)
+from transhash.hashers.tuning import held_out_map, hold_out, map_both_ways, tune
 
 from .worlds import World
 
@@ -41,22 +35,77 @@ def by_all_orders(distances: list[int], relevant: list[int]) -> float:
     return float(np.mean(values))
 
 
+def looped_map(distances: np.ndarray, relevant: np.ndarray, known: np.ndarray | None) -> float:
+    """The closed form, query by query: a group of n items, h of them relevant, with i items and c
+    relevant ones before it adds sum over p = 1..n of (h/n) (c + 1 + (p-1)(h-1)/(n-1)) / (i + p)."""
+    values = []
+    for row in range(len(distances)):
+        listed = np.full(distances.shape[1], True) if known is None else known[row] > 0
+        far, hit = distances[row][listed], relevant[row][listed]
+        i, c, total = 0, 0.0, 0.0
+        for distance in np.unique(far):
+            n, h = int((far == distance).sum()), float(hit[far == distance].sum())
+            slope = (h - 1) / max(n - 1, 1)
+            total += sum(h / n * (c + 1 + (p - 1) * slope) / (i + p) for p in range(1, n + 1))
+            i, c = i + n, c + h
+        if c:
+            values.append(total / c)
+    return float(np.mean(values))
+
+
 @pytest.mark.parametrize("seed", range(6))
-def test_average_precision_is_the_mean_over_all_orders_of_ties(seed: int) -> None:
+def test_the_looped_oracle_is_the_mean_over_all_orders_of_ties(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    distances = rng.integers(0, 4, 6)
-    relevant = rng.integers(0, 2, 6)
-    relevant[rng.integers(6)] = 1
-    found = average_precision(distances[None].astype(np.uint16), relevant[None], None, 8)
-    assert found[0] == pytest.approx(by_all_orders(distances.tolist(), relevant.tolist()))
+    distances = rng.integers(0, 4, (1, 6))
+    relevant = rng.integers(0, 2, (1, 6))
+    relevant[0, rng.integers(6)] = 1
+    expected = by_all_orders(distances[0].tolist(), relevant[0].tolist())
+    assert looped_map(distances, relevant, None) == pytest.approx(expected)
 
 
-def test_unknown_pairs_are_left_out_of_the_list() -> None:
-    distances = np.array([[0, 1, 1, 2, 3]], dtype=np.uint16)
-    relevant = np.array([[0, 1, 0, 0, 1]])
-    known = np.array([[0, 1, 1, 0, 1]])
-    found = average_precision(distances, relevant, known, 8)
-    assert found[0] == pytest.approx(by_all_orders([1, 1, 3], [1, 0, 1]))
+@pytest.mark.parametrize("sort", ["labels", "pairs", "triples"])
+def test_map_both_ways_is_the_closed_form_over_the_known_pairs(sort: str) -> None:
+    training = World(seed=2).training(90, sort)
+    rng = np.random.default_rng(0)
+    images, texts = (Codes(rng.integers(0, 256, (90, 1), np.uint8), 8) for _ in range(2))
+    s, known = training.relation.block(np.arange(90), np.arange(90))
+    assert (known is None) == (sort != "triples")
+    forward = looped_map(images.hamming(texts), s, known)
+    backward = looped_map(texts.hamming(images), s.T, None if known is None else known.T)
+    found = map_both_ways(images, texts, training.relation)
+    assert found == pytest.approx((forward, backward), abs=1e-12)
+
+
+class Similarity(Scorer):
+    """What a hasher projects, compared in full: a method without codes."""
+
+    name = "similarity"
+
+    def fit(self, training: TrainingSet, **rest: Any) -> Self:
+        self.inner = QCH(bits=16).fit(training)
+        return self
+
+    def score(self, images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+        return self.inner.project_images(images) @ self.inner.project_texts(texts).T
+
+    @classmethod
+    def candidates(cls) -> Iterable[Setting]:
+        return ()
+
+
+@pytest.mark.parametrize("sort", ["labels", "triples"])
+def test_a_method_without_codes_is_scored_by_the_order_of_its_scores(sort: str) -> None:
+    training = World(seed=2).training(90, sort)
+    scorer = Similarity().fit(training)
+    s, known = training.relation.block(np.arange(90), np.arange(90))
+    score = scorer.score(training.images, training.texts)
+    forward = looped_map(-score, s, known)
+    backward = looped_map(-score.T, s.T, None if known is None else known.T)
+    found = held_out_map(scorer, training)
+    assert found == pytest.approx((forward, backward), abs=1e-9)
+    assert tune(Similarity(), training, training, trials=3)[1][0].score == pytest.approx(
+        (forward + backward) / 2, abs=1e-9
+    )
 
 
 def test_queries_with_nothing_relevant_do_not_count() -> None:
@@ -65,16 +114,9 @@ def test_queries_with_nothing_relevant_do_not_count() -> None:
     assert map_both_ways(codes, codes, relation) == (1.0, 1.0)
 
 
-def test_the_score_does_not_depend_on_how_the_queries_are_cut(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from transhash.hashers import tuning
-
-    world = World()
-    hasher, fresh = CVH(bits=8).fit(world.training(60)), world.related(50)
-    whole = held_out_map(hasher, fresh)
-    monkeypatch.setattr(tuning, "QUERIES", 7)
-    assert held_out_map(hasher, fresh) == pytest.approx(whole)
+def test_nothing_relevant_at_all_scores_nothing() -> None:
+    codes = Codes.from_projections(np.eye(8))
+    assert map_both_ways(codes, codes, LabelRelation(np.eye(8), np.eye(8) * 0)) == (0.0, 0.0)
 
 
 def test_random_codes_score_the_share_of_relevant_items() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import itertools
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,19 @@ from milvus_server import MilvusServer
 pytest.importorskip("pymilvus", reason="needs the milvus extra: pip install 'transhash[milvus]'")
 
 from transhash.codes import Codes
-from transhash.data.benchmark import fitted_sizes, load_benchmark
 from transhash.data.manifest import read_images, read_texts
-from transhash.evaluation import DistanceHistogram, Scores, evaluate_both, label_matrix
+from transhash.evaluation import DistanceHistogram, Scores, evaluate, label_matrix
 from transhash.index import open_index
 from transhash.runs.encoder import Encoder
-from transhash.runs.score import Direction, engine_histograms, engines
+from transhash.runs.score import (
+    Direction,
+    directions_of,
+    engine_histograms,
+    engines,
+    score_directions,
+)
 from transhash.runs.search import SearchEngine
-from transhash.runs.task import build_task, encode_task, score_task, with_image_features
+from transhash.runs.task import build_target, ready_benchmark
 
 ENGINES = ["grouped:{}/g", "exact:{}/e", "faiss:{}/f", "faiss:", "{}/bare", "milvus:{}/codes.db"]
 _numbers = itertools.count()
@@ -54,15 +58,16 @@ def random_directions(items: int, bits: int = 16, queries: int = 20) -> dict[str
 # ---- a benchmark ----
 
 
-def test_a_benchmark_is_scored_as_its_task_is(
+def test_a_benchmark_is_scored_as_its_split_is(
     transhash: Command, run: Path, data: Path, whole: tuple[Any, Any]
 ) -> None:
     encoder = Encoder.load(run)
     assert encoder.image_features is not None
-    benchmark, _ = with_image_features(load_benchmark(data), encoder.image_features)
-    benchmark = replace(benchmark, sizes=fitted_sizes(benchmark))
-    task = build_task(benchmark, 0, encoder.text_features)
-    assert tuple(score_task(encode_task(encoder.hasher, task), task).values()) == whole
+    assert encoder.text_features is not None
+    benchmark, _ = ready_benchmark(data, encoder.image_features)
+    target = build_target(benchmark, benchmark.split(0), encoder.text_features)
+    scores = score_directions(directions_of(encoder.hasher, target))
+    assert tuple(each.to_dict() for each in scores.values()) == whole
 
 
 @pytest.mark.parametrize("url", ENGINES)
@@ -213,12 +218,9 @@ def test_own_labelled_files_are_scored_both_ways(
     codes, text_codes = encoder.encode_images(images)[0], encoder.encode_texts(texts)
     classes = sorted(set().union(*images.labels, *texts.labels))
     of_images, of_texts = (label_matrix(part.labels, classes) for part in (images, texts))
-    expected = evaluate_both(
-        codes, text_codes, codes, text_codes,
-        image_query_labels=of_images, text_query_labels=of_texts,
-        image_database_labels=of_images, text_database_labels=of_texts,
-    )  # fmt: skip
-    assert said.directions == tuple(expected.values())
+    there = evaluate(codes, text_codes, of_images, of_texts)
+    back = evaluate(text_codes, codes, of_texts, of_images)
+    assert said.directions == (there.to_dict(), back.to_dict())
     table = " ".join(transhash("evaluate", run, "--images", own[0], "--texts", own[1]).out.split())
     assert "3 rows without a label were left out" in table
     assert "chance" in table

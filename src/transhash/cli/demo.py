@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import typer
 from rich.table import Table
 
-from transhash.cli import app, out
+from transhash.cli import app, err, out
 from transhash.progress import bar
 
 _PER_CLASS = 60  # pictures and texts of each thing: the whole demo in a minute and a half
 _SHOWN = ("THN", "THN-D", "QCH", "CVH")
+_INTRODUCTION = (
+    "Synthetic data, drawn by code: 12 things. Posters with captions are the auxiliary set; "
+    "crayon drawings and riddles, never paired, are the target."
+)
 _SENTENCES = (
     "What floats in the harbour and needs wind in its sails?",
     "Four wheels and an engine, parked outside.",
@@ -36,75 +38,48 @@ def demo(
 
     Example: `transhash demo --no-serve`
     """
-    from transhash.data.benchmark import fitted_sizes, load_benchmark
-    from transhash.datasets.drawn import THINGS, draw_dataset
-    from transhash.experiments.cells import describe
-    from transhash.experiments.plan import Cell
-    from transhash.features.cache import cache_folder
+    from transhash.experiments import Cell, Plan, Results, draw_embedded, run_plan
+    from transhash.experiments.cells import describe_cell, untuned
     from transhash.features.image import image_features
     from transhash.hashers import make_hasher
-    from transhash.hashers.tuning import held_out_map
     from transhash.runs.fit import fit_run
     from transhash.runs.search import SearchEngine
-    from transhash.runs.task import build_task, with_image_features
-    from transhash.storage import write_bytes, write_json
+    from transhash.runs.task import build_task, ready_benchmark
+    from transhash.storage import write_json
 
     start = time.perf_counter()
-    folder = draw_dataset(
-        cache_folder() / f"drawn-{seed}-{_PER_CLASS}", seed=seed, per_class=_PER_CLASS, track=bar
-    )
-    out.print(
-        f"Synthetic data, drawn by code: {len(THINGS)} things. Posters with captions are the "
-        "auxiliary set; crayon drawings and riddles, never paired, are the target.",
-        soft_wrap=True,
-    )
-    extractor = image_features("efficientnet-lite0")
-    benchmark, problems = with_image_features(load_benchmark(folder), extractor, bar)
-    benchmark = replace(benchmark, sizes=fitted_sizes(benchmark))
+    folder = draw_embedded(_PER_CLASS, seed, bar)
+    out.print(_INTRODUCTION, soft_wrap=True)
+    features = image_features("efficientnet-lite0")
+    benchmark, problems = ready_benchmark(folder, features, bar)
+    benchmark = replace(benchmark, name="drawn by code (synthetic)")
     task = build_task(benchmark, seed)
-    rows: list[dict[str, Any]] = []
-    for name in _SHOWN:
-        hasher = make_hasher(name, bits=bits, seed=seed)
-        began = time.perf_counter()
-        if name == "THN":
-            fit_run(
-                hasher, name, task.training, to, extractor, task.text_features,
-                problems=problems, track=bar,
-            )  # fmt: skip
-        else:
-            hasher.fit(task.training)
-        rows.append(
-            {
-                "benchmark": "drawn by code (synthetic)",
-                "shared": {
-                    "tune": 0,
-                    "data": f"drawn with seed {seed}, {_PER_CLASS} of each thing",
-                },
-                "training_seconds": time.perf_counter() - began,
-                "tuning_seconds": 0.0,
-                "held_out_map": held_out_map(hasher, task.held_out),
-                **describe(Cell(name, bits, seed), hasher, task),
-            }
-        )
-    write_bytes(to / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
-    write_json(
-        to / "results.json",
-        [
-            {
-                "method": row["method"],
-                "bits": bits,
-                "image_to_text_map": row["image_to_text_map"],
-                "text_to_image_map": row["text_to_image_map"],
-                "chance": row["image_to_text_chance"],
-            }
-            for row in rows
-        ],
-    )
+    encoder, report = fit_run(
+        make_hasher("THN", bits=bits, seed=seed), "THN", task.training, to, features,
+        task.text_features, problems=problems, track=bar,
+    )  # fmt: skip
     engine = SearchEngine.open(to, writable=True)
     engine.add_images(benchmark.images.without_labels(), bar)
     engine.add_texts(benchmark.texts.without_labels(), bar)
     engine.close()
-    _print_scores(rows)
+    plan = Plan("embedded", _SHOWN, (bits,), (seed,), sizes={}, trials=0, settings={})
+    (to / "results.jsonl").unlink(missing_ok=True)  # of an earlier demo
+    results = Results(to, plan, benchmark, f"drawn with seed {seed}, {_PER_CLASS} of each thing")
+    thn = describe_cell(Cell("THN", bits, seed), encoder.hasher, task)
+    results.append(thn | untuned(encoder.hasher, task, report["training_seconds"]))
+    run_plan(plan, benchmark, results, 1, err, features)
+    keys = ("method", "bits", "image_to_text_map", "text_to_image_map", "image_to_text_chance")
+    rows = [[row[key] for key in keys] for row in results.rows]
+    write_json(to / "results.json", [dict(zip((*keys[:4], "chance"), row)) for row in rows])
+    table = Table("method", title=f"MAP on the drawings (synthetic), {bits} bits")
+    for way in ("image -> text", "text -> image"):
+        table.add_column(way, justify="right")
+    table.add_column("uses unlabelled target items")
+    for name, _, there, back, _ in rows:
+        table.add_row(name, f"{there:.3f}", f"{back:.3f}", "yes" if name == "THN" else "no")
+    chances = [results.rows[0][f"{way}_chance"] for way in ("image_to_text", "text_to_image")]
+    table.add_row("chance", *(f"{chance:.3f}" for chance in chances))
+    out.print(table)
     if find_spec("matplotlib") is not None:
         from transhash.report import write_report
 
@@ -113,45 +88,23 @@ def demo(
     if serve:
         from transhash.service import serve as serve_run
 
-        def invite(address: str) -> None:
-            out.print(f"\nOpen {address} and type a sentence or drop a drawing. Ctrl-C stops it.")
-
-        serve_run(to, port=port, on_ready=invite)
+        invitation = "\nOpen {} and type a sentence or drop a drawing. Ctrl-C stops it."
+        serve_run(to, port=port, on_ready=lambda address: out.print(invitation.format(address)))
     else:
         _print_searches(to)
 
 
-def _print_scores(rows: list[dict[str, Any]]) -> None:
-    table = Table(title=f"MAP on the drawings (synthetic), {rows[0]['bits']} bits")
-    for column in ("method", "image -> text", "text -> image", "uses unlabelled target items"):
-        table.add_column(column, justify="right" if "->" in column else "left")
-    for row in rows:
-        table.add_row(
-            row["method"],
-            f"{row['image_to_text_map']:.3f}",
-            f"{row['text_to_image_map']:.3f}",
-            "yes" if row["method"] == "THN" else "no",
-        )
-    table.add_row(
-        "chance", f"{rows[0]['image_to_text_chance']:.3f}", f"{rows[0]['text_to_image_chance']:.3f}"
-    )
-    out.print(table)
-
-
 def _print_searches(run: Path) -> None:
-    from rich.text import Text
-
     from transhash.runs.search import SearchEngine
 
     engine = SearchEngine.open(run)
     for sentence in _SENTENCES:
         hits = engine.similar_to_text(sentence, 3)
         names = ", ".join(f"{hit.item.id} (distance {hit.distance})" for hit in hits)
-        out.print(Text(f"\n{sentence}\n  -> {names}"))
+        out.print(f"\n{sentence}\n  -> {names}")
     item = engine.catalog.sample("images", 5)[2]
-    hits = engine.similar_to_id("images", item.id, 3, among="texts")
-    out.print(Text(f"\n{item.id}"))
-    for hit in hits:
-        out.print(Text(f"  -> {hit.item.text} (distance {hit.distance})"))
+    out.print(f"\n{item.id}")
+    for hit in engine.similar_to_id("images", item.id, 3, among="texts"):
+        out.print(f"  -> {hit.item.text} (distance {hit.distance})")
     engine.close()
     out.print(f'\nTry: transhash search {run} --text "a boat at sea" or transhash serve {run}')

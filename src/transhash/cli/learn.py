@@ -61,7 +61,7 @@ def fit(
         track = bar if world.rank == 0 else silent
         check_world(hasher, tune, world)
         if benchmark is not None:
-            from transhash.runs.task import build_task
+            from transhash.runs.task import build_task, ready_benchmark
 
             ready, problems = world.in_turn(lambda: ready_benchmark(benchmark, extractor, track))
             task = build_task(ready, split_seed)
@@ -96,18 +96,6 @@ def check_free(folder: Path) -> None:
     ours = ("config.json", "metrics.jsonl", "checkpoint.safetensors", "report.json")
     if folder.exists() and any(folder.iterdir()) and not any((folder / n).exists() for n in ours):
         raise DataError(f"{folder} holds other files; give an empty folder")
-
-
-def ready_benchmark(folder: Path, extractor: Any, track: Any) -> tuple[Any, list[Any]]:
-    """The benchmark with image features, at sizes it can carry; what was skipped."""
-    from dataclasses import replace
-
-    from transhash.data.benchmark import fitted_sizes, load_benchmark
-    from transhash.runs.task import with_image_features
-
-    loaded = load_benchmark(folder)
-    ready, bad = with_image_features(loaded, extractor, track)
-    return replace(ready, sizes=fitted_sizes(ready)), [*loaded.problems, *bad]
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:

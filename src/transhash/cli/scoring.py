@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import json
-import time
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.table import Table
 
 from transhash.cli import app, out
-from transhash.cli.learn import ready_benchmark
 from transhash.errors import DataError
 from transhash.progress import bar
 
-if TYPE_CHECKING:
-    from transhash.evaluation import DistanceHistogram
-    from transhash.runs.encoder import Encoder
 
-    Counted = tuple[dict[str, DistanceHistogram], dict[str, Any]]  # and what is said beside them
-
-
-@app.command()
-def evaluate(
+@app.command("evaluate")
+def evaluate_run(
     run: Path = typer.Argument(..., help="A run folder that fit wrote."),
     benchmark: Path | None = typer.Option(None, help="A three-part folder."),
     split_seed: int = typer.Option(0, help="The split the run was fitted on."),
@@ -57,30 +48,32 @@ def evaluate(
     approximate engine leaves out are ranked last.
     """
     from transhash.evaluation import Scores, find_definition
+    from transhash.runs.score import DatabasePart, count_benchmark, count_files, count_parts
 
     find_definition(definition, at)  # a wrong name is refused before the work
-    own = images is not None or texts is not None
     _check_options(benchmark, images, texts, index, shard, histogram, merge)
     if merge:
-        histograms, about = _merged(run, benchmark, split_seed, merge)
-    elif own:
+        counted = count_parts(run, merge, split_seed, benchmark)
+    elif benchmark is not None:
+        part = None if shard is None else DatabasePart.parse(shard)
+        counted = count_benchmark(
+            run, benchmark, split_seed, index=index, part=part, to=histogram, track=bar
+        )
+    else:
         assert images is not None
         assert texts is not None
-        histograms, about = _own_files(run, images, texts, queries, seed, index)
-    else:
-        assert benchmark is not None
-        histograms, about = _benchmark(run, benchmark, split_seed, index, shard, histogram)
+        counted = count_files(run, images, texts, queries, seed, index=index, track=bar)
     if shard:
         out.print(f"shard {shard} written to {histogram}; add all up with --merge")
         return
     scores: dict[str, Any] = {
         name: Scores.of(counts, definition=definition, at=at).to_dict()
-        for name, counts in histograms.items()
+        for name, counts in counted.histograms.items()
     }
     if as_json:
-        print(json.dumps(scores | about))
+        print(json.dumps(scores | counted.about))
     else:
-        _print(scores, about)
+        _print(scores, counted.about)
 
 
 def _check_options(
@@ -109,109 +102,6 @@ def _check_options(
         raise DataError("--shard needs --histogram FOLDER, where its counts are written")
     if histogram is not None and shard is None:
         raise DataError("--histogram is where --shard writes: give --shard i/n, too")
-
-
-def _benchmark(
-    run: Path,
-    folder: Path,
-    split_seed: int,
-    index: str | None,
-    shard: str | None,
-    to: Path | None,
-) -> Counted:
-    from transhash.evaluation import DistanceHistogram
-    from transhash.runs.encoder import Encoder
-    from transhash.runs.score import (
-        Decodable,
-        Shard,
-        engine_histograms,
-        split_directions,
-        write_shard,
-    )
-    from transhash.runs.score.shards import shard_facts
-
-    part = None if shard is None else Shard.parse(shard)
-    encoder = Encoder.load(run)
-    features = encoder.image_features
-    if features is None:
-        raise DataError(f"{run} was trained on precomputed features; evaluate needs images")
-    ready, problems = ready_benchmark(folder, Decodable(features.size) if part else features, bar)
-    if part is not None:
-        ready = replace(ready, images=replace(ready.images, features=None))
-    start = time.perf_counter()
-    # The run's own vocabulary: the split's texts must pass exactly what the model was fitted to.
-    directions = split_directions(
-        encoder, ready, split_seed, part.rows if part else slice(None), bar
-    )
-    about = _about(encoder, ready.name, split_seed, start, len(problems))
-    if index is None:
-        histograms = {name: DistanceHistogram.of(*each) for name, each in directions.items()}
-    else:
-        histograms, sent = engine_histograms(index, directions, bar)
-        about |= {"index": index, "sent": sent}
-    if part is not None:
-        assert to is not None
-        write_shard(to, part, histograms, shard_facts(run, ready, split_seed), about)
-    return histograms, about
-
-
-def _merged(run: Path, benchmark: Path | None, split_seed: int, folders: list[Path]) -> Counted:
-    """Nothing is encoded: the shards say what they are of, and must be of this."""
-    from transhash.runs.encoder import model_digest
-    from transhash.runs.score import add_shards
-
-    histograms, facts, parts = add_shards(folders)
-    name = facts["benchmark"]
-    if facts["model"] != model_digest(run):
-        raise DataError(f"{folders[0]} was not written by {run}; give the run of the shards")
-    if benchmark is not None and name not in (benchmark.name, benchmark.resolve().name):
-        raise DataError(f"{folders[0]} is a shard of {name}, not of {benchmark}")
-    if facts["split_seed"] != split_seed:
-        raise DataError(f"{folders[0]} is of split {facts['split_seed']}; give it as --split-seed")
-    seconds = round(sum(part["encode_seconds"] for part in parts), 2)
-    return histograms, parts[0] | {"encode_seconds": seconds}
-
-
-def _own_files(
-    run: Path, images: Path, texts: Path, queries: int, seed: int, index: str | None
-) -> Counted:
-    from transhash.evaluation import DistanceHistogram
-    from transhash.runs.encoder import Encoder
-    from transhash.runs.score import (
-        labelled_directions,
-        labelled_queries,
-        read_labelled,
-        served_histograms,
-    )
-    from transhash.runs.search import SearchEngine
-
-    items = read_labelled(images, texts, queries, seed)
-    name = " and ".join(dict.fromkeys((images.name, texts.name)))
-    listed = len(items.images.problems) + len(items.texts.problems)
-    if index is None:
-        encoder = Encoder.load(run)
-        start = time.perf_counter()
-        directions, bad = labelled_directions(encoder, items, bar)
-        about = _about(encoder, name, seed, start, listed + len(bad))
-        histograms = {key: DistanceHistogram.of(*each) for key, each in directions.items()}
-        return histograms, about | {"unlabelled": items.unlabelled}
-    engine = SearchEngine.open(run, index)
-    try:
-        start = time.perf_counter()
-        asking, bad = labelled_queries(engine.encoder, items, bar)
-        about = _about(engine.encoder, name, seed, start, listed + len(bad))
-        histograms, missing = served_histograms(engine, items, asking, bar)
-    finally:
-        engine.close()
-    about |= {"unlabelled": items.unlabelled, "index": index, "not_indexed": missing}
-    return histograms, about
-
-
-def _about(encoder: Encoder, name: str, seed: int, start: float, problems: int) -> dict[str, Any]:
-    return {
-        "method": encoder.method, "bits": encoder.bits, "benchmark": name, "split_seed": seed,
-        "encode_seconds": round(time.perf_counter() - start, 2), "problems": problems,
-    }  # fmt: skip
 
 
 def _print(scores: dict[str, Any], about: dict[str, Any]) -> None:

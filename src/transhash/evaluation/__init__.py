@@ -1,9 +1,10 @@
-"""Scores of Hamming rankings that mean what they say; needs codes and labels, never an engine."""
+"""Scores of rankings that mean what they say; needs codes (or scores) and labels, no engine."""
 
 from transhash.data.collection import label_matrix
 from transhash.evaluation.definitions import DEFINITIONS, Definition, find_definition
 from transhash.evaluation.histogram import DistanceHistogram
-from transhash.evaluation.scores import RANKS, Scores, evaluate, evaluate_both
+from transhash.evaluation.rankings import ranked_blocks, tie_groups
+from transhash.evaluation.scores import RANKS, Scores, evaluate
 
 __all__ = [
     "DEFINITIONS",
@@ -12,7 +13,8 @@ __all__ = [
     "DistanceHistogram",
     "Scores",
     "evaluate",
-    "evaluate_both",
     "find_definition",
     "label_matrix",
+    "ranked_blocks",
+    "tie_groups",
 ]

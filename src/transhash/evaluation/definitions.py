@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import roots_legendre
 
 from transhash.errors import DataError
@@ -51,20 +52,23 @@ class Definition:
     drops_last: bool = False  # without a cut, the last rank is lost
     source: str = "transhash"
 
-    def cut(self, at: int | None, database: int) -> int:
+    def cut(self, at: int | None, longest: int) -> int:
+        """The last rank that counts; lists differ in length where pairs of unknown s_ij are."""
         if at is not None:
             return check_rank(at)
-        return max(database - self.drops_last, 1)
+        return max(longest - self.drops_last, 1)
 
     def score(self, histogram: DistanceHistogram, at: int | None = None) -> float:
         """MAP, or MAP@at, of the histogram; NaN if no query counts."""
-        values, hit = self.per_query(histogram, at)
-        answerable = histogram.relevant_totals > 0
+        return self.mean(*self.per_query(histogram, at), histogram.relevant_totals > 0)
+
+    def mean(self, values: Floats, hit: Floats, answerable: npt.NDArray[np.bool_]) -> float:
+        """MAP from what `per_query` says, for all queries together."""
         if self.empty == "no hit dropped":
             return _mean_of_hits(values, hit)
         if self.empty == "nan" and not answerable.all():
             return float("nan")
-        counted = int(answerable.sum()) if self.empty == "dropped" else len(histogram)
+        counted = int(answerable.sum()) if self.empty == "dropped" else len(values)
         counted += self.extra_queries
         return float(values.sum() / counted) if counted else float("nan")
 
@@ -74,7 +78,7 @@ class Definition:
         """Expected AP of each query (0 without a hit), and the chance that it has a hit."""
         items, relevant = histogram.items, histogram.relevant
         total = histogram.relevant_totals
-        cut = self.cut(at, histogram.database)
+        cut = self.cut(at, int(items.sum(axis=1).max(initial=0)))
         if self.denominator == "found":
             return found_precision(items, relevant, cut)
         if self.denominator == "first":

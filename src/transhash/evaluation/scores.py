@@ -1,17 +1,19 @@
-"""Codes and labels in, scores out: one direction, or image to text and text to image."""
+"""Scores of one direction, from the counts of its tie groups."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from transhash.codes import Codes
 from transhash.errors import DataError
-from transhash.evaluation.definitions import find_definition
+from transhash.evaluation.average_precision import Floats
+from transhash.evaluation.definitions import Definition, find_definition
 from transhash.evaluation.histogram import RECALL_STEPS, DistanceHistogram
 
 RANKS = (1, 5, 10, 50, 100, 500, 1000, 5000)
@@ -28,7 +30,7 @@ class Scores:
     worst_tie_order: float
     queries: int
     database: int
-    bits: int
+    bits: int | None  # None where no code ranks
     queries_without_relevant: int
     definition: str
     definition_in_words: str
@@ -36,54 +38,63 @@ class Scores:
     precision_at: dict[int, float]
     recall_at: dict[int, float]
     pr_by_rank: list[tuple[float, float]]  # recall, interpolated precision
-    pr_by_radius: list[tuple[int, float, float]]  # radius, recall, precision
+    pr_by_radius: list[tuple[int, float, float]]  # radius, recall, precision; empty without codes
 
     @classmethod
     def of(
         cls,
-        histogram: DistanceHistogram,
+        counted: DistanceHistogram | Iterable[DistanceHistogram],
         *,
         definition: str = "all",
         at: int | None = None,
         ranks: Sequence[int] = RANKS,
     ) -> Scores:
-        """All scores of a histogram; ranks beyond the database are left out."""
+        """All scores of a histogram, or of rankings without codes that come some queries at a time.
+
+        Ranks beyond the database are left out.
+        """
         meaning = find_definition(definition, at)
-        size, queries = histogram.database, len(histogram)
-        if not queries or not size:
+        codes = counted if isinstance(counted, DistanceHistogram) else None
+        blocks = [counted] if isinstance(counted, DistanceHistogram) else counted
+        parts = [_per_query(block, meaning, at, ranks) for block in blocks if len(block)]
+        size = parts[0].database if parts else 0
+        queries = sum(len(part.answerable) for part in parts)
+        if not size:
             raise DataError(f"nothing to evaluate: {queries} queries against {size} database items")
-        answerable = histogram.answerable()
-        if not len(answerable):
+        answerable = np.concatenate([part.answerable for part in parts])
+        if not answerable.any():
             raise DataError(
                 f"none of the {queries} queries shares a label with any of the {size} database "
                 "items; check that both sides use the same class names"
             )
-        score = meaning.score(histogram, at)
-        # scikit-learn's rule does not look inside a tie group, so no order changes it.
-        fixed = meaning.denominator == "group end"
-        best = score if fixed else meaning.score(histogram.relevant_first(), at)
-        worst = score if fixed else meaning.score(histogram.relevant_last(), at)
-        reported = [rank for rank in ranks if rank <= size]
-        curve = answerable.precision_by_recall().mean(axis=0)
+
+        def mean(order: str) -> float:
+            values, hit = (np.concatenate(each) for each in zip(*(p.orders[order] for p in parts)))
+            return meaning.mean(values, hit, answerable)
+
+        def means(what: str) -> dict[int, float]:
+            tables = [getattr(part, what) for part in parts]
+            return {k: float(np.concatenate([t[k] for t in tables]).mean()) for k in tables[0]}
+
+        curve = np.concatenate([part.curve for part in parts]).mean(axis=0)
         return cls(
-            map=score,
-            chance=meaning.score(histogram.all_codes_equal(), at),
-            best_tie_order=best,
-            worst_tie_order=worst,
+            map=mean("as ranked"),
+            chance=mean("all equal"),
+            best_tie_order=mean("relevant first"),
+            worst_tie_order=mean("relevant last"),
             queries=queries,
             database=size,
-            bits=histogram.items.shape[1] - 1,
-            queries_without_relevant=queries - len(answerable),
+            bits=None if codes is None else codes.items.shape[1] - 1,
+            queries_without_relevant=int((~answerable).sum()),
             definition=definition,
             definition_in_words=meaning.in_words(at),
             at=at,
-            precision_at={k: float(answerable.precision_at(k).mean()) for k in reported},
-            recall_at={k: float(answerable.recall_at(k).mean()) for k in reported},
+            precision_at=means("precision_at"),
+            recall_at=means("recall_at"),
             pr_by_rank=[(step / RECALL_STEPS, float(p)) for step, p in enumerate(curve)],
-            pr_by_radius=[
-                (int(radius), float(recall), float(precision))
-                for radius, recall, precision in answerable.radius_curve()
-            ],
+            pr_by_radius=[]
+            if codes is None
+            else [(int(d), float(r), float(p)) for d, r, p in codes.answerable().radius_curve()],
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -140,43 +151,39 @@ def evaluate(
     return Scores.of(histogram, definition=definition, at=at, ranks=ranks)
 
 
-def evaluate_both(
-    image_queries: Codes,
-    text_queries: Codes,
-    image_database: Codes,
-    text_database: Codes,
-    *,
-    image_query_labels: npt.ArrayLike,
-    text_query_labels: npt.ArrayLike,
-    image_database_labels: npt.ArrayLike,
-    text_database_labels: npt.ArrayLike,
-    definition: str = "all",
-    at: int | None = None,
-    ranks: Sequence[int] = RANKS,
-    workers: int | None = None,
-) -> dict[str, dict[str, Any]]:
-    """Both directions, as `transhash evaluate --json` prints them."""
-    image_to_text = evaluate(
-        image_queries,
-        text_database,
-        image_query_labels,
-        text_database_labels,
-        definition=definition,
-        at=at,
-        ranks=ranks,
-        workers=workers,
+class _Part(NamedTuple):
+    """What a block of queries says: nothing in it depends on the other queries."""
+
+    database: int
+    answerable: npt.NDArray[np.bool_]
+    orders: dict[str, tuple[Floats, Floats]]  # AP and chance of a hit, by order inside ties
+    precision_at: dict[int, Floats]  # here and below of the answerable queries only
+    recall_at: dict[int, Floats]
+    curve: Floats  # (answerable queries, 101)
+
+
+def _per_query(
+    block: DistanceHistogram, meaning: Definition, at: int | None, ranks: Sequence[int]
+) -> _Part:
+    of_ranking = meaning.per_query(block, at)
+    orders = {"as ranked": of_ranking, "all equal": meaning.per_query(block.all_codes_equal(), at)}
+    mixed = ((block.relevant > 0) & (block.relevant < block.items)).any()
+    # scikit-learn's rule does not look inside a tie group, so no order changes it.
+    if mixed and meaning.denominator != "group end":
+        orders["relevant first"] = meaning.per_query(block.relevant_first(), at)
+        orders["relevant last"] = meaning.per_query(block.relevant_last(), at)
+    else:
+        orders |= dict.fromkeys(("relevant first", "relevant last"), of_ranking)
+    answerable = block.answerable()
+    reported = [rank for rank in ranks if rank <= block.database]
+    return _Part(
+        block.database,
+        block.relevant_totals > 0,
+        orders,
+        {rank: answerable.precision_at(rank) for rank in reported},
+        {rank: answerable.recall_at(rank) for rank in reported},
+        answerable.precision_by_recall(),
     )
-    text_to_image = evaluate(
-        text_queries,
-        image_database,
-        text_query_labels,
-        image_database_labels,
-        definition=definition,
-        at=at,
-        ranks=ranks,
-        workers=workers,
-    )
-    return {"image_to_text": image_to_text.to_dict(), "text_to_image": text_to_image.to_dict()}
 
 
 def _number(value: float) -> float | None:

@@ -1,7 +1,17 @@
 """Methods x code lengths x seeds from a TOML file, one JSON line a finished cell, resumable."""
 
 from transhash.experiments.plan import Cell, Plan, read_plan
-from transhash.experiments.results import read_results
-from transhash.experiments.run import run_experiment
+from transhash.experiments.results import Results, read_results
+from transhash.experiments.run import run_experiment, run_plan
+from transhash.experiments.sources import draw_embedded
 
-__all__ = ["Cell", "Plan", "read_plan", "read_results", "run_experiment"]
+__all__ = [
+    "Cell",
+    "Plan",
+    "Results",
+    "draw_embedded",
+    "read_plan",
+    "read_results",
+    "run_experiment",
+    "run_plan",
+]

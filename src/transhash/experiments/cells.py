@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from transhash import __version__
 from transhash.codes import Codes
 from transhash.experiments.plan import Cell
 from transhash.hashers import Hasher, make_hasher
-from transhash.hashers.base import Setting
+from transhash.hashers.base import Scorer, Setting
 from transhash.hashers.tuning import Trial, held_out_map, tune
 from transhash.progress import Track, silent
-from transhash.runs.task import Task, TaskCodes, encode_task, score_task
+from transhash.runs.score import Direction, ScoredDirection, directions_of, score_directions
+from transhash.runs.task import Task
 
 
 def run_cell(
@@ -35,33 +37,36 @@ def run_cell(
 
     `folder` keeps the losses of a deep method's fit; `workers` bounds the threads of scoring.
     """
-    hasher = make_hasher(cell.method, bits=cell.bits, seed=cell.seed, **settings)
-    fitted, chosen = _fit(hasher, task, trials, folder, track)
-    return {**describe(cell, fitted, task, workers), **chosen}
+    method = make_hasher(cell.method, bits=cell.bits, seed=cell.seed, **settings)
+    fitted, chosen = _fit(method, task, trials, folder, track)
+    return {**describe_cell(cell, fitted, task, workers), **chosen}
 
 
-def describe(cell: Cell, fitted: Hasher, task: Task, workers: int | None = None) -> dict[str, Any]:
-    """Scores, codes and settings of a fitted hasher, as a row of results.jsonl has them."""
+def describe_cell(
+    cell: Cell, fitted: Hasher | Scorer, task: Task, workers: int | None = None
+) -> dict[str, Any]:
+    """Scores, codes and settings of a fitted method, as a row of results.jsonl has them."""
     start = time.perf_counter()
-    codes = encode_task(fitted, task)
+    directions = directions_of(fitted, task.target)
     encode_seconds = time.perf_counter() - start
-    scores = score_task(codes, task, workers=workers)
+    scores = score_directions(directions, workers)
+    there, back = scores["image_to_text"], scores["text_to_image"]
     return {
         "method": cell.method,
         "bits": cell.bits,
         "seed": cell.seed,
-        "image_to_text_map": scores["image_to_text"]["map"],
-        "text_to_image_map": scores["text_to_image"]["map"],
-        "image_to_text_chance": scores["image_to_text"]["chance"],
-        "text_to_image_chance": scores["text_to_image"]["chance"],
+        "image_to_text_map": there.map,
+        "text_to_image_map": back.map,
+        "image_to_text_chance": there.chance,
+        "text_to_image_chance": back.chance,
         "encode_seconds": round(encode_seconds, 4),
-        **_health(codes),
+        **_health(directions),
         # MMD² before and after training, of methods that align domains.
         "mmd": _plain(getattr(fitted, "alignment_", None)),
         "alarms": list(getattr(fitted, "alarms_", [])),  # a collapse, and what was done about it
         "settings": _plain(fitted.settings()),
-        "image_to_text": _plain(scores["image_to_text"]),
-        "text_to_image": _plain(scores["text_to_image"]),
+        "image_to_text": _plain(there.to_dict()),
+        "text_to_image": _plain(back.to_dict()),
         "items": _items(task),
         "version": __version__,
         "python": platform.python_version(),
@@ -70,32 +75,34 @@ def describe(cell: Cell, fitted: Hasher, task: Task, workers: int | None = None)
 
 
 def _fit(
-    hasher: Hasher, task: Task, trials: int, folder: Path | None, track: Track
-) -> tuple[Hasher, dict[str, Any]]:
-    """The fitted hasher and how it was come by. No target label is within reach here."""
+    method: Hasher | Scorer, task: Task, trials: int, folder: Path | None, track: Track
+) -> tuple[Hasher | Scorer, dict[str, Any]]:
+    """The fitted method and how it was come by. No target label is within reach here."""
     start = time.perf_counter()
     if not trials:
-        fitted = hasher.fit(task.training, folder=folder, track=track)
-        seconds = time.perf_counter() - start
-        score = (
-            held_out_map(fitted, task.held_out) if task.held_out.relation.positives else (None,) * 2
-        )
-        return fitted, {
-            "held_out_map": _plain(list(score)),
-            "training_seconds": round(seconds, 4),
-            "tuning_seconds": 0.0,
-            "chosen_trial": None,
-            "trials": [],
-        }
+        fitted = method.fit(task.training, folder=folder, track=track)
+        return fitted, untuned(fitted, task, time.perf_counter() - start)
     held_out = task.held_out if task.held_out.relation.positives else None
-    fitted, tried = tune(hasher, task.training, held_out, trials=trials, track=track)
+    fitted, tried = tune(method, task.training, held_out, trials=trials, track=track)
     best = max(range(len(tried)), key=lambda i: tried[i].score)  # the first of equals, as `tune`
     return fitted, {
         "held_out_map": [round(tried[best].image_to_text, 6), round(tried[best].text_to_image, 6)],
         "training_seconds": round(tried[best].seconds, 4),
         "tuning_seconds": round(time.perf_counter() - start, 4),
         "chosen_trial": best,
-        "trials": [_trial(trial, hasher.settings()) for trial in tried],
+        "trials": [_trial(trial, method.settings()) for trial in tried],
+    }
+
+
+def untuned(fitted: Hasher | Scorer, task: Task, seconds: float) -> dict[str, Any]:
+    """How a method was come by that was fitted once, with the settings it was given."""
+    related = task.held_out.relation.positives
+    return {
+        "held_out_map": _plain(held_out_map(fitted, task.held_out) if related else [None] * 2),
+        "training_seconds": round(seconds, 4),
+        "tuning_seconds": 0.0,
+        "chosen_trial": None,
+        "trials": [],
     }
 
 
@@ -105,10 +112,15 @@ def _trial(trial: Trial, base: Setting) -> dict[str, Any]:
     return {"changed": _plain(changed), "held_out_map": round(trial.score, 6)}
 
 
-def _health(codes: TaskCodes) -> dict[str, Any]:
+def _health(
+    directions: Mapping[str, Direction] | Mapping[str, ScoredDirection],
+) -> dict[str, Any]:
     """Collapsed codes show here: few distinct ones, or bits that never change."""
-    images = Codes.concatenate([codes.query_images, codes.database_images])
-    texts = Codes.concatenate([codes.query_texts, codes.database_texts])
+    there, back = directions["image_to_text"], directions["text_to_image"]
+    if not isinstance(there, Direction) or not isinstance(back, Direction):
+        return {"distinct_codes": None, "bit_balance": None}  # of a method without codes
+    images = Codes.concatenate([there.queries, back.database])
+    texts = Codes.concatenate([back.queries, there.database])
     balance = [share for part in (images, texts) for share in part.bit_balance()]
     return {
         "distinct_codes": {"images": images.distinct(), "texts": texts.distinct()},
@@ -117,17 +129,18 @@ def _health(codes: TaskCodes) -> dict[str, Any]:
 
 
 def _items(task: Task) -> dict[str, int]:
-    training = task.training
-    return {
-        "auxiliary_images": len(training.images),
-        "auxiliary_texts": len(training.texts),
-        "target_images": 0 if training.target_images is None else len(training.target_images),
-        "target_texts": 0 if training.target_texts is None else len(training.target_texts),
-        "query_images": len(task.query_images),
-        "query_texts": len(task.query_texts),
-        "database_images": len(task.database_images),
-        "database_texts": len(task.database_texts),
+    training, target = task.training, task.target
+    parts = {
+        "auxiliary_images": training.images,
+        "auxiliary_texts": training.texts,
+        "target_images": training.target_images,
+        "target_texts": training.target_texts,
+        "query_images": target.query_images.labels,
+        "query_texts": target.query_texts.labels,
+        "database_images": target.database_images.labels,
+        "database_texts": target.database_texts.labels,
     }
+    return {name: 0 if part is None else len(part) for name, part in parts.items()}
 
 
 def _plain(value: Any) -> Any:

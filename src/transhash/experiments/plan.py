@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -17,10 +15,10 @@ from transhash.hashers import METHODS, make_hasher
 from transhash.hashers.base import Setting
 
 BENCHMARKS = ("nus-wide", "imagenet-yahooqa", "folder", "embedded")
-SIZES = tuple(field.name for field in fields(Sizes))
-KEYS = ("benchmark", "methods", "bits", "seeds", *SIZES, "tune", "settings")
+_SIZES = tuple(field.name for field in fields(Sizes))
+KEYS = ("benchmark", "methods", "bits", "seeds", *_SIZES, "tune", "settings")
 # The paper names no search; eight settings a method, the same for all, is what `tune` tries.
-TRIALS = 8
+_TRIALS = 8
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,10 @@ class Plan:
             for method in self.methods:
                 for bits in self.bits:
                     yield Cell(method, bits, seed)
+
+    @property
+    def size(self) -> int:
+        return len(self.methods) * len(self.bits) * len(self.seeds)
 
     def settings_of(self, method: str) -> Setting:
         return self.settings.get(method, {})
@@ -91,16 +93,10 @@ def read_plan(file: str | Path) -> Plan:
         methods=methods,
         bits=bits,
         seeds=seeds,
-        sizes={name: _size(file, name, content[name]) for name in SIZES if name in content},
+        sizes={name: _size(file, name, content[name]) for name in _SIZES if name in content},
         trials=_trials(file, content.get("tune", True)),
         settings=_settings(file, content.get("settings", {}), bits[0]),
     )
-
-
-def fingerprint(content: Any) -> str:
-    """Twelve hexadecimal digits that differ where the content does."""
-    text = json.dumps(content, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _list(file: Path, content: dict[str, Any], key: str, kind: type) -> tuple[Any, ...]:
@@ -128,7 +124,7 @@ def _size(file: Path, name: str, value: Any) -> int:
 
 def _trials(file: Path, value: Any) -> int:
     if isinstance(value, bool):
-        return TRIALS if value else 0
+        return _TRIALS if value else 0
     if not isinstance(value, int) or value < 1:
         raise DataError(f"{file}: tune must be true, false or a number of trials, got {value!r}")
     return value

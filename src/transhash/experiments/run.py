@@ -7,15 +7,18 @@ import multiprocessing
 import os
 import shutil
 import threading
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import timedelta
+from functools import lru_cache, partial
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
@@ -23,8 +26,7 @@ from rich.console import Console
 from transhash.data.benchmark import Benchmark
 from transhash.errors import DataError
 from transhash.experiments.cells import run_cell
-from transhash.experiments.live import Board
-from transhash.experiments.plan import Cell, Plan, fingerprint, read_plan
+from transhash.experiments.plan import Cell, Plan, read_plan
 from transhash.experiments.results import Results, Row, cell_of
 from transhash.experiments.sources import open_benchmark
 from transhash.features.image import EfficientNetLite0, ImageFeatures
@@ -63,94 +65,92 @@ def run_experiment(
         if not resume:
             _put_aside(out / "results.jsonl")
         benchmark, data = open_benchmark(plan, root, track)
-        results = Results(out)
-        shared = {
-            "benchmark": benchmark.name,
-            "data": data,
-            "sizes": asdict(benchmark.sizes),
-            "tune": plan.trials,
-        }
-        results.check(shared, {method: plan.settings_of(method) for method in plan.methods})
+        results = Results(out, plan, benchmark, data)
         shutil.copyfile(file, out / "experiment.toml")
-        done = {cell_of(row) for row in results.rows}
-        todo = [cell for cell in plan.cells() if cell not in done]
-        (out / "failures.jsonl").unlink(missing_ok=True)
-        if todo:
-            if not console.is_terminal:  # where no bar shows that something is going on
-                console.print(f"{benchmark.name}: {len(todo)} cells to run; reading the images")
-            frozen = features or EfficientNetLite0()
-            benchmark, problems = with_image_features(benchmark, frozen, track)
-            if problems:
-                console.print(f"{len(problems)} images cannot be read; first: {problems[0].reason}")
-            _run(plan, todo, benchmark, shared, results, out, jobs, console)
+        run_plan(plan, benchmark, results, jobs, console, features or EfficientNetLite0())
     finally:
         lock.release()
     return results.path
 
 
-def _run(
+def run_plan(
     plan: Plan,
-    todo: list[Cell],
     benchmark: Benchmark,
-    shared: dict[str, Any],
     results: Results,
-    out: Path,
     jobs: int,
     console: Console,
+    features: ImageFeatures,
 ) -> None:
-    board = Board(plan, benchmark.name, results.rows, jobs, console)
-    failed: list[tuple[Cell, str]] = []
-    cells = _in_processes if jobs > 1 else _in_turn
-    with board.show():
-        for cell, outcome in cells(plan, todo, benchmark, out, jobs, board):
-            if isinstance(outcome, BaseException):
-                failed.append((cell, str(outcome)))
-                _note_failure(out, cell, outcome)
-                board.finish(cell, None, str(outcome))
-                continue
-            row = {"benchmark": benchmark.name, **outcome, "sizes": shared["sizes"]}
-            given = plan.settings_of(cell.method)
-            row |= {"shared": shared, "given_settings": given}
-            row["settings_hash"] = fingerprint([shared, given])
-            results.append(row)
-            board.finish(cell, row)
+    """Every cell of the plan that is not among the results yet."""
+    out = results.path.parent
+    done = {cell_of(row) for row in results.rows}
+    todo = [cell for cell in plan.cells() if cell not in done]
+    (out / "failures.jsonl").unlink(missing_ok=True)
+    if not todo:
+        return
+    if not console.is_terminal:  # where no bar shows that something is going on
+        console.print(f"{benchmark.name}: {len(todo)} cells to run; reading the images")
+    track = bar if console.is_terminal else silent
+    benchmark, problems = with_image_features(benchmark, features, track)
+    if problems:
+        console.print(f"{len(problems)} images cannot be read; first: {problems[0].reason}")
+    finished = (_in_processes if jobs > 1 else _in_turn)(plan, todo, benchmark, out, jobs)
+    failed: list[Finished] = []
+    start, earlier = time.monotonic(), plan.size - len(todo)
+    for number, one in enumerate(track(finished, "cells", plan.size, start=earlier), 1):
+        if isinstance(one.outcome, BaseException):
+            failed.append(one)
+            _note_failure(out, one.cell, one.outcome)
+            said = f"failed: {one.outcome}"
+        else:
+            results.append(one.outcome)
+            said = "{image_to_text_map:.3f} / {text_to_image_map:.3f}".format_map(one.outcome)
+        left = (time.monotonic() - start) / number * (len(todo) - number)
+        rest = f", about {timedelta(seconds=round(left))} left" if number < len(todo) else ""
+        console.print(
+            f"{earlier + number}/{plan.size} {one.cell}: {said} ({one.seconds:.0f} s{rest})",
+            highlight=False,
+            markup=False,
+        )
     if failed:
-        cell, reason = failed[0]
         raise DataError(
-            f"{len(failed)} of {len(todo)} cells failed, first {cell}: {reason}. The finished ones "
-            f"are kept; see {out / 'failures.jsonl'}, then run the same command again"
+            f"{len(failed)} of {len(todo)} cells failed, first {failed[0].cell}: "
+            f"{failed[0].outcome}. The finished ones are kept; see {out / 'failures.jsonl'}, then "
+            "run the same command again"
         )
 
 
-Outcome = tuple[Cell, Row | BaseException]
+class Finished(NamedTuple):
+    """A cell, its row or why there is none, and how long it took."""
+
+    cell: Cell
+    outcome: Row | BaseException
+    seconds: float
 
 
 def _in_turn(
-    plan: Plan, todo: list[Cell], benchmark: Benchmark, out: Path, jobs: int, board: Board
-) -> Iterator[Outcome]:
+    plan: Plan, todo: list[Cell], benchmark: Benchmark, out: Path, jobs: int
+) -> Iterator[Finished]:
     """One after the other, the split of a seed made once."""
-    task: tuple[int, Task] | None = None
+    task_of = lru_cache(maxsize=1)(partial(build_task, benchmark))
     for cell in todo:
-        board.begin(cell)
+        start = time.monotonic()
+        outcome: Row | BaseException
         try:
-            if task is None or task[0] != cell.seed:
-                board.note = f"splitting by seed {cell.seed}"
-                task = cell.seed, build_task(benchmark, cell.seed)
             settings, folder = plan.settings_of(cell.method), _folder(out, cell)
-            row = run_cell(cell, task[1], settings, plan.trials, folder=folder, track=board.track)
+            outcome = run_cell(cell, task_of(cell.seed), settings, plan.trials, folder=folder)
         except Exception as error:  # a fault of one cell must not cost the others
-            yield cell, error
-        else:
-            yield cell, row
+            outcome = error
+        yield Finished(cell, outcome, time.monotonic() - start)
 
 
 def _in_processes(
-    plan: Plan, todo: list[Cell], benchmark: Benchmark, out: Path, jobs: int, board: Board
-) -> Iterator[Outcome]:
+    plan: Plan, todo: list[Cell], benchmark: Benchmark, out: Path, jobs: int
+) -> Iterator[Finished]:
     """`jobs` cells at a time; each process holds the benchmark and makes a seed's split once."""
     threads = max(1, (os.cpu_count() or jobs) // jobs)
     waiting = iter(todo)
-    running: dict[Future[Row], Cell] = {}
+    running: dict[Future[Row], tuple[Cell, float]] = {}
     spawn = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     with (
         _few_threads(threads),
@@ -160,31 +160,29 @@ def _in_processes(
             while True:
                 while len(running) < jobs and (cell := next(waiting, None)) is not None:
                     settings, place = plan.settings_of(cell.method), _folder(out, cell)
-                    board.begin(cell)
                     future = pool.submit(_work, cell, settings, plan.trials, place, threads)
-                    running[future] = cell
+                    running[future] = cell, time.monotonic()
                 if not running:
                     return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    cell, error = running.pop(future), future.exception()
+                    (cell, start), error = running.pop(future), future.exception()
                     if isinstance(error, BrokenProcessPool):
                         raise DataError(
                             f"a process was killed, perhaps for lack of memory, near {cell}; what "
                             "is finished is kept: run the same command with fewer --jobs"
                         )
-                    yield cell, error or future.result()
+                    yield Finished(cell, error or future.result(), time.monotonic() - start)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-_benchmark: Benchmark | None = None  # of a worker process
-_last: tuple[int, Task] | None = None  # the split it used last
+_task_of: Callable[[int], Task] | None = None  # of a worker process
 
 
 def _start(threads: int, benchmark: Benchmark) -> None:
     """In a new process: its share of the processors, and no life after its parent's."""
-    global _benchmark
-    _benchmark = benchmark
+    global _task_of
+    _task_of = lru_cache(maxsize=1)(partial(build_task, benchmark))
     torch.set_num_threads(threads)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -197,11 +195,8 @@ def _start(threads: int, benchmark: Benchmark) -> None:
 
 
 def _work(cell: Cell, settings: Setting, trials: int, folder: Path | None, threads: int) -> Row:
-    global _last
-    assert _benchmark is not None
-    if _last is None or _last[0] != cell.seed:
-        _last = cell.seed, build_task(_benchmark, cell.seed)
-    return run_cell(cell, _last[1], settings, trials, folder=folder, workers=threads)
+    assert _task_of is not None
+    return run_cell(cell, _task_of(cell.seed), settings, trials, folder=folder, workers=threads)
 
 
 @contextmanager

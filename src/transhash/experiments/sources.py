@@ -15,7 +15,7 @@ from transhash.features.cache import cache_folder
 from transhash.progress import Track, silent
 from transhash.storage import read_json
 
-PER_CLASS = 100  # embedded items of each class, in each of the three parts
+_PER_CLASS = 100  # embedded items of each class, in each of the three parts
 
 
 def open_benchmark(plan: Plan, root: Path | None, track: Track = silent) -> tuple[Benchmark, str]:
@@ -30,12 +30,17 @@ def open_benchmark(plan: Plan, root: Path | None, track: Track = silent) -> tupl
     return replace(benchmark, name=name, sizes=sizes), _fingerprint(folder)
 
 
+def draw_embedded(per_class: int, seed: int = 0, track: Track = silent) -> Path:
+    """The folder of the embedded data, drawn where they are not there yet."""
+    place = cache_folder() / f"drawn-{seed}-{per_class}"
+    return draw_dataset(place, seed=seed, per_class=per_class, track=track)
+
+
 def _folder(plan: Plan, root: Path | None, track: Track) -> Path:
     if plan.benchmark == "embedded":
         if root is not None:
             raise DataError('benchmark = "embedded" draws its own data; leave --root out')
-        number = plan.sizes.get("per_class", PER_CLASS)
-        return draw_dataset(cache_folder() / f"drawn-{number}", per_class=number, track=track)
+        return draw_embedded(plan.sizes.get("per_class", _PER_CLASS), track=track)
     if root is None:
         what = "a three-part folder" if plan.benchmark == "folder" else "prepared or raw data"
         raise DataError(f'benchmark = "{plan.benchmark}" needs --root: {what}')

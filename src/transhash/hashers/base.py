@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -23,11 +23,10 @@ FORMAT = "transhash-hasher"
 
 
 @dataclass
-class Hasher(ABC):
-    """Two functions, image -> code and text -> code, learned from S. Fields are settings."""
+class Learner(ABC):
+    """Learns from S what belongs together. Fields are settings."""
 
-    bits: int = 32  # b
-    seed: int = 0
+    seed: int = field(default=0, kw_only=True)
 
     name: ClassVar[str]
 
@@ -36,6 +35,33 @@ class Hasher(ABC):
         self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
     ) -> Self:
         """Learn from `training`; methods that can resume keep checkpoints in `folder`."""
+
+    @classmethod
+    @abstractmethod
+    def candidates(cls) -> Iterable[Setting]:
+        """Settings that `tune` may try on held-out auxiliary data, most promising first."""
+
+    def settings(self) -> Setting:
+        return asdict(self)
+
+    def unfitted(self) -> NotFittedError:
+        return NotFittedError(f"{self.name} has not learned anything yet; call fit() or load()")
+
+
+@dataclass
+class Scorer(Learner):
+    """A number for every pair, without codes: a baseline, measured beside hashers but not saved."""
+
+    @abstractmethod
+    def score(self, images: Features, texts: Features) -> npt.NDArray[np.float32]:
+        """(images, texts), larger = more related; only the order in rows and columns counts."""
+
+
+@dataclass
+class Hasher(Learner):
+    """Two functions, image -> code and text -> code, learned from S."""
+
+    bits: int = 32  # b
 
     @abstractmethod
     def project_images(self, images: Features) -> npt.NDArray[np.float32]:
@@ -52,11 +78,6 @@ class Hasher(ABC):
     def restore(self, state: Mapping[str, Array]) -> Self:
         """The inverse of `state`."""
 
-    @classmethod
-    @abstractmethod
-    def candidates(cls) -> Iterable[Setting]:
-        """Settings that `tune` may try on held-out auxiliary data, most promising first."""
-
     def encode_images(self, images: Features) -> Codes:
         return Codes.from_projections(self.project_images(images))
 
@@ -66,9 +87,6 @@ class Hasher(ABC):
     def held_out_projections(self, images: Features, texts: Features) -> tuple[Array, Array]:
         """Projections of *auxiliary* items; differs from project_* where domains are told apart."""
         return self.project_images(images), self.project_texts(texts)
-
-    def settings(self) -> Setting:
-        return asdict(self)
 
     def save_state(self, folder: Path) -> None:
         write_tensors(folder / "hasher.safetensors", self.state())
@@ -87,6 +105,3 @@ class Hasher(ABC):
 
     def __post_init__(self) -> None:
         check_bits(self.bits)
-
-    def unfitted(self) -> NotFittedError:
-        return NotFittedError(f"{self.name} has not learned anything yet; call fit() or load()")

@@ -1,0 +1,1 @@
+"""From files to run folders and back: fit, encode, index, search, score."""

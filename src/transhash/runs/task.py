@@ -2,144 +2,175 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from transhash.codes import Codes
-from transhash.data.benchmark import Benchmark
-from transhash.data.collection import Problem, label_matrix
+from transhash.data.benchmark import Benchmark, Split, fitted_sizes, load_benchmark
+from transhash.data.collection import Collection, Images, Problem, label_matrix
+from transhash.data.relation import Rows
 from transhash.data.training import Features, Related, TrainingSet
-from transhash.runs.encoder import image_rows
-from transhash.evaluation import evaluate_both
+from transhash.errors import DataError
+from transhash.features.decode import open_image
 from transhash.features.image import ImageFeatures
 from transhash.features.text import BagOfWords
-from transhash.hashers import Hasher
 from transhash.progress import Track, silent
+from transhash.runs.encoder import image_rows
 
-Matrix = npt.NDArray[np.bool_]
+LabelMatrix = npt.NDArray[np.bool_]  # (items, classes)
+
+
+class LabelledRows(NamedTuple):
+    """Features of some items, and the labels that say which answers are right."""
+
+    features: Features
+    labels: LabelMatrix
+
+
+@dataclass(frozen=True)
+class Target:
+    """Queries and databases of a split. Target labels stand here and nowhere else."""
+
+    query_images: LabelledRows
+    query_texts: LabelledRows
+    database_images: LabelledRows
+    database_texts: LabelledRows
 
 
 @dataclass(frozen=True)
 class Task:
-    """Labels of target items stand only in the four last fields, which no `fit` ever sees."""
+    """A split: no `fit` is ever given more than `training`, no tuning more than `held_out`."""
 
-    benchmark: str
     training: TrainingSet
     held_out: Related
     text_features: BagOfWords
-    query_images: Features
-    query_texts: Features
-    database_images: Features
-    database_texts: Features
-    query_image_labels: Matrix
-    query_text_labels: Matrix
-    database_image_labels: Matrix
-    database_text_labels: Matrix
+    target: Target
 
 
-@dataclass(frozen=True)
-class TaskCodes:
-    query_images: Codes
-    query_texts: Codes
-    database_images: Codes
-    database_texts: Codes
+def ready_benchmark(
+    folder: Path, features: ImageFeatures, track: Track = silent, *, compute: bool = True
+) -> tuple[Benchmark, list[Problem]]:
+    """A folder's benchmark with image features, at sizes it can carry; what was skipped.
+
+    A split is drawn among the readable images. Without `compute` they are only looked at.
+    """
+    loaded = load_benchmark(folder)
+    if compute:
+        ready, bad = with_image_features(loaded, features, track)
+    else:
+        ready, bad = _each_image(loaded, partial(_readable, size=features.size, track=track))
+    return replace(ready, sizes=fitted_sizes(ready)), [*loaded.problems, *bad]
 
 
 def with_image_features(
     benchmark: Benchmark, features: ImageFeatures, track: Track = silent
 ) -> tuple[Benchmark, list[Problem]]:
     """The benchmark with a feature row an image; unreadable images are dropped and listed."""
-    rows, auxiliary, bad = image_rows(features, benchmark.auxiliary_images, track)
-    auxiliary = replace(auxiliary, features=rows)
-    if benchmark.images is benchmark.auxiliary_images:  # in-domain: the same pairs
-        kept = set(auxiliary.ids)
-        texts = benchmark.auxiliary_texts
-        texts = texts.take([i for i in range(len(texts)) if texts.ids[i] in kept])
-        changed = replace(
-            benchmark,
-            auxiliary_images=auxiliary,
-            auxiliary_texts=texts,
-            images=auxiliary,
-            texts=texts,
-        )
-        return changed, bad
-    rows, images, worse = image_rows(features, benchmark.images, track)
-    images = replace(images, features=rows)
-    return replace(benchmark, auxiliary_images=auxiliary, images=images), bad + worse
+
+    def extracted(images: Images) -> tuple[Images, list[Problem]]:
+        rows, kept, bad = image_rows(features, images, track)
+        return replace(kept, features=rows), bad
+
+    return _each_image(benchmark, extracted)
 
 
-def build_task(benchmark: Benchmark, split_seed: int = 0, words: BagOfWords | None = None) -> Task:
-    """The split of that seed. Words are counted on its training texts only, unless given."""
+def build_task(benchmark: Benchmark, split_seed: int = 0) -> Task:
+    """The split of that seed. Words are counted on its training texts only."""
     split = benchmark.split(split_seed)
     auxiliary = benchmark.auxiliary(split.auxiliary_images, split.auxiliary_texts)
     held_out = benchmark.auxiliary(split.held_out_images, split.held_out_texts)
+    target_images = benchmark.images.take(split.target_images)
     target_texts = benchmark.texts.take(split.target_texts)
-    if words is None:
-        words = BagOfWords().fit([*auxiliary.texts.items, *target_texts.items])
-
-    def text(rows: npt.NDArray[np.int64]) -> Features:
-        return words.transform(benchmark.texts.take(rows).items)
-
-    def image(rows: npt.NDArray[np.int64]) -> Features:
-        assert benchmark.images.features is not None  # with_image_features put it there
-        return benchmark.images.features[rows]
-
-    classes = benchmark.classes
-    image_labels = label_matrix(benchmark.images.labels or (), classes, ignore_others=True)
-    text_labels = label_matrix(benchmark.texts.labels or (), classes, ignore_others=True)
+    words = BagOfWords().fit([*auxiliary.texts.items, *target_texts.items])
     return Task(
-        benchmark=benchmark.name,
         training=TrainingSet(
-            _features(auxiliary.images.features),
+            image_rows(None, auxiliary.images)[0],
             words.transform(auxiliary.texts.items),
             auxiliary.relation,
-            image(split.target_images),
-            text(split.target_texts),
+            image_rows(None, target_images)[0],
+            words.transform(target_texts.items),
         ),
         held_out=Related(
-            _features(held_out.images.features),
+            image_rows(None, held_out.images)[0],
             words.transform(held_out.texts.items),
             held_out.relation,
         ),
         text_features=words,
-        query_images=image(split.query_images),
-        query_texts=text(split.query_texts),
-        database_images=image(split.database_images),
-        database_texts=text(split.database_texts),
-        query_image_labels=image_labels[split.query_images],
-        query_text_labels=text_labels[split.query_texts],
-        database_image_labels=image_labels[split.database_images],
-        database_text_labels=text_labels[split.database_texts],
+        target=build_target(benchmark, split, words),
     )
 
 
-def encode_task(hasher: Hasher, task: Task) -> TaskCodes:
-    return TaskCodes(
-        hasher.encode_images(task.query_images),
-        hasher.encode_texts(task.query_texts),
-        hasher.encode_images(task.database_images),
-        hasher.encode_texts(task.database_texts),
-    )
+def build_target(
+    benchmark: Benchmark,
+    split: Split,
+    words: BagOfWords,
+    features: ImageFeatures | None = None,
+    part: slice = slice(None),
+    track: Track = silent,
+) -> Target:
+    """A split's queries and databases, or those rows of the databases only.
+
+    `features` computes images that have none yet, so that a part needs no more than its own.
+    """
+    classes = benchmark.classes
+
+    def images(rows: Rows) -> LabelledRows:
+        computed, kept, _ = image_rows(features, benchmark.images.take(rows), track)
+        return LabelledRows(computed, labels_among(kept, classes))
+
+    def texts(rows: Rows) -> LabelledRows:
+        taken = benchmark.texts.take(rows)
+        return LabelledRows(words.transform(taken.items), labels_among(taken, classes))
+
+    databases = split.database_images[part], split.database_texts[part]
+    if not all(map(len, databases)):
+        smaller = min(len(split.database_images), len(split.database_texts))
+        raise DataError(f"a database of {smaller} items cannot be cut that often; take fewer parts")
+    return Target(
+        images(split.query_images), texts(split.query_texts),
+        images(databases[0]), texts(databases[1]),
+    )  # fmt: skip
 
 
-def score_task(codes: TaskCodes, task: Task, **options: Any) -> dict[str, Any]:
-    """Image->text and text->image scores beside chance."""
-    return evaluate_both(
-        codes.query_images,
-        codes.query_texts,
-        codes.database_images,
-        codes.database_texts,
-        image_query_labels=task.query_image_labels,
-        text_query_labels=task.query_text_labels,
-        image_database_labels=task.database_image_labels,
-        text_database_labels=task.database_text_labels,
-        **options,
-    )
+def labels_among(items: Collection[Any], classes: list[str]) -> LabelMatrix:
+    """Which of these classes each item has; other labels relate nothing."""
+    return label_matrix(items.labels or (), classes, ignore_others=True)
 
 
-def _features(features: Features | None) -> Features:
-    assert features is not None
-    return features
+def _each_image(
+    benchmark: Benchmark, look: Callable[[Images], tuple[Images, list[Problem]]]
+) -> tuple[Benchmark, list[Problem]]:
+    """The benchmark with what `look` makes of its images."""
+    auxiliary, bad = look(benchmark.auxiliary_images)
+    if benchmark.protocol != "nus-wide":
+        images, worse = look(benchmark.images)
+        return replace(benchmark, auxiliary_images=auxiliary, images=images), bad + worse
+    # In-domain, target and auxiliary set are the same pairs: a lost image takes its text along.
+    kept, texts = set(auxiliary.ids), benchmark.auxiliary_texts
+    texts = texts.take([row for row, name in enumerate(texts.ids) if name in kept])
+    return replace(
+        benchmark, auxiliary_images=auxiliary, auxiliary_texts=texts, images=auxiliary, texts=texts
+    ), bad
+
+
+def _readable(images: Images, size: int, track: Track) -> tuple[Images, list[Problem]]:
+    """Decodes and forgets: a machine that scores a part has to know which images count."""
+
+    def fault(path: Path) -> str | None:
+        opened = open_image(path, size)
+        return opened if isinstance(opened, str) else None
+
+    if images.features is not None:
+        return images, []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without the lock
+        looked = track(pool.map(fault, images.items), "looking at images", total=len(images))
+        faults = {row: reason for row, reason in enumerate(looked) if reason is not None}
+    bad = [Problem(str(images.items[row]), images.ids[row], why) for row, why in faults.items()]
+    return images.take([row for row in range(len(images)) if row not in faults]), bad

@@ -1,30 +1,25 @@
-"""Scores of a run: on a split or on anybody's labelled files, whole, in shards, by any engine."""
+"""Scores of a run: on a split or on anybody's labelled files, whole, in parts, by any engine."""
 
+from transhash.runs.score.counted import Counted, count_benchmark, count_files, count_parts
 from transhash.runs.score.directions import (
-    AMONG,
-    Decodable,
     Direction,
-    Labelled,
-    labelled_directions,
-    labelled_queries,
-    read_labelled,
-    split_directions,
+    ScoredDirection,
+    directions_of,
+    score_directions,
 )
 from transhash.runs.score.engines import engine_histograms, served_histograms
-from transhash.runs.score.shards import Shard, add_shards, write_shard
+from transhash.runs.score.parts import DatabasePart
 
 __all__ = [
-    "AMONG",
-    "Decodable",
+    "Counted",
+    "DatabasePart",
     "Direction",
-    "Labelled",
-    "Shard",
-    "add_shards",
+    "ScoredDirection",
+    "count_benchmark",
+    "count_files",
+    "count_parts",
+    "directions_of",
     "engine_histograms",
-    "labelled_directions",
-    "labelled_queries",
-    "read_labelled",
+    "score_directions",
     "served_histograms",
-    "split_directions",
-    "write_shard",
 ]

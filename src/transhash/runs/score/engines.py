@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from transhash.runs.catalog import Modality
 from transhash.codes import Codes
 from transhash.data.collection import Collection
 from transhash.errors import DataError, EngineError, NoIndexError
@@ -17,8 +16,11 @@ from transhash.index.base import Ids
 from transhash.index.milvus.milvus import MilvusIndex
 from transhash.index.sending import send
 from transhash.progress import Track, silent
-from transhash.runs.score.directions import AMONG, Direction, Labelled, Matrix
+from transhash.runs.catalog import Modality
+from transhash.runs.score.directions import AMONG, Coded, Direction
+from transhash.runs.score.files import LabelledFiles
 from transhash.runs.search import SearchEngine, modality_url
+from transhash.runs.task import LabelMatrix, labels_among
 
 _PAIRS = 4_000_000  # of queries and items ranked at a time: about 300 MB on the way
 
@@ -58,8 +60,8 @@ def engine_histograms(
 
 def served_histograms(
     engine: SearchEngine,
-    items: Labelled,
-    queries: Mapping[str, tuple[Codes, Matrix]],
+    items: LabelledFiles,
+    queries: Mapping[str, Coded],
     track: Track = silent,
 ) -> tuple[dict[str, DistanceHistogram], dict[Modality, int]]:
     """The index as it is served, ranked for the asking items; other items in it are passed over.
@@ -80,13 +82,18 @@ def served_histograms(
             )
         histograms[name] = _rank(
             engine.indexes[among], numbers[there], codes, labels,
-            items.labels_of(databases[among])[there], track,
+            labels_among(databases[among], items.classes)[there], track,
         )  # fmt: skip
     return histograms, missing
 
 
 def _rank(
-    index: Index, ids: Ids, queries: Codes, query_labels: Matrix, labels: Matrix, track: Track
+    index: Index,
+    ids: Ids,
+    queries: Codes,
+    query_labels: LabelMatrix,
+    labels: LabelMatrix,
+    track: Track,
 ) -> DistanceHistogram:
     """Whole rankings, counted block by block; row i of `labels` belongs to ids[i]."""
     order = np.argsort(ids)

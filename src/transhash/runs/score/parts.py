@@ -1,4 +1,4 @@
-"""Counts of one shard of the databases on disk, and all shards added up."""
+"""Counts of one part of the databases on disk, and all parts added up (`evaluate --shard`)."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transhash.data.benchmark import Benchmark
-from transhash.runs.encoder import model_digest
 from transhash.errors import DataError
 from transhash.evaluation import DistanceHistogram
+from transhash.runs.encoder import model_digest
 from transhash.runs.score.directions import AMONG
 from transhash.storage import read_json, write_json
 
 _NOTE = "shard.json"
 
 
-class Shard(NamedTuple):
+class DatabasePart(NamedTuple):
     """Every `of`-th row, beginning with the `number`-th."""
 
     number: int
     of: int
 
     @classmethod
-    def parse(cls, text: str) -> Shard:
+    def parse(cls, text: str) -> DatabasePart:
         number, slash, of = text.partition("/")
         if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
             raise DataError(f"--shard takes i/n with 1 <= i <= n, got {text!r}")
@@ -36,7 +36,7 @@ class Shard(NamedTuple):
         return slice(self.number - 1, None, self.of)
 
 
-def shard_facts(run: Path, benchmark: Benchmark, split_seed: int) -> dict[str, Any]:
+def part_facts(run: Path, benchmark: Benchmark, split_seed: int) -> dict[str, Any]:
     """What all shards of one evaluation have in common.
 
     The items count, too: a machine that lacks an image draws another split.
@@ -52,9 +52,9 @@ def shard_facts(run: Path, benchmark: Benchmark, split_seed: int) -> dict[str, A
     }
 
 
-def write_shard(
+def write_part(
     folder: Path,
-    shard: Shard,
+    part: DatabasePart,
     histograms: Mapping[str, DistanceHistogram],
     facts: Mapping[str, Any],
     about: Mapping[str, Any],
@@ -64,11 +64,11 @@ def write_shard(
     (folder / _NOTE).unlink(missing_ok=True)
     for name, histogram in histograms.items():
         histogram.save(folder / f"{name}.npz")
-    note = {"shard": shard.number, "of": shard.of, "facts": dict(facts), "about": dict(about)}
+    note = {"shard": part.number, "of": part.of, "facts": dict(facts), "about": dict(about)}
     write_json(folder / _NOTE, note)  # last: a folder with a note is a whole one
 
 
-def add_shards(
+def add_parts(
     folders: Sequence[Path],
 ) -> tuple[dict[str, DistanceHistogram], dict[str, Any], list[dict[str, Any]]]:
     """The histograms of the whole, the shards' facts, and what each says about itself."""

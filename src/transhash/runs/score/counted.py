@@ -1,0 +1,122 @@
+"""What `evaluate` counts: a benchmark, a part of one, all parts, or anybody's labelled files."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transhash.errors import DataError
+from transhash.evaluation import DistanceHistogram
+from transhash.progress import Track, silent
+from transhash.runs.encoder import Encoder, model_digest
+from transhash.runs.score.directions import directions_of
+from transhash.runs.score.engines import engine_histograms, served_histograms
+from transhash.runs.score.files import labelled_directions, labelled_queries, read_labelled
+from transhash.runs.score.parts import DatabasePart, add_parts, part_facts, write_part
+from transhash.runs.search import SearchEngine
+from transhash.runs.task import build_target, ready_benchmark
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Both directions, and what is said beside their scores."""
+
+    histograms: dict[str, DistanceHistogram]
+    about: dict[str, Any]
+
+
+def count_benchmark(
+    run: Path,
+    folder: Path,
+    split_seed: int = 0,
+    *,
+    index: str | None = None,
+    part: DatabasePart | None = None,
+    to: Path | None = None,
+    track: Track = silent,
+) -> Counted:
+    """A run on a split: by its codes alone, or as the engine at `index` ranks them.
+
+    With `part` only that part of the databases is read, and its counts are written to `to`.
+    """
+    encoder = Encoder.load(run)
+    features, words = encoder.image_features, encoder.text_features
+    if features is None or words is None:
+        raise DataError(
+            f"{run} was trained on precomputed features; a benchmark has images and texts"
+        )
+    ready, problems = ready_benchmark(folder, features, track, compute=part is None)
+    start = time.perf_counter()
+    # The run's own vocabulary: the split's texts must pass exactly what the model was fitted to.
+    target = build_target(
+        ready, ready.split(split_seed), words, features,
+        slice(None) if part is None else part.rows, track,
+    )  # fmt: skip
+    directions = directions_of(encoder.hasher, target)
+    about = _about(encoder, ready.name, split_seed, start, len(problems))
+    if index is None:
+        histograms = {name: each.counted() for name, each in directions.items()}
+    else:
+        histograms, sent = engine_histograms(index, directions, track)
+        about |= {"index": index, "sent": sent}
+    if part is not None and to is not None:
+        write_part(to, part, histograms, part_facts(run, ready, split_seed), about)
+    return Counted(histograms, about)
+
+
+def count_parts(
+    run: Path, folders: list[Path], split_seed: int = 0, benchmark: Path | None = None
+) -> Counted:
+    """All parts added up. Nothing is encoded: they say what they are of, and must be of this."""
+    histograms, facts, parts = add_parts(folders)
+    name = facts["benchmark"]
+    if facts["model"] != model_digest(run):
+        raise DataError(f"{folders[0]} was not written by {run}; give the run of the shards")
+    if benchmark is not None and name not in (benchmark.name, benchmark.resolve().name):
+        raise DataError(f"{folders[0]} is a shard of {name}, not of {benchmark}")
+    if facts["split_seed"] != split_seed:
+        raise DataError(f"{folders[0]} is of split {facts['split_seed']}; give it as --split-seed")
+    seconds = round(sum(part["encode_seconds"] for part in parts), 2)
+    return Counted(histograms, parts[0] | {"encode_seconds": seconds})
+
+
+def count_files(
+    run: Path,
+    images: Path,
+    texts: Path,
+    queries: int = 1000,
+    seed: int = 0,
+    *,
+    index: str | None = None,
+    track: Track = silent,
+) -> Counted:
+    """A run on labelled files: all of them encoded, or looked for in the index as it is served."""
+    items = read_labelled(images, texts, queries, seed)
+    name = " and ".join(dict.fromkeys((images.name, texts.name)))
+    listed = len(items.images.problems) + len(items.texts.problems)
+    if index is None:
+        encoder = Encoder.load(run)
+        start = time.perf_counter()
+        directions, bad = labelled_directions(encoder, items, track)
+        about = _about(encoder, name, seed, start, listed + len(bad))
+        histograms = {key: each.counted() for key, each in directions.items()}
+        return Counted(histograms, about | {"unlabelled": items.unlabelled})
+    engine = SearchEngine.open(run, index)
+    try:
+        start = time.perf_counter()
+        asking, bad = labelled_queries(engine.encoder, items, track)
+        about = _about(engine.encoder, name, seed, start, listed + len(bad))
+        histograms, missing = served_histograms(engine, items, asking, track)
+    finally:
+        engine.close()
+    about |= {"unlabelled": items.unlabelled, "index": index, "not_indexed": missing}
+    return Counted(histograms, about)
+
+
+def _about(encoder: Encoder, name: str, seed: int, start: float, problems: int) -> dict[str, Any]:
+    return {
+        "method": encoder.method, "bits": encoder.bits, "benchmark": name, "split_seed": seed,
+        "encode_seconds": round(time.perf_counter() - start, 2), "problems": problems,
+    }  # fmt: skip

@@ -1,0 +1,100 @@
+"""Anybody's labelled files: some items of each kind ask, all of the other kind are ranked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transhash.data.collection import Collection, Images, Problem, Texts
+from transhash.data.manifest import read_images, read_texts
+from transhash.data.relation import Rows
+from transhash.errors import DataError
+from transhash.progress import Track, silent
+from transhash.runs.encoder import Encoder
+from transhash.runs.score.directions import Coded, Direction, both_ways
+from transhash.runs.task import labels_among
+
+
+@dataclass(frozen=True)
+class LabelledFiles:
+    """Labelled items of both kinds: some of each ask, all of the other kind are the database."""
+
+    images: Images
+    texts: Texts
+    asking_images: Rows
+    asking_texts: Rows
+    classes: list[str]  # those that occur on both sides; the others relate nothing
+    unlabelled: int  # rows left out
+
+
+def read_labelled(images: Path, texts: Path, queries: int = 1000, seed: int = 0) -> LabelledFiles:
+    """The labelled items of two sources, and up to `queries` of each that ask."""
+    if queries < 1:
+        raise DataError(f"the number of queries must be 1 or more, got {queries}")
+    all_images, all_texts = read_images(images), read_texts(texts)
+    some_images, some_texts = _with_labels(all_images, images), _with_labels(all_texts, texts)
+    classes = sorted(_names(some_images) & _names(some_texts))
+    if not classes:
+        raise DataError(
+            f"no label of {images} occurs in {texts}; use the same label words for both"
+        )
+    # Drawn before anything is read, so that the same items ask whatever ranks them.
+    rng = np.random.default_rng([seed, 0xA5C])
+    return LabelledFiles(
+        some_images,
+        some_texts,
+        np.sort(rng.permutation(len(some_images))[:queries]),
+        np.sort(rng.permutation(len(some_texts))[:queries]),
+        classes,
+        len(all_images) - len(some_images) + len(all_texts) - len(some_texts),
+    )
+
+
+def labelled_directions(
+    encoder: Encoder, items: LabelledFiles, track: Track = silent
+) -> tuple[dict[str, Direction], list[Problem]]:
+    """Everything encoded, and the images that cannot be read."""
+    codes, images, bad = encoder.encode_images(items.images, track)
+    of_images = labels_among(images, items.classes)
+    asking = {items.images.ids[row] for row in items.asking_images}
+    rows = np.array([i for i, name in enumerate(images.ids) if name in asking], np.int64)
+    text_codes, of_texts = (
+        encoder.encode_texts(items.texts),
+        labels_among(items.texts, items.classes),
+    )
+    directions = both_ways(
+        Coded(codes[rows], of_images[rows]),
+        Coded(text_codes[items.asking_texts], of_texts[items.asking_texts]),
+        Coded(codes, of_images),
+        Coded(text_codes, of_texts),
+    )
+    return directions, bad
+
+
+def labelled_queries(
+    encoder: Encoder, items: LabelledFiles, track: Track = silent
+) -> tuple[dict[str, Coded], list[Problem]]:
+    """Codes and labels of the asking items only, and the images that cannot be read."""
+    codes, images, bad = encoder.encode_images(items.images.take(items.asking_images), track)
+    texts = items.texts.take(items.asking_texts)
+    queries = {
+        "image_to_text": Coded(codes, labels_among(images, items.classes)),
+        "text_to_image": Coded(encoder.encode_texts(texts), labels_among(texts, items.classes)),
+    }
+    return queries, bad
+
+
+def _with_labels(items: Collection[Any], source: Path) -> Collection[Any]:
+    kept = [row for row, names in enumerate(items.labels or ()) if names]
+    if not kept:
+        raise DataError(
+            f"{source} holds no label; scores need a column `labels`, several joined by |"
+        )
+    return items.take(kept)
+
+
+def _names(items: Collection[Any]) -> set[str]:
+    return set().union(*(items.labels or ()))

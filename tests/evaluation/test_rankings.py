@@ -1,0 +1,130 @@
+"""Rankings by real-valued scores: the same meaning of every score, without codes."""
+
+from __future__ import annotations
+
+import ir_measures
+import numpy as np
+import pytest
+from ir_measures import AP, P, R
+
+from transhash.codes import Codes
+from transhash.data.relation import LabelRelation, SparseRelation
+from transhash.errors import DataError
+from transhash.evaluation import DistanceHistogram, Scores, evaluate, rankings, tie_groups
+from transhash.evaluation.rankings import ranked_blocks
+
+
+def drawn(seed: int = 0, items: int = 60) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores of 9 queries, a class each for queries and items."""
+    rng = np.random.default_rng(seed)
+    labels = [np.eye(3, dtype=bool)[rng.integers(0, 3, n)] for n in (9, items)]
+    return rng.standard_normal((9, items)), labels[0], labels[1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_without_ties_equal_ir_measures(seed: int) -> None:
+    score, asking, labels = drawn(seed)
+    relevant = asking.astype(int) @ labels.T.astype(int)
+    qrels = [
+        ir_measures.Qrel(str(q), str(i), int(relevant[q, i])) for q, i in np.ndindex(score.shape)
+    ]
+    run = [
+        ir_measures.ScoredDoc(str(q), str(i), float(score[q, i]))
+        for q, i in np.ndindex(score.shape)
+    ]
+    theirs = ir_measures.calc_aggregate([AP, P @ 5, P @ 10, R @ 5, R @ 10], qrels, run)
+    blocks = ranked_blocks(lambda rows: score[rows], LabelRelation(asking, labels))
+    ours = Scores.of(blocks, ranks=[5, 10, 1000])
+    assert ours.map == pytest.approx(theirs[AP], rel=1e-9)
+    assert ours.precision_at == pytest.approx({5: theirs[P @ 5], 10: theirs[P @ 10]})
+    assert ours.recall_at == pytest.approx({5: theirs[R @ 5], 10: theirs[R @ 10]})
+    assert ours.best_tie_order == ours.worst_tie_order == ours.map
+    assert ours.bits is None
+    assert ours.pr_by_radius == []
+    assert len(ours.pr_by_rank) == 101
+    assert ours.to_dict()["database"] == 60
+
+
+def test_hamming_distances_as_scores_give_the_scores_of_the_codes() -> None:
+    rng = np.random.default_rng(1)
+    queries, database = (Codes(rng.integers(0, 256, (n, 1), np.uint8), 8) for n in (9, 60))
+    _, asking, labels = drawn()
+    for definition, at in (
+        ("all", None),
+        ("found", 7),
+        ("thulab/DeepHash", 2),
+        ("torchcmh", 4),
+        ("scikit-learn", None),
+    ):
+        by_code = evaluate(queries, database, asking, labels, definition=definition, at=at)
+        far = queries.hamming(database)
+        blocks = ranked_blocks(lambda rows: -1.5 * far[rows], LabelRelation(asking, labels))  # noqa: B023
+        by_score = Scores.of(blocks, definition=definition, at=at)
+        expected = by_code.to_dict() | {"bits": None, "pr_by_radius": []}
+        for name, value in by_score.to_dict().items():
+            assert value == (
+                pytest.approx(expected[name], abs=1e-12)
+                if isinstance(value, float)
+                else expected[name]
+            ), name
+
+
+@pytest.mark.parametrize("definition", ["all", "HashNet", "DCHMT", "BMC-SDNU"])
+def test_the_scores_do_not_depend_on_how_the_queries_are_cut(
+    definition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score, asking, labels = drawn(2)
+    score = np.round(score)
+    cut = 3 if definition == "HashNet" else None
+
+    def scored() -> Scores:
+        blocks = ranked_blocks(lambda rows: score[rows], LabelRelation(asking, labels))
+        return Scores.of(blocks, definition=definition, at=cut)
+
+    whole = scored()
+    monkeypatch.setattr(rankings, "_PAIRS", 130)  # two queries at a time
+    assert scored() == whole
+    assert whole.worst_tie_order < whole.map < whole.best_tie_order
+
+
+def test_equal_scores_are_one_group_and_the_highest_comes_first() -> None:
+    score = np.array([[0.5, 2.0, 0.5, -1.0], [1.0, 1.0, 1.0, 1.0]], np.float32)
+    relevant = np.array([[1, 0, 0, 1], [0, 1, 1, 0]])
+    found = tie_groups(score, relevant)
+    assert found == DistanceHistogram(
+        np.array([[1, 2, 1], [4, 0, 0]]), np.array([[0, 1, 1], [2, 0, 0]])
+    )
+    known = np.array([[1, 1, 0, 1], [0, 1, 1, 1]])
+    assert tie_groups(score, relevant, known).items.tolist() == [[1, 1, 1], [3, 0, 0]]
+
+
+def test_groups_with_nothing_relevant_between_two_others_are_one() -> None:
+    score = np.array([[9.0, 8.0, 8.0, 7.0, 6.0, 5.0, 4.0], [9, 8, 7, 6, 5, 4, 3]])
+    relevant = np.array([[0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0, 0]])
+    found = tie_groups(score, relevant)
+    assert found.items.tolist() == [[3, 1, 1, 2], [7, 0, 0, 0]]
+    assert found.relevant.tolist() == [[0, 1, 1, 0], [0, 0, 0, 0]]
+
+
+def test_texts_ask_through_the_same_relation() -> None:
+    score, asking, labels = drawn(3)
+    there = LabelRelation(asking, labels)
+    back = LabelRelation(labels, asking)
+    texts_ask = ranked_blocks(lambda rows: score.T[rows], there, from_texts=True)
+    assert Scores.of(texts_ask) == Scores.of(ranked_blocks(lambda rows: score.T[rows], back))
+
+
+def test_pairs_of_unknown_relation_are_left_out_of_the_list() -> None:
+    relation = SparseRelation.from_triples([(0, 0), (0, 2), (1, 1)], [1.0, 0.0, 1.0], (2, 3))
+    score = np.array([[1.0, 3.0, 2.0], [5.0, 0.0, 6.0]])
+    (forward,) = ranked_blocks(lambda rows: score[rows], relation)
+    assert forward.items.sum(axis=1).tolist() == [2, 1]
+    (backward,) = ranked_blocks(lambda rows: score.T[rows], relation, from_texts=True)
+    assert backward.relevant_totals.tolist() == [1, 1, 0]
+
+
+def test_a_score_that_is_no_number_and_a_table_of_another_shape_are_refused() -> None:
+    with pytest.raises(DataError, match="not a number"):
+        tie_groups(np.array([[1.0, np.nan]]), np.ones((1, 2)))
+    with pytest.raises(DataError, match="1 queries against 2 items"):
+        tie_groups(np.ones((2, 1)), np.ones((1, 2)))
