@@ -22,15 +22,15 @@ from transhash.data.manifest import (
     texts_of,
 )
 from transhash.data.training import Related, TrainingSet
-from transhash.hashers.world import ALONE, World
-from transhash.runs.encoder import Encoder, image_rows
 from transhash.errors import DataError
 from transhash.features.image import ImageFeatures
 from transhash.features.text import BagOfWords
 from transhash.hashers import Hasher
 from transhash.hashers.thn import THN
 from transhash.hashers.tuning import Trial, tune
+from transhash.hashers.world import ALONE, World
 from transhash.progress import Track, silent
+from transhash.runs.encoder import Encoder, image_rows
 from transhash.storage import write_json
 
 TARGET_LIMIT = 2000  # unlabelled items used for alignment; the paper takes 500

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from transhash.runs.catalog import MODALITIES, Catalog, Item, Modality, NewItem
 from transhash.codes import Codes
 from transhash.data.collection import Images, Problem, Texts
-from transhash.runs.encoder import Encoder
 from transhash.errors import DataError
 from transhash.features.decode import open_image
 from transhash.index import Index, Ranking, open_index
 from transhash.progress import Track, silent
+from transhash.runs.catalog import MODALITIES, Catalog, Item, Modality, NewItem
+from transhash.runs.encoder import Encoder
 
 log = logging.getLogger("transhash")
 THUMBNAIL = 256  # pixels of the longer side

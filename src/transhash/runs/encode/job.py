@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from transhash.runs.catalog import Modality
 from transhash.data.collection import Collection, Problem
-from transhash.runs.encoder import model_digest
+from transhash.errors import DataError
+from transhash.progress import Track, silent
+from transhash.runs.catalog import Modality
 from transhash.runs.encode.model import ShardEncoder
 from transhash.runs.encode.on_ray import encode_on_ray
 from transhash.runs.encode.shards import (
@@ -19,8 +20,7 @@ from transhash.runs.encode.shards import (
     input_digest,
     shard_path,
 )
-from transhash.errors import DataError
-from transhash.progress import Track, silent
+from transhash.runs.encoder import model_digest
 from transhash.storage import read_json, write_json
 
 SHARD = 4096  # items a shard: what memory has to hold, and what an interruption repeats

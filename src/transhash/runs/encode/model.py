@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from transhash.runs.catalog import Modality
 from transhash.codes import Codes
 from transhash.data.collection import Collection, Problem
-from transhash.runs.encoder import Encoder
-from transhash.runs.encode.shards import write_codes
 from transhash.errors import DataError
 from transhash.features.image import Part
+from transhash.runs.catalog import Modality
+from transhash.runs.encode.shards import write_codes
+from transhash.runs.encoder import Encoder
 
 Shard = tuple[Path, Collection[Any]]  # where it is written, and of what
 

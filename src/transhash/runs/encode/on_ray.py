@@ -7,10 +7,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from transhash.runs.catalog import Modality
 from transhash.data.collection import Collection
-from transhash.runs.encode.model import Shard, ShardEncoder
 from transhash.errors import DataError, EngineError
+from transhash.runs.catalog import Modality
+from transhash.runs.encode.model import Shard, ShardEncoder
 
 
 def encode_on_ray(

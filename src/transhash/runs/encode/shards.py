@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from transhash.runs.catalog import Modality
 from transhash.codes import Codes
 from transhash.data.collection import Collection, Problem
-from transhash.runs.encoder import model_digest
 from transhash.errors import DataError
+from transhash.runs.catalog import Modality
+from transhash.runs.encoder import model_digest
 from transhash.storage import read_json, write_bytes
 
 NOTE = "job.json"
