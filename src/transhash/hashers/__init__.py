@@ -43,19 +43,6 @@ def make_hasher(method: str, **settings: Any) -> Hasher:
             raise DataError(
                 f"{kind.name} has no setting {name!r}; it has {', '.join(sorted(known))}"
             )
-        _check_type(kind, name, settings[name])
     if kind is THN and fixed is PAPER:
         return kind(**{**fixed, **settings})  # a starting point, not a definition
     return kind(**{**settings, **fixed})
-
-
-def _check_type(kind: type[Hasher], name: str, value: Any) -> None:
-    """A word where a number belongs is refused here, not in the middle of the training."""
-    default = kind.__dataclass_fields__[name].default
-    number = isinstance(default, int | float) and not isinstance(default, bool)
-    if isinstance(default, bool) and not isinstance(value, bool):
-        raise DataError(f"{name} takes true or false, got {value!r}")
-    if number and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise DataError(f"{name} takes a number, got {value!r}")
-    if isinstance(default, int) and number and value != int(value):
-        raise DataError(f"{name} takes a whole number, got {value!r}")

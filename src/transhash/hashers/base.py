@@ -1,10 +1,10 @@
-"""The contract of every method: fit on a TrainingSet, project, encode, save, load."""
+"""The contract of every method: settings are fields, `fit` learns; codes, or scores of pairs."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -14,20 +14,20 @@ import numpy.typing as npt
 from transhash.codes import Codes, check_bits
 from transhash.data.training import Features, TrainingSet
 from transhash.errors import NotFittedError
+from transhash.hashers.settings import Seed, check_settings
 from transhash.progress import Track, silent
 from transhash.storage import read_tensors, write_json, write_tensors
 
 Array = npt.NDArray[Any]
 Setting = dict[str, Any]
-FORMAT = "transhash-hasher"
+HASHER_FORMAT = "transhash-hasher"
 
 
 @dataclass
-class Hasher(ABC):
-    """Two functions, image -> code and text -> code, learned from S. Fields are settings."""
+class Learner(ABC):
+    """Learns from S what belongs together. Fields are settings, checked by their annotations."""
 
-    bits: int = 32  # b
-    seed: int = 0
+    seed: Seed = field(default=0, kw_only=True)
 
     name: ClassVar[str]
 
@@ -36,6 +36,36 @@ class Hasher(ABC):
         self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
     ) -> Self:
         """Learn from `training`; methods that can resume keep checkpoints in `folder`."""
+
+    @classmethod
+    @abstractmethod
+    def candidates(cls) -> Iterable[Setting]:
+        """Settings that `tune` may try on held-out auxiliary data, most promising first."""
+
+    def settings(self) -> Setting:
+        return asdict(self)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def unfitted(self) -> NotFittedError:
+        return NotFittedError(f"{self.name} has not learned anything yet; call fit() or load()")
+
+
+@dataclass
+class Scorer(Learner):
+    """A number for every pair, without codes: a baseline, measured beside hashers but not saved."""
+
+    @abstractmethod
+    def score(self, images: Features, texts: Features) -> npt.NDArray[np.float32]:
+        """(images, texts), larger = more related; only the order in rows and columns counts."""
+
+
+@dataclass
+class Hasher(Learner):
+    """Two functions, image -> code and text -> code, learned from S."""
+
+    bits: int = 32  # b
 
     @abstractmethod
     def project_images(self, images: Features) -> npt.NDArray[np.float32]:
@@ -52,11 +82,6 @@ class Hasher(ABC):
     def restore(self, state: Mapping[str, Array]) -> Self:
         """The inverse of `state`."""
 
-    @classmethod
-    @abstractmethod
-    def candidates(cls) -> Iterable[Setting]:
-        """Settings that `tune` may try on held-out auxiliary data, most promising first."""
-
     def encode_images(self, images: Features) -> Codes:
         return Codes.from_projections(self.project_images(images))
 
@@ -66,9 +91,6 @@ class Hasher(ABC):
     def held_out_projections(self, images: Features, texts: Features) -> tuple[Array, Array]:
         """Projections of *auxiliary* items; differs from project_* where domains are told apart."""
         return self.project_images(images), self.project_texts(texts)
-
-    def settings(self) -> Setting:
-        return asdict(self)
 
     def save_state(self, folder: Path) -> None:
         write_tensors(folder / "hasher.safetensors", self.state())
@@ -80,13 +102,9 @@ class Hasher(ABC):
         """The hasher alone, for features computed elsewhere; `transhash.load` reads it back."""
         folder = Path(folder)
         self.save_state(folder)
-        write_json(
-            folder / "config.json",
-            {"format": FORMAT, "version": 1, "method": self.name, "settings": self.settings()},
-        )
+        config = {"method": self.name, "settings": self.settings()}
+        write_json(folder / "config.json", {"format": HASHER_FORMAT, "version": 1, **config})
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_bits(self.bits)
-
-    def unfitted(self) -> NotFittedError:
-        return NotFittedError(f"{self.name} has not learned anything yet; call fit() or load()")
