@@ -161,7 +161,7 @@ def _words(hint: Any, many: bool = False) -> str:
     if origin is Annotated:
         return f"{_words(parts[0], many)} {parts[1]}"
     if origin in (Union, UnionType):
-        return " or ".join(_words(part, many) for part in parts)
+        return ", or ".join(_words(part, many) for part in parts)
     if origin is Literal:
         return " or ".join([", ".join(parts[:-1]), parts[-1]])
     if origin is tuple:
