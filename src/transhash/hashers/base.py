@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from transhash.codes import Codes, check_bits
 from transhash.data.training import Features, TrainingSet
-from transhash.errors import NotFittedError
+from transhash.errors import DataError, NotFittedError
 from transhash.hashers.settings import Seed, check_settings
 from transhash.progress import Track, silent
 from transhash.storage import read_tensors, write_json, write_tensors
@@ -108,3 +108,13 @@ class Hasher(Learner):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_bits(self.bits)
+
+
+def check_width(features: Features, width: int, what: str) -> Features:
+    """`features` if they are vectors as long as those learned from."""
+    if features.shape[1:] != (width,):
+        raise DataError(
+            f"{what} have shape {features.shape[1:]} each, but the method learned from vectors of "
+            f"{width}; use the same features for both"
+        )
+    return features

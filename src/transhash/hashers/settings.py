@@ -68,7 +68,8 @@ class Length:
 
     def __str__(self) -> str:
         many = f"exactly {self.least}" if self.least == self.most else f"{self.least} or more"
-        return many if self.where is None else f"{many} (where {self.where[0]} is {self.where[1]})"
+        where = "" if self.where is None else f" where {self.where[0]} is {self.where[1]}"
+        return f"{many} of them{where}"
 
 
 Positive = Annotated[float, Range(0, above=True)]
