@@ -28,8 +28,8 @@ class NearestNeighbours(Scorer):
                     + ½ mean over a in N(i) of mean over s_aj = 1 of cos(y_t, y_j)
 
     N(t) are the k auxiliary texts nearest to text t by cosine, N(i) the k auxiliary images nearest
-    to image i, among those that are related to anything. An item without features (a text of
-    unknown words) has no neighbours and brings 0.
+    to image i, among those that are related to anything; of equally near ones any. An item without
+    features (a text of unknown words) has no neighbours and brings 0.
     """
 
     name: ClassVar[str] = "kNN"
@@ -67,7 +67,7 @@ class NearestNeighbours(Scorer):
         k = min(self.neighbours, len(own))
         for start in range(0, len(queries), _ROWS):
             rows = queries[start : start + _ROWS]
-            nearest = np.argsort(-(rows @ own.T), axis=1, kind="stable")[:, :k]
+            nearest = np.argpartition(-(rows @ own.T), k - 1, axis=1)[:, :k]
             for one in nearest.T:
                 out[start : start + _ROWS] += partners[one] / k
         out[~queries.any(axis=1)] = 0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from transhash.errors import DataError
 
 if TYPE_CHECKING:  # imported when a method is made: the command line starts without torch
-    from transhash.hashers.base import Hasher, Learner
+    from transhash.hashers.base import Hasher, Learner, Scorer
 
 # ours; the same with something left out; the paper's competitors; the paper's recipe to the
 # letter; and what scores pairs without codes.
@@ -107,11 +107,11 @@ def make_hasher(method: str, **settings: Any) -> Hasher:
     return cast("Hasher", found.make(settings))
 
 
-def make_learner(method: str, *, bits: int, seed: int = 0, **settings: Any) -> Learner:
+def make_learner(method: str, *, bits: int, seed: int = 0, **settings: Any) -> Hasher | Scorer:
     """A hasher, or a scorer of pairs, for which `bits` mean nothing."""
     found = find_method(method)
     length = {"bits": bits} if found.has_codes else {}
-    return found.make({"seed": seed, **length, **settings})
+    return cast("Hasher | Scorer", found.make({"seed": seed, **length, **settings}))
 
 
 def _load(home: str) -> Any:
