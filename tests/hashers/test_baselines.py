@@ -55,11 +55,12 @@ def test_knn_is_the_mean_over_neighbours_partners(sort: str) -> None:
     relation = LabelRelation(s > 0, np.eye(s.shape[1], dtype=bool))
     data = TrainingSet(training.images, training.texts, relation)
     found = NearestNeighbours(neighbours=4).fit(data).score(fresh.images, fresh.texts)
-    x, y = data.images.astype(np.float64), data.texts.astype(np.float64)
+    mean_x, mean_y = (part.mean(axis=0, dtype=np.float64) for part in (data.images, data.texts))
+    x, y = data.images - mean_x, data.texts - mean_y
     with_text = [a for a in range(len(x)) if s[a].any()]
     with_image = [j for j in range(len(y)) if s[:, j].any()]
-    for i, image in enumerate(fresh.images):
-        for t, text in enumerate(fresh.texts):
+    for i, image in enumerate(fresh.images - mean_x):
+        for t, text in enumerate(fresh.texts - mean_y):
             by_text = [
                 np.mean([cosine(image, x[a]) for a in np.flatnonzero(s[:, j])])
                 for j in nearest(text, y, with_image, 4)

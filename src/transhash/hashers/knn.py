@@ -28,7 +28,9 @@ class NearestNeighbours(Scorer):
                     + ½ mean over a in N(i) of mean over s_aj = 1 of cos(y_t, y_j)
 
     N(t) are the k auxiliary texts nearest to text t by cosine, N(i) the k auxiliary images nearest
-    to image i, among those that are related to anything; of equally near ones any. An item without
+    to image i, among those that are related to anything; of equally near ones any. Features are
+    taken from their auxiliary mean: cosines with what all items share make some of them near to
+    everything (MAP .34 / .31 instead of .54 / .54 on coco-tinyimagenet-qa). An item without
     features (a text of unknown words) has no neighbours and brings 0.
     """
 
@@ -39,8 +41,10 @@ class NearestNeighbours(Scorer):
     def fit(
         self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
     ) -> Self:
-        x = unit_rows(vectors(training.images, "images"))
-        y = unit_rows(vectors(training.texts, "texts"))
+        images, texts = vectors(training.images, "images"), vectors(training.texts, "texts")
+        self.mean_x_ = images.mean(axis=0, dtype=np.float64)
+        self.mean_y_ = texts.mean(axis=0, dtype=np.float64)
+        x, y = _directions(images, self.mean_x_), _directions(texts, self.mean_y_)
         relation = training.relation
         of_image = relation.times(np.ones((len(y), 1)))  # how many texts are related to each
         of_text = relation.transposed_times(np.ones((len(x), 1)))
@@ -55,8 +59,8 @@ class NearestNeighbours(Scorer):
     def score(self, images: Features, texts: Features) -> _Floats:
         if not hasattr(self, "images_"):
             raise self.unfitted()
-        x = unit_rows(check_width(images, self.images_.shape[1], "images"))
-        y = unit_rows(check_width(texts, self.texts_.shape[1], "texts"))
+        x = _directions(check_width(images, len(self.mean_x_), "images"), self.mean_x_)
+        y = _directions(check_width(texts, len(self.mean_y_), "texts"), self.mean_y_)
         by_text = x @ self._carried(y, self.texts_, self.images_of_text_).T
         by_image = self._carried(x, self.images_, self.texts_of_image_) @ y.T
         return np.asarray((by_text + by_image) / 2)
@@ -76,6 +80,11 @@ class NearestNeighbours(Scorer):
     @classmethod
     def candidates(cls) -> Iterable[Setting]:
         return [{"neighbours": k} for k in (20, 5, 30, 50, 3, 100, 1, 200)]
+
+
+def _directions(features: Features, mean: npt.NDArray[np.float64]) -> _Floats:
+    """Unit vectors from the mean; rows of zeros, which say nothing, stay zeros."""
+    return unit_rows((features - mean) * features.any(axis=1, keepdims=True))
 
 
 def unit_rows(features: Features) -> _Floats:
