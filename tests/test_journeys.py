@@ -137,7 +137,7 @@ def test_broken_files_are_named_and_the_fit_goes_on(data: Path, tmp_path: Path) 
         (("fit", "thn", "--out", "x", "--set", "speed=9", "--benchmark", "DATA"), "no setting"),
         (("fit", "thn", "--out", "x", "--benchmark", "DATA", "--device", "cuda"), "no GPU"),
         (("fit", "thn", "--out", "x", "--benchmark", "DATA", "--device", "gpu"), "cpu or cuda"),
-        (("fit", "thn", "--out", "x", "--set", "steps=abc"), "steps takes a number"),
+        (("fit", "thn", "--out", "x", "--set", "steps=abc"), "steps takes a whole number"),
         (("fit", "thn", "--out", "RUN", "--benchmark", "DATA"), "has an index"),
         (("fit", "thn", "--out", "DATA", "--benchmark", "DATA"), "holds other files"),
         (("fit", "thn", "--out", "FILE", "--benchmark", "DATA"), "is a file"),
