@@ -131,7 +131,7 @@ def test_broken_files_are_named_and_the_fit_goes_on(data: Path, tmp_path: Path) 
     ("arguments", "sentence"),
     [
         (("fit", "thn", "--out", "x"), "no auxiliary data"),
-        (("fit", "abc", "--out", "x", "--benchmark", "DATA"), "no method 'ABC'"),
+        (("fit", "abc", "--out", "x", "--benchmark", "DATA"), "no method 'abc'"),
         (("fit", "thn", "--out", "x", "--benchmark", "DATA", "--bits", "12"), "multiple of 8"),
         (("fit", "thn", "--out", "x", "--benchmark", "nowhere"), "is not a folder"),
         (("fit", "thn", "--out", "x", "--set", "speed=9", "--benchmark", "DATA"), "no setting"),
