@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from types import NoneType, UnionType
@@ -57,19 +58,15 @@ class Range:
 
 @dataclass(frozen=True)
 class Length:
-    """How many items a tuple has, at least and at most.
-
-    With `where` the rule holds only while another setting has a certain value.
-    """
+    """How many items a tuple has at least."""
 
     least: int
-    most: float = math.inf
-    where: tuple[str, Any] | None = None
+
+    def holds(self, value: Sequence[Any]) -> bool:
+        return len(value) >= self.least
 
     def __str__(self) -> str:
-        many = f"exactly {self.least}" if self.least == self.most else f"{self.least} or more"
-        where = "" if self.where is None else f" where {self.where[0]} is {self.where[1]}"
-        return f"{many} of them{where}"
+        return f"{self.least} or more of them"
 
 
 Positive = Annotated[float, Range(0, above=True)]
@@ -90,7 +87,7 @@ def check_settings(owner: DataclassInstance) -> None:
     for name, hint in _hints(type(owner)).items():
         value = getattr(owner, name)
         try:
-            setattr(owner, name, _converted(hint, value, owner))
+            setattr(owner, name, _converted(hint, value))
         except _WrongError:
             raise DataError(f"{name} takes {_words(hint)}, got {_shown(value)}") from None
 
@@ -105,18 +102,18 @@ def _hints(kind: type[DataclassInstance]) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(kind)}
 
 
-def _converted(hint: Any, value: Any, owner: object) -> Any:
+def _converted(hint: Any, value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        value = _converted(parts[0], value, owner)
-        if all(_obeys(rule, value, owner) for rule in parts[1:]):
+        value = _converted(parts[0], value)
+        if all(rule.holds(value) for rule in parts[1:]):
             return value
     elif origin in (Union, UnionType):
         for part in parts:
             try:
-                return _converted(part, value, owner)
+                return _converted(part, value)
             except _WrongError:
                 continue
     elif origin is Literal:
@@ -124,7 +121,7 @@ def _converted(hint: Any, value: Any, owner: object) -> Any:
             return value
     elif origin is tuple:
         if isinstance(value, list | tuple):
-            return tuple(_converted(parts[0], item, owner) for item in value)
+            return tuple(_converted(parts[0], item) for item in value)
     elif hint is str:
         if isinstance(value, str | os.PathLike):
             return os.fspath(value)
@@ -144,14 +141,6 @@ def _number(hint: Any, value: float) -> float:
     if not math.isfinite(number) or (hint is int and not number.is_integer()):
         raise _WrongError
     return int(value) if hint is int else number
-
-
-def _obeys(rule: Range | Length, value: Any, owner: object) -> bool:
-    if isinstance(rule, Range):
-        return rule.holds(value)
-    if rule.where is not None and getattr(owner, rule.where[0]) != rule.where[1]:
-        return True
-    return rule.least <= len(value) <= rule.most
 
 
 def _words(hint: Any, many: bool = False) -> str:
