@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 from transhash.errors import DataError
+from transhash.hashers import KNOWN
 from transhash.report import write_report
+from transhash.report.formats import latex, markdown
+from transhash.report.style import css_variables
 from transhash.report.summary import Mean, Summary, published_maps
-from transhash.report.tables import ablation, comparison, costs, latex, margins, markdown
+from transhash.report.tables import ablation, comparison, costs, margins
 
 # method -> MAP of seeds 0 and 1, image to text; text to image is a tenth higher.
 SCORES = {"QCH": (0.50, 0.52), "DCMH": (0.52, 0.50), "THN-D": (0.54, 0.54), "THN": (0.60, 0.58)}
@@ -152,6 +155,33 @@ def test_what_a_method_costs_is_told() -> None:
     )
 
 
+def test_a_method_of_another_version_is_shown_but_is_no_rival() -> None:
+    found = summary({"QCH": (0.5,), "Later": (0.9,), "THN": (0.6,)})
+    assert found.methods == ("Later", "QCH", "THN")
+    assert "| I → T | Later | **0.9000** |" in markdown(comparison(found))
+    assert "| Later | -30.0 | -30.0 |" in markdown(margins(found))
+    assert found.best_rival("image_to_text", 8) == "QCH"
+    assert found.wins() == (2, 2)
+
+
+def test_a_method_without_codes_stands_beside_the_others() -> None:
+    found = summary({"kNN": (0.7,), "QCH": (0.5,), "THN": (0.6,)})
+    for row in found.rows:
+        if row["method"] == "kNN":
+            row["distinct_codes"] = row["bit_balance"] = None
+    assert "| kNN | -10.0 | -10.0 |" in markdown(margins(found))
+    assert found.best_rival("image_to_text", 8) == "QCH"
+    line = next(line for line in markdown(costs(found)).splitlines() if line.startswith("| kNN"))
+    assert line == "| kNN | 8 bits | 1.2 | 10.0 | 0.50 | 0.7500 | – | – | – | – | – |"
+
+
+def test_every_method_has_a_look_of_its_own() -> None:
+    for look in ("marker", "colour"):
+        assert len({getattr(method, look) for method in KNOWN}) == len(KNOWN)
+    light = [pair[0] for pair in css_variables().values()]
+    assert len(set(light)) == len(light), "the page could not tell two colours apart"
+
+
 class Outside(HTMLParser):
     """Collects what a browser would fetch, and checks that tags are closed."""
 
@@ -211,6 +241,32 @@ def test_the_page_fetches_nothing_and_follows_the_dark(reported: Path) -> None:
     svgs = text[text.index("<svg") : text.rindex("</svg>")]
     assert "#0c8560" not in svgs, "a figure has a colour of its own"
     assert "QCH" in svgs
+
+
+def test_strange_methods_and_such_without_codes_are_drawn_and_escaped(
+    finished: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [json.loads(line) for line in (finished / "results.jsonl").read_text().splitlines()]
+    for row in rows:
+        if row["method"] == "CVH":
+            row["method"] = "<i>later</i>"
+        else:
+            row["method"] = "kNN"
+            row["distinct_codes"] = row["bit_balance"] = None
+            for direction in ("image_to_text", "text_to_image"):
+                del row[direction]["pr_by_radius"]
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = write_report(tmp_path).read_text()
+    assert "<i>later" not in text
+    dot = '<span class="key" style="background: var(--strange)"></span>&lt;i&gt;later'
+    assert dot in text
+    svg = (tmp_path / "figures" / "map.svg").read_text()
+    assert "&lt;i&gt;later" in svg
+    assert "kNN" in svg
+    assert css_variables()["strange"][0] in svg
+    assert "kNN" in (tmp_path / "figures" / "pr-rank-8.svg").read_text()
+    assert "kNN" not in (tmp_path / "figures" / "pr-radius-8.svg").read_text()
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:

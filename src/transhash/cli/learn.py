@@ -11,12 +11,15 @@ from rich.markup import escape
 
 from transhash.cli import app, err, out
 from transhash.errors import DataError
+from transhash.hashers import KNOWN, find_method, make_hasher
 from transhash.progress import bar
+
+_FITTED = ", ".join(method.name.lower() for method in KNOWN[::-1] if method.has_codes)
 
 
 @app.command()
 def fit(
-    method: str = typer.Argument("thn", help="thn, thn-d, thn-q, thn-ip, cvh, imh, qch, hth, dcmh"),
+    method: str = typer.Argument("thn", help=_FITTED),
     auxiliary: Path | None = typer.Option(None, help="Rows with image and text, maybe labels."),
     auxiliary_images: Path | None = typer.Option(None, help="Auxiliary images, where kept apart."),
     auxiliary_texts: Path | None = typer.Option(None, help="Auxiliary texts, where kept apart."),
@@ -44,17 +47,17 @@ def fit(
 
     An interrupted fit goes on where it stopped when the same command is given again.
     """
+    name, known = find_method(method).name, find_method(method).settings()
+    towers = {"device": device, "precision": precision, "weights": weights}  # of deep methods
+    options = {"bits": bits, "seed": seed, **{n: v for n, v in towers.items() if n in known}}
+    hasher = make_hasher(name, **{**options, **parse_settings(setting)})
+
+    # Slow to import, so after what can be refused at once.
     from transhash.features.image import image_features
-    from transhash.hashers import make_hasher
     from transhash.hashers.world import joined_world
     from transhash.progress import silent
     from transhash.runs.fit import Sources, check_world, fit_files, fit_run, read_sources
 
-    name = method.upper().replace("-IP", "-ip").replace("-PAPER", "-paper")
-    settings: dict[str, Any] = {"bits": bits, "seed": seed, **parse_settings(setting)}
-    if name.startswith("THN") or name == "DCMH":
-        settings |= {"device": device, "precision": precision, "weights": weights}
-    hasher = make_hasher(name, **settings)
     extractor = image_features(features, device)
     check_free(to)
     with joined_world(device) as world:
@@ -107,7 +110,7 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
             raise DataError(f"--set takes name=value, got {pair!r}")
         try:
             settings[name.strip()] = json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # no JSON; or numbers and brackets without end
             settings[name.strip()] = value
     return settings
 

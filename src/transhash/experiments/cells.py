@@ -15,7 +15,7 @@ import torch
 from transhash import __version__
 from transhash.codes import Codes
 from transhash.experiments.plan import Cell
-from transhash.hashers import Hasher, make_hasher
+from transhash.hashers import Hasher, make_learner
 from transhash.hashers.base import Scorer, Setting
 from transhash.hashers.tuning import Trial, held_out_map, tune
 from transhash.progress import Track, silent
@@ -37,7 +37,7 @@ def run_cell(
 
     `folder` keeps the losses of a deep method's fit; `workers` bounds the threads of scoring.
     """
-    method = make_hasher(cell.method, bits=cell.bits, seed=cell.seed, **settings)
+    method = make_learner(cell.method, bits=cell.bits, seed=cell.seed, **settings)
     fitted, chosen = _fit(method, task, trials, folder, track)
     return {**describe_cell(cell, fitted, task, workers), **chosen}
 

@@ -11,7 +11,7 @@ from typing import Any
 from transhash.codes import check_bits
 from transhash.data.benchmark import Sizes
 from transhash.errors import DataError
-from transhash.hashers import METHODS, make_hasher
+from transhash.hashers import find_method, make_learner
 from transhash.hashers.base import Setting
 
 BENCHMARKS = ("nus-wide", "imagenet-yahooqa", "folder", "embedded")
@@ -110,10 +110,10 @@ def _list(file: Path, content: dict[str, Any], key: str, kind: type) -> tuple[An
 
 def _method(file: Path, name: str) -> str:
     """The published spelling of a method named in any case."""
-    for known in METHODS:
-        if known.lower() == name.lower():
-            return known
-    raise DataError(f"{file}: there is no method {name!r}; use one of {', '.join(METHODS)}")
+    try:
+        return find_method(name).name
+    except DataError as error:
+        raise DataError(f"{file}: {error}") from None
 
 
 def _size(file: Path, name: str, value: Any) -> int:
@@ -142,7 +142,7 @@ def _settings(file: Path, tables: Any, bits: int) -> dict[str, Setting]:
             if own in table:
                 raise DataError(f"{file}: {own} is no setting of {method}; it has its own key")
         try:
-            make_hasher(method, bits=bits, **table)  # says what is wrong with a setting
+            make_learner(method, bits=bits, **table)  # says what is wrong with a setting
         except DataError as error:
             raise DataError(f"{file}: [settings.{name}]: {error}") from None
         found[method] = table

@@ -2,60 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from transhash.errors import DataError
-from transhash.hashers.base import Hasher
-from transhash.hashers.cvh import CVH
-from transhash.hashers.dcmh import DCMH
-from transhash.hashers.hth import HTH
-from transhash.hashers.imh import IMH
-from transhash.hashers.qch import QCH
-from transhash.hashers.thn import PAPER, THN
+from transhash.hashers.methods import (
+    KNOWN,
+    METHODS,
+    find_method,
+    make_hasher,
+    make_learner,
+)
 
-__all__ = ["CVH", "DCMH", "HTH", "IMH", "METHODS", "QCH", "THN", "Hasher", "make_hasher"]
+if TYPE_CHECKING:
+    from transhash.hashers.base import Hasher, Learner, Scorer
+    from transhash.hashers.cvh import CVH
+    from transhash.hashers.dcmh import DCMH
+    from transhash.hashers.hth import HTH
+    from transhash.hashers.imh import IMH
+    from transhash.hashers.qch import QCH
+    from transhash.hashers.thn import THN
 
-# A method is a class and the settings that make it what the paper calls by that name.
-_KINDS: dict[str, tuple[type[Hasher], dict[str, Any]]] = {
-    "THN": (THN, {}),
-    "THN-ip": (THN, {"loss": "inner-product"}),
-    "THN-D": (THN, {"use_target": False, "alignment_weight": 0.0}),
-    "THN-Q": (THN, {"quantization_weight": 0.0}),
-    "CVH": (CVH, {}),
-    "IMH": (IMH, {}),
-    "QCH": (QCH, {}),
-    "HTH": (HTH, {}),
-    "DCMH": (DCMH, {}),
-}
-METHODS: tuple[str, ...] = tuple(_KINDS)
-_KINDS["THN-paper"] = (THN, PAPER)  # as printed; kept beside the nine of the paper's tables
-
-
-def make_hasher(method: str, **settings: Any) -> Hasher:
-    """The method of that name (any case), unfitted; unknown settings are refused by name."""
-    by_name = {name.lower(): name for name in _KINDS}
-    if method.lower() not in by_name:
-        raise DataError(f"there is no method {method!r}; use one of {', '.join(METHODS)}")
-    kind, fixed = _KINDS[by_name[method.lower()]]
-    known = set(kind.__dataclass_fields__)
-    for name in settings:
-        if name not in known:
-            raise DataError(
-                f"{kind.name} has no setting {name!r}; it has {', '.join(sorted(known))}"
-            )
-        _check_type(kind, name, settings[name])
-    if kind is THN and fixed is PAPER:
-        return kind(**{**fixed, **settings})  # a starting point, not a definition
-    return kind(**{**settings, **fixed})
+__all__ = [
+    "CVH",
+    "DCMH",
+    "HTH",
+    "IMH",
+    "KNOWN",
+    "METHODS",
+    "QCH",
+    "THN",
+    "Hasher",
+    "Learner",
+    "Scorer",
+    "find_method",
+    "make_hasher",
+    "make_learner",
+]
 
 
-def _check_type(kind: type[Hasher], name: str, value: Any) -> None:
-    """A word where a number belongs is refused here, not in the middle of the training."""
-    default = kind.__dataclass_fields__[name].default
-    number = isinstance(default, int | float) and not isinstance(default, bool)
-    if isinstance(default, bool) and not isinstance(value, bool):
-        raise DataError(f"{name} takes true or false, got {value!r}")
-    if number and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise DataError(f"{name} takes a number, got {value!r}")
-    if isinstance(default, int) and number and value != int(value):
-        raise DataError(f"{name} takes a whole number, got {value!r}")
+def __getattr__(name: str) -> Any:
+    """Classes are imported when first used: who only reads the list needs no torch."""
+    if name in ("Hasher", "Learner", "Scorer"):
+        return getattr(import_module("transhash.hashers.base"), name)
+    for method in KNOWN:
+        if method.home.endswith(f".{name}"):
+            return method.kind
+    raise AttributeError(f"module 'transhash.hashers' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The contract of every method: fit on a TrainingSet, project, encode, save, load."""
+"""The contract of every method: settings are fields, `fit` learns; codes, or scores of pairs."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ import numpy.typing as npt
 
 from transhash.codes import Codes, check_bits
 from transhash.data.training import Features, TrainingSet
-from transhash.errors import NotFittedError
+from transhash.errors import DataError, NotFittedError
+from transhash.hashers.settings import Seed, check_settings
 from transhash.progress import Track, silent
 from transhash.storage import read_tensors, write_json, write_tensors
 
 Array = npt.NDArray[Any]
 Setting = dict[str, Any]
-FORMAT = "transhash-hasher"
+HASHER_FORMAT = "transhash-hasher"
 
 
 @dataclass
 class Learner(ABC):
-    """Learns from S what belongs together. Fields are settings."""
+    """Learns from S what belongs together. Fields are settings, checked by their annotations."""
 
-    seed: int = field(default=0, kw_only=True)
+    seed: Seed = field(default=0, kw_only=True)
 
     name: ClassVar[str]
 
@@ -43,6 +44,9 @@ class Learner(ABC):
 
     def settings(self) -> Setting:
         return asdict(self)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def unfitted(self) -> NotFittedError:
         return NotFittedError(f"{self.name} has not learned anything yet; call fit() or load()")
@@ -89,7 +93,14 @@ class Hasher(Learner):
         return self.project_images(images), self.project_texts(texts)
 
     def save_state(self, folder: Path) -> None:
-        write_tensors(folder / "hasher.safetensors", self.state())
+        state = self.state()
+        for name, array in state.items():
+            if not np.isfinite(array).all():
+                raise DataError(
+                    f"{self.name} learned numbers that are not finite ({name}), so nothing is "
+                    "saved; the training diverged: use a smaller learning_rate or other features"
+                )
+        write_tensors(folder / "hasher.safetensors", state)
 
     def load_state(self, folder: Path) -> Self:
         return self.restore(read_tensors(folder / "hasher.safetensors"))
@@ -98,10 +109,19 @@ class Hasher(Learner):
         """The hasher alone, for features computed elsewhere; `transhash.load` reads it back."""
         folder = Path(folder)
         self.save_state(folder)
-        write_json(
-            folder / "config.json",
-            {"format": FORMAT, "version": 1, "method": self.name, "settings": self.settings()},
-        )
+        config = {"method": self.name, "settings": self.settings()}
+        write_json(folder / "config.json", {"format": HASHER_FORMAT, "version": 1, **config})
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_bits(self.bits)
+
+
+def check_width(features: Features, width: int, what: str) -> Features:
+    """`features` if they are vectors as long as those learned from."""
+    if features.shape[1:] != (width,):
+        raise DataError(
+            f"{what} have shape {features.shape[1:]} each, but the method learned from vectors of "
+            f"{width}; use the same features for both"
+        )
+    return features

@@ -12,6 +12,7 @@ from transhash.errors import DataError
 from transhash.hashers.base import Setting
 from transhash.hashers.canonical import canonical_analysis, vectors
 from transhash.hashers.linear import LinearHasher
+from transhash.hashers.settings import NotNegative
 from transhash.progress import Track, silent
 
 
@@ -31,7 +32,7 @@ class CVH(LinearHasher):
     # rho, relative to the largest variance. Ours: public codes use an absolute 1e-4, which means
     # something else for every feature scale; 3e-2 beat 1e-2 on held-out auxiliary items of the
     # COCO benchmark at every code length.
-    ridge: float = 3e-2
+    ridge: NotNegative = 3e-2
 
     def fit(
         self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent

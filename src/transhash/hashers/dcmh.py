@@ -16,6 +16,7 @@ from transhash.data.training import Features, TrainingSet
 from transhash.hashers.base import Array, Setting
 from transhash.hashers.deep import DeepHasher, Device
 from transhash.hashers.losses import dcmh_loss, pair_weights
+from transhash.hashers.settings import FromOne, NotNegative, Positive
 from transhash.hashers.training import Optimizer, draw, make_optimizer, step_seed
 from transhash.progress import Track, silent
 
@@ -29,14 +30,14 @@ class DCMH(DeepHasher):
     are THN's, for a fair comparison; they end in linear units, without tanh, as published.
     """
 
-    epochs: int = 15  # ours, with Adam; 500 in the original
-    batch: int = 128
+    epochs: FromOne = 15  # ours, with Adam; 500 in the original
+    batch: FromOne = 128
     optimizer: Optimizer = "adam"  # ours: learns in 15 epochs what plain SGD does not in 60
-    learning_rate: float = 1e-3  # ours; falls linearly to 0
-    gamma: float = 1.0  # weight of ||B - F||²
+    learning_rate: Positive = 1e-3  # ours; falls linearly to 0
+    gamma: NotNegative = 1.0  # weight of ||B - F||²
     # Weight of ||F'1||², which balances bits. 1 in the original, at a tiny rate for 500 epochs; at
     # rates that learn in 15, the sum lags behind the network (it is kept in a buffer) and swings.
-    eta: float = 0.01
+    eta: NotNegative = 0.01
     balanced: bool = True  # ours: related and unrelated pairs weigh alike; published: unweighted
 
     name: ClassVar[str] = "DCMH"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transhash.data.training import Features
 from transhash.errors import DataError
 from transhash.hashers.base import Array, Hasher
+from transhash.hashers.settings import ShareBelowOne, Widths
 from transhash.hashers.towers import ALEXNET_URL, AlexNet, Perceptron, initialise
 
 Shape = tuple[int, ...]  # of one item
@@ -47,12 +48,12 @@ class Device:
 class DeepHasher(Hasher):
     """Images and texts each pass one tower; the signs of its outputs are the code."""
 
-    image_hidden: tuple[int, ...] = (512,)  # ours: a head on frozen features
-    text_hidden: tuple[int, ...] = (1000, 500)  # the paper, Section 4.1
-    dropout: float = 0.0
+    image_hidden: Widths = (512,)  # ours: a head on frozen features
+    text_hidden: Widths = (1000, 500)  # the paper, Section 4.1
+    dropout: ShareBelowOne = 0.0
     weights: str | None = field(default=None, metadata={"what": "AlexNet weights: file or URL"})
     device: str = "cpu"
-    precision: str = "float32"  # or bfloat16 on a GPU
+    precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16 on a GPU
 
     def __post_init__(self) -> None:
         super().__post_init__()

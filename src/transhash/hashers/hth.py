@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from transhash.data.training import Features, Related, TrainingSet
 from transhash.hashers.base import Setting
 from transhash.hashers.canonical import Matrix, vectors
 from transhash.hashers.linear import LinearHasher
+from transhash.hashers.settings import FromOne, NotNegative, Positive, Range, ShareBelowOne
 from transhash.hashers.tuning import held_out_map
 from transhash.progress import Track, silent
 
@@ -62,17 +63,17 @@ class HTH(LinearHasher):
     learned: ClassVar[tuple[str, ...]] = (*LinearHasher.learned, "translator")
 
     # beta, gamma and the rate are ours, the best on held-out auxiliary items of the COCO benchmark.
-    pair_weight: float = 100.0  # beta; remembered of the original: 1000, on another scale
-    weight_decay: float = 1e-3  # gamma_x = gamma_y
-    translator_decay: float = 1.0  # gamma_C; as remembered of the original
-    shape: float = 3.7  # a of tau; the original's
-    reach: float = 2.0  # a·l of tau; ours: the distance between opposite codes
-    learning_rate: float = 0.05  # of Adam
-    steps: int = 300  # at most; ours: 1,000 were worse
-    batch: int = 256  # images and texts a step; all of them where there are no more; ours
-    held_out: float = 0.1  # share that decides when to stop; 0 runs all steps; ours
-    patience: int = 5  # checks without gain before stopping; ours
-    check_every: int = 20  # steps; ours
+    pair_weight: NotNegative = 100.0  # beta; remembered of the original: 1000, on another scale
+    weight_decay: NotNegative = 1e-3  # gamma_x = gamma_y
+    translator_decay: NotNegative = 1.0  # gamma_C; as remembered of the original
+    shape: Annotated[float, Range(1, above=True)] = 3.7  # a of tau; the original's
+    reach: Positive = 2.0  # a·l of tau; ours: the distance between opposite codes
+    learning_rate: Positive = 0.05  # of Adam
+    steps: FromOne = 300  # at most; ours: 1,000 were worse
+    batch: FromOne = 256  # images and texts a step; all of them where there are no more; ours
+    held_out: ShareBelowOne = 0.1  # share that decides when to stop; 0 runs all steps; ours
+    patience: FromOne = 5  # checks without gain before stopping; ours
+    check_every: FromOne = 20  # steps; ours
 
     def fit(
         self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent

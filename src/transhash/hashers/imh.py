@@ -16,6 +16,7 @@ from transhash.errors import DataError
 from transhash.hashers.base import Setting
 from transhash.hashers.canonical import Matrix, vectors
 from transhash.hashers.linear import LinearHasher
+from transhash.hashers.settings import FromOne, NotNegative, Positive
 from transhash.progress import Track, silent
 
 
@@ -38,11 +39,13 @@ class IMH(LinearHasher):
     name: ClassVar[str] = "IMH"
     limit: ClassVar[int] = 5000  # images or texts; O(n³) beyond it takes hours
 
-    ridge: float = 1.0  # beta / n, for features of unit variance; ours: public code has an absolute
+    ridge: Positive = (
+        1.0  # beta / n, for features of unit variance; ours: public code has an absolute
+    )
     # 1 or 1e-3. 0.5 to 1.5 were best on held-out auxiliary items of the COCO benchmark.
-    smoothness: float = 0.1  # lambda; ours, public code has 1 and 1e-3
-    neighbours: int = 10  # k; public code has 1 and 10
-    agreement: float = 1e4  # U; public code has 1e4 and 1e10, which loses digits here
+    smoothness: NotNegative = 0.1  # lambda; ours, public code has 1 and 1e-3
+    neighbours: FromOne = 10  # k; public code has 1 and 10
+    agreement: Positive = 1e4  # U; public code has 1e4 and 1e10, which loses digits here
 
     def fit(
         self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent

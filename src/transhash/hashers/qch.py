@@ -19,6 +19,7 @@ from transhash.data.training import Features, TrainingSet
 from transhash.hashers.base import Setting
 from transhash.hashers.canonical import Matrix, canonical_analysis, chunks
 from transhash.hashers.linear import LinearHasher
+from transhash.hashers.settings import FromZero, NotNegative, Share
 from transhash.progress import Track, silent
 
 
@@ -41,11 +42,11 @@ class QCH(LinearHasher):
     # The first three are ours: the best of 21 on held-out auxiliary items of the COCO benchmark
     # (16 and 32 bits, two splits). A weaker pull lets the codes drift to directions that quantise
     # well and relate nothing; a lower threshold gives weak directions the weight of strong ones.
-    correlation_weight: float = 100.0  # alpha
-    rank_threshold: float = 0.2  # r counts s_k > threshold · s_1
-    ridge: float = 3e-2  # rho, relative to the largest variance
-    iterations: int = 50  # at most; ours
-    tolerance: float = 1e-7  # stop at a smaller relative gain; ours
+    correlation_weight: NotNegative = 100.0  # alpha
+    rank_threshold: Share = 0.2  # r counts s_k > threshold · s_1
+    ridge: NotNegative = 3e-2  # rho, relative to the largest variance
+    iterations: FromZero = 50  # at most; ours
+    tolerance: NotNegative = 1e-7  # stop at a smaller relative gain; ours
 
     def fit(
         self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent

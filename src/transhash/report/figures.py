@@ -12,29 +12,29 @@ from typing import Any
 import numpy as np
 
 from transhash.report.style import (
-    COLOURS,
-    INK,
-    PAPER,
-    Points,
+    BACKGROUND,
+    FOREGROUND,
+    Curve,
     apart,
+    colour_of,
     line_of,
     name_lines,
     panels,
     pyplot,
 )
-from transhash.report.summary import DIRECTIONS, VARIANTS, Summary
+from transhash.report.summary import DIRECTIONS, OURS, VARIANTS, Summary
 
 TITLES = {
     "image_to_text": "Image query, text database",
     "text_to_image": "Text query, image database",
 }
 TERMS = {  # colour of each loss, by the name it has in metrics.jsonl
-    "objective": INK[0],
-    "relation": COLOURS["DCMH"][0],
-    "inherited": COLOURS["THN"][0],
-    "quantization": COLOURS["HTH"][0],
-    "alignment_images": COLOURS["QCH"][0],
-    "alignment_texts": COLOURS["CVH"][0],
+    "objective": FOREGROUND[0],
+    "relation": colour_of("DCMH"),
+    "inherited": colour_of("THN"),
+    "quantization": colour_of("HTH"),
+    "alignment_images": colour_of("QCH"),
+    "alignment_texts": colour_of("CVH"),
 }
 
 
@@ -49,7 +49,7 @@ def figures(summary: Summary) -> Iterator[tuple[str, str, Any]]:
     for bits in summary.bits:
         caption = f"Precision and recall within each Hamming radius, {bits} bits; ring: radius 2"
         yield f"pr-radius-{bits}", caption, _curves(summary, bits, by_radius=True)
-    if "THN" in summary.methods and any(name in summary.methods for name in VARIANTS):
+    if OURS in summary.methods and any(name in summary.methods for name in VARIANTS):
         yield "ablation", "THN and its variants; bars are one standard deviation", _bars(summary)
     if steps := summary.metrics():
         yield "training", "Terms of the objective during training, smoothed", _training(steps)
@@ -80,7 +80,7 @@ def _map(summary: Summary) -> Any:
             if x[-1] == summary.bits[-1]:
                 ends[method] = y[-1]
         chance = [s.value for b in summary.bits if (s := summary.chance(direction, b))]
-        axis.plot(summary.bits, chance, color=INK[0], linewidth=1, dashes=(2, 2), alpha=0.6)
+        axis.plot(summary.bits, chance, color=FOREGROUND[0], linewidth=1, dashes=(2, 2), alpha=0.6)
         axis.set(title=TITLES[direction], xlabel="bits", xticks=summary.bits)
         axis.set_ylim(0, top)
         ends["chance"] = chance[-1]
@@ -92,8 +92,8 @@ def _map(summary: Summary) -> Any:
                 height,
                 name,
                 va="center",
-                color=COLOURS.get(name, INK)[0],
-                weight="bold" if name == "THN" else "normal",
+                color=FOREGROUND[0] if name == "chance" else colour_of(name),
+                weight="bold" if name == OURS else "normal",
             )
     axes[0][0].set_ylabel("MAP")
     return figure
@@ -103,11 +103,13 @@ def _curves(summary: Summary, bits: int, by_radius: bool) -> Any:
     """The paper's comparison: THN and its rivals; the variants only where there are no rivals."""
     names = [name for name in summary.methods if name not in VARIANTS]
     names = names if len(names) > 1 else list(summary.methods)
+    kept = "pr_by_radius" if by_radius else "pr_by_rank"
     figure, axes = panels(2, 3.9, sharey=True)
     for axis, direction in zip(axes[0], DIRECTIONS, strict=True):
-        curves: dict[str, Points] = {}
+        curves: dict[str, Curve] = {}
         for method in names:
             rows = [row[direction] for row in summary.cells(method, bits)]
+            rows = [row for row in rows if row.get(kept)]  # without codes there is no radius
             if not rows:
                 continue
             points = _mean_radius_curve(rows) if by_radius else _mean_rank_curve(rows)
@@ -121,12 +123,12 @@ def _curves(summary: Summary, bits: int, by_radius: bool) -> Any:
                     "o",
                     markersize=9,
                     fillstyle="none",
-                    color=COLOURS[method][0],
+                    color=colour_of(method),
                     markeredgewidth=1.2,
                 )
         chance = summary.chance(direction, bits)
         if chance:
-            axis.axhline(chance.value, color=INK[0], linewidth=1, dashes=(2, 2), alpha=0.6)
+            axis.axhline(chance.value, color=FOREGROUND[0], linewidth=1, dashes=(2, 2), alpha=0.6)
             axis.text(0.01, chance.value - 0.012, "chance", va="top", fontsize=8, alpha=0.8)
         axis.set(title=TITLES[direction], xlabel="recall", xlim=(-0.01, 1.01), ylim=(0, 1.02))
         name_lines(axis, curves, start=0.14 if by_radius else 0.06)
@@ -135,7 +137,7 @@ def _curves(summary: Summary, bits: int, by_radius: bool) -> Any:
 
 
 def _bars(summary: Summary) -> Any:
-    names = [name for name in (*VARIANTS, "THN") if name in summary.methods]
+    names = [name for name in (*VARIANTS, OURS) if name in summary.methods]
     figure, axes = panels(2, 3.6, sharey=True)
     width = 0.8 / len(names)
     for axis, direction in zip(axes[0], DIRECTIONS, strict=True):
@@ -143,9 +145,9 @@ def _bars(summary: Summary) -> Any:
             offset = (place - (len(names) - 1) / 2) * width
             for x, bits in enumerate(summary.bits):
                 if score := summary.map(direction, name, bits):
-                    axis.bar(x + offset, score.value, width * 0.9, color=COLOURS[name][0])
+                    axis.bar(x + offset, score.value, width * 0.9, color=colour_of(name))
                     axis.errorbar(
-                        x + offset, score.value, score.sd or 0, color=INK[0], elinewidth=1
+                        x + offset, score.value, score.sd or 0, color=FOREGROUND[0], elinewidth=1
                     )
                     axis.text(
                         x + offset,
@@ -154,16 +156,16 @@ def _bars(summary: Summary) -> Any:
                         ha="center",
                         va="bottom",
                         fontsize=7,
-                        color=PAPER[0],
+                        color=BACKGROUND[0],
                         weight="bold",
                     )
         chance = [s.value for b in summary.bits if (s := summary.chance(direction, b))]
-        axis.axhline(fmean(chance), color=INK[0], linewidth=1, dashes=(2, 2), alpha=0.6)
+        axis.axhline(fmean(chance), color=FOREGROUND[0], linewidth=1, dashes=(2, 2), alpha=0.6)
         axis.set(title=TITLES[direction], xticks=range(len(summary.bits)))
         axis.set_xticklabels([f"{bits} bits" for bits in summary.bits])
         axis.grid(axis="x", visible=False)
     axes[0][0].set_ylabel("MAP")
-    handles = [pyplot().Rectangle((0, 0), 1, 1, color=COLOURS[name][0]) for name in names]
+    handles = [pyplot().Rectangle((0, 0), 1, 1, color=colour_of(name)) for name in names]
     figure.legend(handles, names, loc="outside upper right", ncols=len(names), frameon=False)
     return figure
 
@@ -182,7 +184,7 @@ def _training(kept: dict[tuple[str, int], list[dict[str, float]]]) -> Any:
             axis.plot(
                 x,
                 np.where(y > 0, y, np.nan),
-                color=TERMS.get(term, INK[0]),
+                color=TERMS.get(term, FOREGROUND[0]),
                 linewidth=2.2 if term == "objective" else 1.4,
                 linestyle="--" if term == "inherited" else "-",  # it often lies on `relation`
                 label=term.replace("_", " of "),
@@ -201,11 +203,11 @@ def _training(kept: dict[tuple[str, int], list[dict[str, float]]]) -> Any:
     return figure
 
 
-def _mean_rank_curve(rows: Sequence[dict[str, Any]]) -> Points:
+def _mean_rank_curve(rows: Sequence[dict[str, Any]]) -> Curve:
     return np.asarray(np.mean([row["pr_by_rank"] for row in rows], axis=0))
 
 
-def _mean_radius_curve(rows: Sequence[dict[str, Any]]) -> Points:
+def _mean_radius_curve(rows: Sequence[dict[str, Any]]) -> Curve:
     """Radius, recall, precision: means over the seeds that retrieve something at the radius."""
     found: dict[int, list[tuple[float, float]]] = {}
     for row in rows:
@@ -214,7 +216,7 @@ def _mean_radius_curve(rows: Sequence[dict[str, Any]]) -> Points:
     return np.array([(radius, *np.mean(found[radius], axis=0)) for radius in sorted(found)])
 
 
-def _smooth(values: Points) -> Points:
+def _smooth(values: Curve) -> Curve:
     """Mean over about a fiftieth of the steps: batches are noisy."""
     width = max(1, len(values) // 50)
     padded = np.pad(values, (width // 2, width - 1 - width // 2), mode="edge")

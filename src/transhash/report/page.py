@@ -6,12 +6,13 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-from transhash.report.style import COLOURS, FAINT, INK, PAPER
+from transhash.report.formats import html_table
+from transhash.report.style import css_variables
 from transhash.report.summary import Summary
-from transhash.report.tables import Cell, Entry, Table
+from transhash.report.tables import Table
 
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
-NOTE = """The paper's numbers are printed beside ours. They are not comparable cell by cell: the
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+_NOTE = """The paper's numbers are printed beside ours. They are not comparable cell by cell: the
 paper does not name its 16 categories, its features came from a fine-tuned AlexNet, and public
 codes of the field disagree on what MAP is."""
 
@@ -50,14 +51,14 @@ def page(
     summary: Summary, tables: Sequence[Table], drawings: Iterable[tuple[str, str, str]]
 ) -> str:
     """`drawings` are (key, caption, SVG); curves of all lengths but the longest are folded."""
-    by_key = {table.key: table for table in tables}
+    written = {table.key: html_table(table, summary.methods) for table in tables}
     drawn = {key: (caption, svg) for key, caption, svg in drawings}
     parts = [f"<h1>{html.escape(summary.benchmark)}</h1>", _lead(summary)]
     if summary.published:
-        parts.append(f'<p class="dim">{NOTE}</p>')
-    parts += ["<h2>Comparison</h2>", _table(by_key["comparison"]), _figures(drawn, ["map"])]
-    if "margins" in by_key:
-        parts.append(_table(by_key["margins"]))
+        parts.append(f'<p class="dim">{_NOTE}</p>')
+    parts += ["<h2>Comparison</h2>", written["comparison"], _figures(drawn, ["map"])]
+    if "margins" in written:
+        parts.append(written["margins"])
     for head, kind in (("by ranking", "pr-rank"), ("by Hamming radius", "pr-radius")):
         longest, *others = [f"{kind}-{bits}" for bits in reversed(summary.bits)]
         parts.append(f"<h2>Precision and recall {head}</h2>")
@@ -65,11 +66,11 @@ def page(
         if others:
             folded = _figures(drawn, list(reversed(others)))
             parts.append(f"<details><summary>Other code lengths</summary>{folded}</details>")
-    if "ablation" in by_key:
-        parts += ["<h2>Ablation</h2>", _table(by_key["ablation"]), _figures(drawn, ["ablation"])]
+    if "ablation" in written:
+        parts += ["<h2>Ablation</h2>", written["ablation"], _figures(drawn, ["ablation"])]
     if "training" in drawn:
         parts += ["<h2>Training</h2>", _figures(drawn, ["training"])]
-    parts += ["<h2>Cost and health of the codes</h2>", _table(by_key["costs"]), _footer(summary)]
+    parts += ["<h2>Cost and health of the codes</h2>", written["costs"], _footer(summary)]
     title = f"{summary.benchmark}: results"
     return (
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
@@ -86,20 +87,15 @@ def themed(svg: str) -> str:
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    for name, (light, _) in _variables().items():
+    for name, (light, _) in css_variables().items():
         svg = svg.replace(light, f"var(--{name})")
-    return svg.replace("'DejaVu Sans'", FONT)
-
-
-def _variables() -> dict[str, tuple[str, str]]:
-    methods = {name.lower(): pair for name, pair in COLOURS.items()}
-    return {"ink": INK, "faint": FAINT, "paper": PAPER, **methods}
+    return svg.replace("'DejaVu Sans'", _FONT)
 
 
 def _style() -> str:
-    light = " ".join(f"--{name}: {pair[0]};" for name, pair in _variables().items())
-    dark = " ".join(f"--{name}: {pair[1]};" for name, pair in _variables().items())
-    return _CSS.replace("VARIABLES", light).replace("DARK", dark).replace("FONT", FONT)
+    light = " ".join(f"--{name}: {pair[0]};" for name, pair in css_variables().items())
+    dark = " ".join(f"--{name}: {pair[1]};" for name, pair in css_variables().items())
+    return _CSS.replace("VARIABLES", light).replace("DARK", dark).replace("FONT", _FONT)
 
 
 def _lead(summary: Summary) -> str:
@@ -133,58 +129,6 @@ def _figures(drawn: dict[str, tuple[str, str]], keys: Sequence[str]) -> str:
         for key in keys
         if key in drawn
     )
-
-
-def _table(table: Table) -> str:
-    corner = "".join(f'<th class="name">{name}</th>' for name in table.corner)
-    breaks = set()  # columns that begin a group
-    place = 0
-    for _, names in table.groups:
-        breaks.add(place)
-        place += len(names)
-    out = [f"<table><caption>{html.escape(table.caption)}</caption><thead>"]
-    if len(table.groups) > 1:  # a single group says what the caption says
-        spans = "".join(
-            f'<th class="break" colspan="{len(names)}">{html.escape(group)}</th>'
-            for group, names in table.groups
-        )
-        out.append(f'<tr class="group"><th colspan="{len(table.corner)}"></th>{spans}</tr>')
-    heads = [html.escape(name) for _, names in table.groups for name in names]
-    out.append(f"<tr>{corner}{_cells(heads, breaks, 'th')}</tr></thead>")
-    for block, lines in table.blocks:
-        out.append("<tbody>")
-        for number, line in enumerate(lines):
-            first = ""
-            if len(table.corner) == 2 and number == 0:
-                first = f'<th class="task" rowspan="{len(lines)}">{_key(block)}</th>'
-            kind = {"THN": "thn", "chance": "chance"}.get(line.name, "")
-            cells = _cells([_shown(cell) for cell in line.cells], breaks, "td")
-            name = f'<th class="name">{_key(line.name)}</th>'
-            out.append(f'<tr class="{kind}">{first}{name}{cells}</tr>')
-        out.append("</tbody>")
-    return f'<div class="wide">{"".join(out)}</table></div>'
-
-
-def _cells(texts: Sequence[str], breaks: set[int], tag: str) -> str:
-    return "".join(
-        f"<{tag}{' class=break' if place in breaks else ''}>{text}</{tag}>"
-        for place, text in enumerate(texts)
-    )
-
-
-def _key(name: str) -> str:
-    """A method's name behind a dot of its colour."""
-    dot = f'<span class="key" style="background: var(--{name.lower()})"></span>'
-    return (dot if name in COLOURS else "") + html.escape(name)
-
-
-def _shown(cell: Cell) -> str:
-    if cell is None:
-        return "–"
-    if not isinstance(cell, Entry):
-        return html.escape(cell)
-    text = {1: "<b>{}</b>", 2: "<u>{}</u>"}.get(cell.place, "{}").format(cell.text)
-    return text + (f"<small>± {cell.spread}</small>" if cell.spread else "")
 
 
 def _footer(summary: Summary) -> str:

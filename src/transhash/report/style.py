@@ -10,31 +10,25 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.errors import DataError
-from transhash.report.summary import VARIANTS
+from transhash.hashers import KNOWN
 
 # Light and dark: the page swaps them, files are written in the light ones.
-COLOURS = {
-    "THN": ("#d1214f", "#ff6b8f"),
-    "THN-D": ("#8a5a00", "#d9a94a"),
-    "THN-Q": ("#a34f86", "#dd8fc2"),
-    "THN-ip": ("#5c6b8a", "#93a4c9"),
-    "DCMH": ("#1668c7", "#6fb1ff"),
-    "QCH": ("#0c8560", "#3fcf9c"),
-    "HTH": ("#c96a00", "#ffab4d"),
-    "CVH": ("#7448c8", "#b798ff"),
-    "IMH": ("#6d7680", "#a8b1bb"),
-}
-INK, FAINT, PAPER = ("#1f2328", "#e8eaed"), ("#d4d8dd", "#3a4048"), ("#fffffe", "#15181d")
-MARKERS = dict(zip(COLOURS, "oDsXv^P*h", strict=True))
+FOREGROUND, FAINT, BACKGROUND = (
+    ("#1f2328", "#e8eaed"),
+    ("#d4d8dd", "#3a4048"),
+    ("#fffffe", "#15181d"),
+)
+_STRANGE = ("#7f7f7f", "#9f9f9f")  # a method that this version does not know
+_METHODS = {method.name: method for method in KNOWN}
 
 STYLE = {
     "font.size": 9.5,
     "font.family": "DejaVu Sans",
-    "text.color": INK[0],
+    "text.color": FOREGROUND[0],
     "axes.edgecolor": FAINT[0],
-    "axes.labelcolor": INK[0],
-    "xtick.color": INK[0],
-    "ytick.color": INK[0],
+    "axes.labelcolor": FOREGROUND[0],
+    "xtick.color": FOREGROUND[0],
+    "ytick.color": FOREGROUND[0],
     "axes.grid": True,
     "axes.axisbelow": True,
     "grid.color": FAINT[0],
@@ -52,7 +46,7 @@ STYLE = {
     "svg.hashsalt": "transhash",  # the same rows give the same file
 }
 
-Points = npt.NDArray[np.float64]  # (n, 2): x, y
+Curve = npt.NDArray[np.float64]  # (n, 2): x, y
 
 
 def pyplot() -> Any:
@@ -91,15 +85,33 @@ def panels(columns: int, height: float = 3.6, rows: int = 1, **options: Any) -> 
     return figure, axes
 
 
+def colour_of(method: str) -> str:
+    return _METHODS[method].colour[0] if method in _METHODS else _STRANGE[0]
+
+
+def css_colour(method: str) -> str:
+    """The variable of the page that holds it."""
+    return f"var(--{method.lower() if method in _METHODS else 'strange'})"
+
+
+def css_variables() -> dict[str, tuple[str, str]]:
+    """Every colour of page and figures, by the name it has on the page."""
+    methods = {name.lower(): method.colour for name, method in _METHODS.items()}
+    ground = {"ink": FOREGROUND, "faint": FAINT, "paper": BACKGROUND}
+    return {**ground, **methods, "strange": _STRANGE}
+
+
 def line_of(method: str) -> dict[str, Any]:
-    """Ours is bold, its variants dashed."""
+    """Ours is bold, what is made of it dashed, what has no codes dotted."""
+    known = _METHODS.get(method)
+    role = known.role if known else "rival"
     return {
-        "color": COLOURS[method][0],
-        "marker": MARKERS[method],
+        "color": colour_of(method),
+        "marker": known.marker if known else ".",
         "markersize": 4.5,
-        "linewidth": 2.6 if method == "THN" else 1.5,
-        "linestyle": "--" if method in VARIANTS else "-",
-        "zorder": 4 if method == "THN" else 3,
+        "linewidth": 2.6 if role == "ours" else 1.5,
+        "linestyle": {"variant": "--", "literal": "--", "baseline": ":"}.get(role, "-"),
+        "zorder": 4 if role == "ours" else 3,
     }
 
 
@@ -116,7 +128,7 @@ def apart(heights: dict[str, float], gap: float) -> dict[str, float]:
     return dict(zip(names, placed, strict=True))
 
 
-def name_lines(axis: Any, curves: dict[str, Points], start: float = 0.06) -> None:
+def name_lines(axis: Any, curves: dict[str, Curve], start: float = 0.06) -> None:
     """Each name on its own line right of `start`, where other lines and names are far away."""
     taken: list[tuple[float, float]] = []
     grid = np.linspace(start, 0.86, 41)
@@ -133,17 +145,17 @@ def name_lines(axis: Any, curves: dict[str, Points], start: float = 0.06) -> Non
         axis.text(
             *taken[-1],
             name,
-            color=COLOURS[name][0],
+            color=colour_of(name),
             ha="center",
             va="center",
             zorder=6,
             weight="bold",
             fontsize=8.5,
-            bbox={"facecolor": PAPER[0], "edgecolor": "none", "pad": 1.2, "alpha": 0.9},
+            bbox={"facecolor": BACKGROUND[0], "edgecolor": "none", "pad": 1.2, "alpha": 0.9},
         )
 
 
-def _at(points: Points, grid: Points) -> Points:
+def _at(points: Curve, grid: Curve) -> Curve:
     """Heights of a curve at the grid, NaN where it does not reach."""
     order = np.argsort(points[:, 0], kind="stable")
     x, y = points[order, 0], points[order, 1]

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 from transhash.errors import DataError
 from transhash.experiments.results import Row, read_results
+from transhash.hashers import KNOWN
 
 DIRECTIONS = {"image_to_text": "I → T", "text_to_image": "T → I"}
-RIVALS = ("IMH", "CVH", "QCH", "HTH", "DCMH")  # the paper's order
-VARIANTS = ("THN-ip", "THN-D", "THN-Q")
-ORDER = (*RIVALS, *VARIANTS, "THN")
+OURS = next(method.name for method in KNOWN if method.role == "ours")
+RIVALS = tuple(method.name for method in KNOWN if method.role == "rival")
+VARIANTS = tuple(method.name for method in KNOWN if method.role == "variant")
 
 
 class Mean(NamedTuple):
@@ -47,8 +48,11 @@ class Summary:
 
     @cached_property
     def methods(self) -> tuple[str, ...]:
-        found = {row["method"] for row in self.rows}
-        return tuple(name for name in ORDER if name in found)
+        """In the order of the tables; first those of another version, which this one knows not."""
+        found = list(dict.fromkeys(str(row["method"]) for row in self.rows))
+        known = [method.name for method in KNOWN]
+        strange = [name for name in found if name not in known]
+        return (*strange, *(name for name in known if name in found))
 
     @cached_property
     def bits(self) -> tuple[int, ...]:
@@ -88,7 +92,7 @@ class Summary:
             name = other or self.best_rival(direction, bits)
             if name is None:
                 return None
-            ours = {row["seed"]: row for row in self.cells("THN", bits)}
+            ours = {row["seed"]: row for row in self.cells(OURS, bits)}
             for row in self.cells(name, bits):
                 if row["seed"] in ours:
                     gain = ours[row["seed"]][f"{direction}_map"] - row[f"{direction}_map"]
@@ -103,7 +107,7 @@ class Summary:
         won = total = 0
         for direction in DIRECTIONS:
             for bits in self.bits:
-                ours, rival = self.map(direction, "THN", bits), self.best_rival(direction, bits)
+                ours, rival = self.map(direction, OURS, bits), self.best_rival(direction, bits)
                 theirs = self.map(direction, rival, bits) if rival else None
                 if ours is not None and theirs is not None:
                     total += 1
@@ -126,6 +130,22 @@ class Summary:
     def published(self) -> dict[str, dict[str, dict[int, float]]]:
         """The paper's MAP by direction, method and bits; empty for data other than the paper's."""
         return published_maps().get(self.benchmark, {})
+
+    def published_map(self, direction: str, method: str, bits: int) -> Mean | None:
+        value = self.published[direction].get(method, {}).get(bits)
+        return None if value is None else Mean(value)
+
+    def published_margin(self, direction: str, other: str | None = None) -> Mean | None:
+        """The paper's THN minus `other`, as `margin`."""
+        printed = self.published[direction]
+        names = [other] if other else list(RIVALS)
+        if any(name not in printed for name in names):
+            return None
+        gains = [
+            ours - max(printed[name][bits] for name in names)
+            for bits, ours in printed[OURS].items()
+        ]
+        return Mean(100 * fmean(gains))
 
 
 def mean(values: Sequence[float]) -> Mean | None:

@@ -1,13 +1,14 @@
-"""Tables in the paper's shape, and their Markdown and LaTeX."""
+"""Tables in the paper's shape: what stands in them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from transhash.experiments.results import Row
-from transhash.report.summary import DIRECTIONS, RIVALS, VARIANTS, Mean, Summary
+from transhash.report.summary import DIRECTIONS, OURS, RIVALS, VARIANTS, Mean, Summary
 
 DECIMALS = 4  # the paper's
 
@@ -30,13 +31,13 @@ class Entry:
         return "" if self.sd is None else f"{self.sd:.{self.decimals}f}"
 
 
-Cell = Entry | str | None
+Content = Entry | str | None
 
 
 @dataclass(frozen=True)
 class Line:
     name: str
-    cells: Sequence[Cell]
+    cells: Sequence[Content]
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ class Table:
 def tables(summary: Summary) -> list[Table]:
     """All tables that the rows of a run can fill."""
     made = [comparison(summary)]
-    if "THN" in summary.methods and any(name in summary.methods for name in VARIANTS):
+    if OURS in summary.methods and any(name in summary.methods for name in VARIANTS):
         made.append(ablation(summary))
-    if "THN" in summary.methods and len(summary.methods) > 1:
+    if OURS in summary.methods and len(summary.methods) > 1:
         made.append(margins(summary))
     return [*made, costs(summary)]
 
@@ -63,68 +64,46 @@ def tables(summary: Summary) -> list[Table]:
 def comparison(summary: Summary) -> Table:
     """Table 1: a block a task, a line a method, the paper's numbers beside ours if they exist."""
     lengths = [f"{bits} bits" for bits in summary.bits]
-    groups = [(summary.benchmark, lengths)]
+    sources, names = [summary.map], [summary.benchmark]
     if summary.published:
-        groups = [("ours", lengths), ("paper", lengths)]
+        sources, names = [summary.map, summary.published_map], ["ours", "paper"]
     blocks = []
     for direction, task in DIRECTIONS.items():
-        columns = [
-            _ranked({name: summary.map(direction, name, bits) for name in summary.methods})
-            for bits in summary.bits
-        ]
-        if summary.published:
-            columns += [
-                _ranked({name: _published(summary, direction, name, b) for name in summary.methods})
-                for b in summary.bits
-            ]
-        lines = [Line(name, [column[name] for column in columns]) for name in summary.methods]
-        chance = [_entry(summary.chance(direction, bits)) for bits in summary.bits]
-        lines.append(Line("chance", chance + [None] * (len(columns) - len(chance))))
+        lines = _lines(summary, summary.methods, [(source, direction) for source in sources])
+        chance: list[Content] = [_entry(summary.chance(direction, bits)) for bits in summary.bits]
+        lines.append(Line("chance", chance + [None] * (len(lines[0].cells) - len(chance))))
         blocks.append((task, lines))
     seeds = f"mean ± sd over {len(summary.seeds)} seeds" if len(summary.seeds) > 1 else "one seed"
     caption = f"MAP of cross-modal retrieval on {summary.benchmark}, {seeds}"
+    groups = [(name, lengths) for name in names]
     return Table("comparison", caption, ("Task", "Method"), groups, blocks)
 
 
 def ablation(summary: Summary) -> Table:
     """Table 2: THN and its variants, both directions side by side."""
-    names = [name for name in (*VARIANTS, "THN") if name in summary.methods]
-    lengths = [f"{bits} bits" for bits in summary.bits]
-    columns = [
-        _ranked({name: summary.map(direction, name, bits) for name in names})
-        for direction in DIRECTIONS
-        for bits in summary.bits
-    ]
-    lines = [Line(name, [column[name] for column in columns]) for name in names]
-    blocks = [("", lines)]
-    if summary.published.get("image_to_text", {}).get("THN-D"):
-        published = [
-            _ranked({name: _published(summary, direction, name, bits) for name in names})
-            for direction in DIRECTIONS
-            for bits in summary.bits
-        ]
-        blocks.append(
-            (
-                "",
-                [Line(f"{name} (paper)", [column[name] for column in published]) for name in names],
-            )
-        )
-    groups = [(task, lengths) for task in DIRECTIONS.values()]
-    return Table(
-        "ablation", f"MAP of THN's variants on {summary.benchmark}", ("Method",), groups, blocks
-    )
+    names = [name for name in (*VARIANTS, OURS) if name in summary.methods]
+    blocks = [("", _lines(summary, names, [(summary.map, d) for d in DIRECTIONS]))]
+    if any(name in printed for printed in summary.published.values() for name in VARIANTS):
+        columns = [(summary.published_map, direction) for direction in DIRECTIONS]
+        blocks.append(("", _lines(summary, names, columns, " (paper)")))
+    groups = [(task, [f"{bits} bits" for bits in summary.bits]) for task in DIRECTIONS.values()]
+    caption = f"MAP of THN's variants on {summary.benchmark}"
+    return Table("ablation", caption, ("Method",), groups, blocks)
 
 
 def margins(summary: Summary) -> Table:
     """THN minus the others in points of MAP, averaged over the code lengths."""
-    others = [name for name in (*RIVALS, *VARIANTS) if name in summary.methods]
-    lines = []
-    if any(name in RIVALS for name in others):
-        lines.append(Line("best rival of each cell", _margin_cells(summary, None)))
-    lines += [Line(name, _margin_cells(summary, name)) for name in others]
-    groups = [("ours", list(DIRECTIONS.values()))]
+    sources = [("ours", summary.margin)]
     if summary.published:
-        groups.append(("paper", list(DIRECTIONS.values())))
+        sources.append(("paper", summary.published_margin))
+    others: list[tuple[str, str | None]] = [(n, n) for n in summary.methods if n != OURS]
+    if any(name in RIVALS for name in summary.methods):
+        others.insert(0, ("best rival of each cell", None))
+    lines = [
+        Line(name, [_entry(of(d, other), decimals=1) for _, of in sources for d in DIRECTIONS])
+        for name, other in others
+    ]
+    groups = [(name, list(DIRECTIONS.values())) for name, _ in sources]
     won, total = summary.wins()
     caption = "Average margin of THN, in points of MAP (paired by seed)"
     if total:
@@ -143,18 +122,18 @@ def costs(summary: Summary) -> Table:
             rows = summary.cells(method, bits)
             if not rows:
                 continue
-            held = [fmean(row["held_out_map"]) for row in rows if None not in row["held_out_map"]]
-            cells: list[Cell] = [
-                Entry(fmean(row["training_seconds"] for row in rows), decimals=1),
-                Entry(fmean(row["tuning_seconds"] for row in rows), decimals=1),
-                Entry(fmean(row["encode_seconds"] for row in rows), decimals=2),
-                Entry(fmean(held)) if held else None,
-                Entry(fmean(row["distinct_codes"]["images"] for row in rows), decimals=0),
-                Entry(fmean(row["distinct_codes"]["texts"] for row in rows), decimals=0),
-                f"{min(row['bit_balance'][0] for row in rows):.2f} to "
-                f"{max(row['bit_balance'][1] for row in rows):.2f}",
-                _mmd(rows, "images"),
-                _mmd(rows, "texts"),
+            held = [score for score in _known(rows, "held_out_map") if None not in score]
+            codes = _known(rows, "distinct_codes")
+            cells: list[Content] = [
+                _average(_known(rows, "training_seconds"), 1),
+                _average(_known(rows, "tuning_seconds"), 1),
+                _average(_known(rows, "encode_seconds"), 2),
+                _average([fmean(score) for score in held], DECIMALS),
+                _average([one["images"] for one in codes], 0),
+                _average([one["texts"] for one in codes], 0),
+                _balance(_known(rows, "bit_balance")),
+                _mmd(_known(rows, "mmd"), "images"),
+                _mmd(_known(rows, "mmd"), "texts"),
             ]
             lines.append(Line(f"{bits} bits", cells))
         blocks.append((method, lines))
@@ -162,71 +141,23 @@ def costs(summary: Summary) -> Table:
     return Table("costs", caption, ("Method", "Length"), [("", heads)], blocks)
 
 
-def markdown(table: Table) -> str:
-    """A pipe table; best bold, second underlined."""
-    heads = [f"{group} {name}".strip() for group, names in table.groups for name in names]
-    if len(table.groups) == 1:
-        heads = list(table.groups[0][1])
-    corner = list(table.corner)
-    lines = [
-        f"**{table.caption}**",
-        "",
-        "| " + " | ".join([*corner, *heads]) + " |",
-        "|" + "---|" * len(corner) + "---:|" * len(heads),
+def _lines(
+    summary: Summary,
+    names: Sequence[str],
+    columns: Sequence[tuple[Callable[[str, str, int], Mean | None], str]],
+    suffix: str = "",
+) -> list[Line]:
+    """A line a method; for each source of MAPs and direction, a column a code length."""
+    ranked = [
+        _ranked({name: source(direction, name, bits) for name in names})
+        for source, direction in columns
+        for bits in summary.bits
     ]
-    for block, rows in table.blocks:
-        for number, row in enumerate(rows):
-            first = [block if number == 0 else ""] if len(corner) == 2 else []
-            cells = [_shown(cell, "**{}**", "<u>{}</u>", " ± ") for cell in row.cells]
-            lines.append("| " + " | ".join([*first, row.name, *cells]) + " |")
-    return "\n".join(lines) + "\n"
+    return [Line(name + suffix, [column[name] for column in ranked]) for name in names]
 
 
-def latex(table: Table) -> str:
-    r"""A tabular in the paper's shape; needs \usepackage{multirow}."""
-    corner = len(table.corner)
-    width = corner + sum(len(names) for _, names in table.groups)
-    layout = "|".join([*"l" * corner, *("c" * len(names) for _, names in table.groups)])
-    out = [r"\begin{table}[t]", r"\centering\small", rf"\caption{{{_tex(table.caption)}}}"]
-    out += [rf"\label{{table:{table.key}}}", rf"\begin{{tabular}}{{{layout}}}", r"\hline"]
-    named = [
-        rf"\multicolumn{{{len(names)}}}{{c}}{{{_tex(group)}}}" for group, names in table.groups
-    ]
-    if any(group for group, _ in table.groups):
-        out.append(" & " * corner + " & ".join(named) + r" \\")
-    heads = [_tex(name) for _, names in table.groups for name in names]
-    out += [" & ".join([*table.corner, *heads]) + r" \\", r"\hline"]
-    for block, rows in table.blocks:
-        for number, row in enumerate(rows):
-            first = []
-            if corner == 2:
-                first = [rf"\multirow{{{len(rows)}}}{{*}}{{{_tex(block)}}}" if not number else ""]
-            if row.name in ("THN", "chance") and corner == 2 and len(rows) > 2:
-                out.append(rf"\cline{{2-{width}}}")
-            cells = [_shown(c, r"\textbf{{{}}}", r"\underline{{{}}}", r"$\pm$") for c in row.cells]
-            out.append(" & ".join([*first, _tex(row.name), *cells]) + r" \\")
-        out.append(r"\hline")
-    return "\n".join([*out, r"\end{tabular}", r"\end{table}"]) + "\n"
-
-
-def _shown(cell: Cell, best: str, second: str, plus_minus: str) -> str:
-    if cell is None:
-        return "–" if "*" in best else "--"
-    if isinstance(cell, str):
-        return cell
-    text = {1: best, 2: second}.get(cell.place, "{}").format(cell.text)
-    return f"{text}{plus_minus}{cell.spread}" if cell.spread else text
-
-
-def _tex(text: str) -> str:
-    replaced: dict[str, str] = {"→": r"$\rightarrow$", "±": r"$\pm$", "²": "$^2$", "_": r"\_"}
-    for sign, written in replaced.items():
-        text = text.replace(sign, written)
-    return text
-
-
-def _entry(score: Mean | None, place: int = 0) -> Entry | None:
-    return None if score is None else Entry(score.value, score.sd, place)
+def _entry(score: Mean | None, place: int = 0, decimals: int = DECIMALS) -> Entry | None:
+    return None if score is None else Entry(score.value, score.sd, place, decimals)
 
 
 def _ranked(scores: dict[str, Mean | None]) -> dict[str, Entry | None]:
@@ -242,37 +173,25 @@ def _ranked(scores: dict[str, Mean | None]) -> dict[str, Entry | None]:
     return {name: _entry(score, place(score)) for name, score in scores.items()}
 
 
-def _published(summary: Summary, direction: str, method: str, bits: int) -> Mean | None:
-    value = summary.published[direction].get(method, {}).get(bits)
-    return None if value is None else Mean(value)
+def _known(rows: Sequence[Row], name: str) -> list[Any]:
+    """What the rows say of it: a method without codes says nothing of codes."""
+    return [row[name] for row in rows if row.get(name) is not None]
 
 
-def _margin_cells(summary: Summary, other: str | None) -> list[Cell]:
-    cells: list[Cell] = []
-    sources: list[Callable[[str], Mean | None]] = [lambda d: summary.margin(d, other)]
-    if summary.published:
-        sources.append(lambda d: _published_margin(summary, d, other))
-    for source in sources:
-        for direction in DIRECTIONS:
-            gain = source(direction)
-            cells.append(None if gain is None else Entry(gain.value, gain.sd, decimals=1))
-    return cells
+def _average(values: Sequence[float], decimals: int) -> Entry | None:
+    return Entry(fmean(values), decimals=decimals) if values else None
 
 
-def _published_margin(summary: Summary, direction: str, other: str | None) -> Mean | None:
-    printed = summary.published[direction]
-    names = [other] if other else list(RIVALS)
-    if any(name not in printed for name in names):
+def _balance(shares: Sequence[tuple[float, float]]) -> str | None:
+    """From the bit that is on least to the one that is on most."""
+    if not shares:
         return None
-    gains = [
-        ours - max(printed[name][bits] for name in names) for bits, ours in printed["THN"].items()
-    ]
-    return Mean(100 * fmean(gains))
+    return f"{min(low for low, _ in shares):.2f} to {max(high for _, high in shares):.2f}"
 
 
-def _mmd(rows: Sequence[Row], side: str) -> str | None:
+def _mmd(found: Sequence[dict[str, dict[str, float]]], side: str) -> str | None:
     """Before and after training, averaged over the seeds of methods that align domains."""
-    known = [row["mmd"][side] for row in rows if row["mmd"] and side in row["mmd"]]
+    known = [mmd[side] for mmd in found if side in mmd]
     if not known:
         return None
     return f"{fmean(m['before'] for m in known):.3f} to {fmean(m['after'] for m in known):.3f}"

@@ -19,7 +19,7 @@ from transhash.features.decode import decode
 from transhash.features.image import ImageFeatures, image_features
 from transhash.features.text import BagOfWords
 from transhash.hashers import Hasher, make_hasher
-from transhash.hashers.base import FORMAT as HASHER_FORMAT
+from transhash.hashers.base import HASHER_FORMAT
 from transhash.progress import Track, silent
 from transhash.storage import read_json, read_tensors, write_json, write_tensors
 

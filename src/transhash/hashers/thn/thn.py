@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,16 @@ from transhash.hashers.losses import (
     alignment_loss,
     inner_product_loss,
     relation_loss,
+)
+from transhash.hashers.settings import (
+    FromOne,
+    FromZero,
+    Length,
+    NotNegative,
+    Positive,
+    Share,
+    ShareBelowOne,
+    Widths,
 )
 from transhash.hashers.thn.batches import Batches
 from transhash.hashers.thn.bridge import Bridge, Inputs, plain_bridge
@@ -65,37 +75,38 @@ _SELDOM = 1000  # steps after which that is done anyway: what a long training ma
 class THN(DeepHasher):
     """The paper's method. docs/method.md gives the evidence for each default marked "ours"."""
 
-    image_hidden: tuple[int, ...] = (128,)  # ours: beside the linear path of a Head
-    text_hidden: tuple[int, ...] = (128,)  # ours; (1000, 500) in the paper
-    dropout: float = 0.2
+    image_hidden: Widths = (128,)  # ours: beside the linear path of a Head
+    text_hidden: Widths = (128,)  # ours; (1000, 500) in the paper
+    dropout: ShareBelowOne = 0.2
     loss: Literal["cross-entropy", "inner-product"] = "cross-entropy"  # inner-product: THN-ip
-    quantization_weight: float = 1e-3  # λ; 0: THN-Q
-    quantization_start: float = 0.5  # ours: share of the steps before Q sets in
+    quantization_weight: NotNegative = 1e-3  # λ; 0: THN-Q
+    quantization_start: Share = 0.5  # ours: share of the steps before Q sets in
     quantize_target: bool = True  # ours: Q on target items too; paper: auxiliary only
     use_target: bool = True  # unlabelled target items; False with µ = 0: THN-D
-    alignment_weight: float = 0.3  # µ
-    alignment_ramp: float = 0.5  # ours: share of the steps over which µ grows to its value
-    kernel_widths: tuple[float, ...] = WIDTHS  # ours; (1.0,) is the single Gaussian of the paper
+    alignment_weight: NotNegative = 0.3  # µ
+    alignment_ramp: Share = 0.5  # ours: share of the steps over which µ grows to its value
+    # ours; (1.0,) is the single Gaussian of the paper
+    kernel_widths: Annotated[tuple[Positive, ...], Length(1)] = WIDTHS
     balanced: bool = True  # ours: related and unrelated pairs weigh alike; paper: not
-    logit_scale: float | None = None  # ours: 3 / bits, at most 0.15; 1 in the paper
-    soft_share: float = 0.5  # ours: how much of s_ij is its calibrated probability; paper: 0
-    inherited_weight: float = 1.0  # ν, ours: L on pairs with target items; paper: 0
+    logit_scale: Positive | None = None  # ours: 3 / bits, at most 0.15; 1 in the paper
+    soft_share: Share = 0.5  # ours: how much of s_ij is its calibrated probability; paper: 0
+    inherited_weight: NotNegative = 1.0  # ν, ours: L on pairs with target items; paper: 0
     inputs: Literal["canonical", "features"] = "canonical"  # ours; paper: features
-    ridge: float = 0.05  # ours: of the canonical layer, relative to the largest variance
-    rank: int | None = None  # ours: canonical coordinates, None: as many as hold up left out
-    rounds: int = 4  # ours: how often target items are matched with auxiliary ones
-    temperature: float = 0.05  # τ, ours: of that matching
-    centring: float = 0.5  # κ, ours: 0 gives both domains one mean, 1 only what is matched
-    frames: int = 4  # ours: rotations tried for the linear path, the best is trained
-    steps: int = 300
-    batch: int = 256  # auxiliary images, and as many texts, a step
-    target_batch: int = 128  # unlabelled target images, and as many texts, a step
+    ridge: NotNegative = 0.05  # ours: of the canonical layer, relative to the largest variance
+    rank: FromOne | None = None  # ours: canonical coordinates, None: as many as hold up left out
+    rounds: FromZero = 4  # ours: how often target items are matched with auxiliary ones
+    temperature: Positive = 0.05  # τ, ours: of that matching
+    centring: Share = 0.5  # κ, ours: 0 gives both domains one mean, 1 only what is matched
+    frames: FromZero = 4  # ours: rotations tried for the linear path, the best is trained
+    steps: FromOne = 300
+    batch: FromOne = 256  # auxiliary images, and as many texts, a step
+    target_batch: FromOne = 128  # unlabelled target images, and as many texts, a step
     optimizer: Optimizer = "adam"  # ours; paper: sgd
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     policy: Policy = "cosine"  # ours; paper: inv or step
-    fch_multiplier: float = 1.0  # 10 in the paper, where the layers below are pre-trained
-    weight_decay: float = 1e-4
-    averaging: float = 0.98  # ours: decay of the weights' moving average, 0: none
+    fch_multiplier: Positive = 1.0  # 10 in the paper, where the layers below are pre-trained
+    weight_decay: NotNegative = 1e-4
+    averaging: ShareBelowOne = 0.98  # ours: decay of the weights' moving average, 0: none
     rescue: bool = True  # on collapse, go on without Q and D, and say so
 
     name: ClassVar[str] = "THN"

@@ -1,0 +1,179 @@
+"""Scores without codes against loops over the items they are defined by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from transhash.data.relation import LabelRelation, Relation
+from transhash.data.training import TrainingSet
+from transhash.errors import DataError, NotFittedError
+from transhash.hashers import KNOWN, Scorer, make_hasher, make_learner
+from transhash.hashers.knn import NearestNeighbours
+from transhash.hashers.ridge import RidgeRegression
+
+from .worlds import View, World, dense
+
+NAMES = [method.name for method in KNOWN if not method.has_codes]
+every_baseline = pytest.mark.parametrize("name", NAMES)
+every_sort = pytest.mark.parametrize("sort", ["labels", "pairs", "triples"])
+
+Matrix = npt.NDArray[np.floating]
+
+
+def make(name: str) -> Scorer:
+    learner = make_learner(name, bits=16)
+    assert isinstance(learner, Scorer)
+    return learner
+
+
+@cache
+def world() -> tuple[World, TrainingSet, View]:
+    made = World(seed=2)
+    return made, made.training(120), made.draw(20)
+
+
+def cosine(a: Matrix, b: Matrix) -> float:
+    size = np.linalg.norm(a) * np.linalg.norm(b)
+    return float(a @ b / size) if size else 0.0
+
+
+def nearest(item: Matrix, others: Matrix, allowed: list[int], k: int) -> list[int]:
+    return sorted(allowed, key=lambda other: -cosine(item, others[other]))[:k]
+
+
+@every_sort
+def test_knn_is_the_mean_over_neighbours_partners(sort: str) -> None:
+    made = World(seed=8)
+    training, fresh = made.training(40, sort), made.draw(6)
+    s = dense(training.relation)
+    s[3], s[:, 5] = 0, 0  # an image and a text that nothing is related to
+    relation = LabelRelation(s > 0, np.eye(s.shape[1], dtype=bool))
+    data = TrainingSet(training.images, training.texts, relation)
+    found = NearestNeighbours(neighbours=4).fit(data).score(fresh.images, fresh.texts)
+    mean_x, mean_y = (part.mean(axis=0, dtype=np.float64) for part in (data.images, data.texts))
+    x, y = data.images - mean_x, data.texts - mean_y
+    with_text = [a for a in range(len(x)) if s[a].any()]
+    with_image = [j for j in range(len(y)) if s[:, j].any()]
+    for i, image in enumerate(fresh.images - mean_x):
+        for t, text in enumerate(fresh.texts - mean_y):
+            by_text = [
+                np.mean([cosine(image, x[a]) for a in np.flatnonzero(s[:, j])])
+                for j in nearest(text, y, with_image, 4)
+            ]
+            by_image = [
+                np.mean([cosine(text, y[j]) for j in np.flatnonzero(s[a])])
+                for a in nearest(image, x, with_text, 4)
+            ]
+            expected = (np.mean(by_text) + np.mean(by_image)) / 2
+            assert found[i, t] == pytest.approx(expected, abs=1e-5)
+
+
+def descended(features: Matrix, wanted: Matrix, penalty: float) -> Matrix:
+    """The ridge regression by its normal equations, one output at a time."""
+    gram = features.T @ features + penalty * np.eye(features.shape[1])
+    return np.stack([np.linalg.solve(gram, features.T @ column) for column in wanted.T], axis=1)
+
+
+@every_sort
+def test_ridge_predicts_the_mean_partner(sort: str) -> None:
+    made = World(seed=9, dx=12, dy=90)  # fewer and more features than items
+    training, fresh = made.training(50, sort), made.draw(6)
+    found = RidgeRegression(ridge=0.5).fit(training).score(fresh.images, fresh.texts)
+    s = dense(training.relation)
+    x = training.images - training.images.mean(axis=0, dtype=np.float64)
+    y = training.texts - training.texts.mean(axis=0, dtype=np.float64)
+    own_x, own_y = s.any(axis=1), s.any(axis=0)
+    mean_text = np.array([y[row > 0].mean(axis=0) for row in s[own_x]])
+    mean_image = np.array([x[column > 0].mean(axis=0) for column in s.T[own_y]])
+    to_text = descended(x[own_x], mean_text, 0.5 * (x**2).sum() / x.shape[1])
+    to_image = descended(y[own_y], mean_image, 0.5 * (y**2).sum() / y.shape[1])
+    for i, image in enumerate(fresh.images - training.images.mean(axis=0, dtype=np.float64)):
+        for t, text in enumerate(fresh.texts - training.texts.mean(axis=0, dtype=np.float64)):
+            expected = (cosine(image, text @ to_image) + cosine(image @ to_text, text)) / 2
+            assert found[i, t] == pytest.approx(expected, abs=1e-5)
+
+
+def precision(scores: Matrix, relation: Relation) -> float:
+    """Of the first tenth of every list, both ways."""
+    s = dense(relation)
+    of = []
+    for values, relevant in [*zip(scores, s, strict=True), *zip(scores.T, s.T, strict=True)]:
+        best = np.argsort(-values)[: len(values) // 10]
+        of.append(relevant[best].mean())
+    return float(np.mean(of))
+
+
+@every_baseline
+@every_sort
+def test_related_items_come_first(name: str, sort: str) -> None:
+    made = World(seed=3)
+    scorer = make(name).fit(made.training(300, sort))
+    fresh = made.related(100)
+    scores = scorer.score(fresh.images, fresh.texts)
+    assert scores.shape == (100, 100)
+    assert precision(scores, fresh.relation) > 2 / made.classes
+
+
+@every_baseline
+def test_target_items_are_not_seen(name: str) -> None:
+    _, training, items = world()
+    without = replace(training, target_images=None, target_texts=None)
+    with_target = make(name).fit(training).score(items.images, items.texts)
+    np.testing.assert_array_equal(
+        make(name).fit(without).score(items.images, items.texts), with_target
+    )
+
+
+@every_baseline
+def test_a_batch_scores_as_its_items_do_one_by_one(name: str) -> None:
+    _, training, items = world()
+    scorer = make(name).fit(training)
+    whole = scorer.score(items.images, items.texts)
+    rows = [scorer.score(items.images[i : i + 1], items.texts) for i in range(len(items.images))]
+    np.testing.assert_allclose(np.concatenate(rows), whole, atol=1e-5)
+    assert scorer.score(items.images[:0], items.texts).shape == (0, 20)
+
+
+@every_baseline
+def test_items_without_features_score_and_are_finite(name: str) -> None:
+    _, training, items = world()
+    nothing = np.zeros_like(items.texts[:1])
+    scores = make(name).fit(training).score(items.images, nothing)
+    assert np.isfinite(scores).all()
+
+
+def test_a_text_of_unknown_words_is_near_nothing_by_knn() -> None:
+    _, training, items = world()
+    knn = NearestNeighbours().fit(training)
+    assert not knn.score(items.images, np.zeros_like(items.texts[:1])).any()
+
+
+@every_baseline
+def test_misuse_is_refused_in_a_sentence(name: str) -> None:
+    _, training, items = world()
+    with pytest.raises(NotFittedError, match=name):
+        make(name).score(items.images, items.texts)
+    scorer = make(name).fit(training)
+    with pytest.raises(DataError, match="63"):
+        scorer.score(items.images[:, :63], items.texts)
+    with pytest.raises(DataError, match="99"):
+        scorer.score(items.images, items.texts[:, :99])
+    pixels = replace(
+        training, images=np.zeros((120, 3, 8, 8), np.uint8), target_images=None, target_texts=None
+    )
+    with pytest.raises(DataError, match="feature vectors"):
+        make(name).fit(pixels)
+    with pytest.raises(DataError, match=f"{name} scores pairs and makes no codes"):
+        make_hasher(name)
+
+
+@every_baseline
+def test_there_are_candidates_for_a_budget_of_eight_trials(name: str) -> None:
+    scorer = make(name)
+    variants = [replace(scorer, **setting) for setting in scorer.candidates()]
+    assert sum(variant != scorer for variant in variants) >= 7
