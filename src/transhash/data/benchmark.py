@@ -6,14 +6,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from transhash.data.collection import Auxiliary, Collection, Images, Problem, T, Texts
+from transhash.data.collection import Auxiliary, Collection, Images, Medium, Problem, Texts
 from transhash.data.manifest import images_of, read_manifest, texts_of
+from transhash.data.relation import Rows
 from transhash.errors import DataError
 from transhash.storage import read_json
 
-Rows = npt.NDArray[np.int64]
 PROTOCOLS = ("imagenet-yahooqa", "nus-wide")
 
 
@@ -184,7 +183,7 @@ def _draw(rng: np.random.Generator, n: int, wanted: int, what: str) -> tuple[Row
     return np.sort(order[:wanted]), np.sort(order[wanted:])
 
 
-def _labels(collection: Collection[T]) -> list[frozenset[str]]:
+def _labels(collection: Collection[Medium]) -> list[frozenset[str]]:
     if collection.labels is None:
         raise DataError("a benchmark needs labels on every part; add a labels column")
     return list(collection.labels)

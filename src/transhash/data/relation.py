@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from transhash.errors import DataError
 
-Float = npt.NDArray[np.float32]
+_Float = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
 
 
@@ -29,7 +29,7 @@ class Relation(Protocol):
     def known(self) -> int:
         """How many pairs have a known s_ij."""
 
-    def block(self, rows: Rows, columns: Rows) -> tuple[Float, Float | None]:
+    def block(self, rows: Rows, columns: Rows) -> tuple[_Float, _Float | None]:
         """s_ij and, unless all are known, a 0/1 mask of the known ones."""
 
     def times(self, texts: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
@@ -77,7 +77,7 @@ class LabelRelation:
     def known(self) -> int:
         return self.shape[0] * self.shape[1]
 
-    def block(self, rows: Rows, columns: Rows) -> tuple[Float, None]:
+    def block(self, rows: Rows, columns: Rows) -> tuple[_Float, None]:
         sets = self._sets[np.ix_(self._set_of_image[rows], self._set_of_text[columns])]
         return sets.astype(np.float32), None
 
@@ -145,7 +145,7 @@ class SparseRelation:
     def known(self) -> int:
         return self.shape[0] * self.shape[1] if self.mask is None else int(self.mask.nnz)
 
-    def block(self, rows: Rows, columns: Rows) -> tuple[Float, Float | None]:
+    def block(self, rows: Rows, columns: Rows) -> tuple[_Float, _Float | None]:
         s = self.similar[rows][:, columns].toarray()
         return s, None if self.mask is None else self.mask[rows][:, columns].toarray()
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from transhash.data.relation import Relation
+from transhash.data.relation import Relation, Rows
 from transhash.errors import DataError
 
 Features = npt.NDArray[Any]  # (n, d) float features, or (n, 3, h, w) uint8 pixels
@@ -50,7 +50,7 @@ class Related:
         rest_x, rest_y = np.setdiff1d(np.arange(n), held_x), np.setdiff1d(np.arange(m), held_y)
         return self._take(rest_x, rest_y), self._take(held_x, held_y)
 
-    def _take(self, rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]) -> Related:
+    def _take(self, rows: Rows, columns: Rows) -> Related:
         return Related(self.images[rows], self.texts[columns], self.relation.subset(rows, columns))
 
 

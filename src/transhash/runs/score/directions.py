@@ -15,7 +15,7 @@ import numpy.typing as npt
 from transhash.runs.catalog import Modality
 from transhash.codes import Codes
 from transhash.data.benchmark import Benchmark
-from transhash.data.collection import Collection, Images, Problem, T, Texts, label_matrix
+from transhash.data.collection import Collection, Images, Medium, Problem, Texts, label_matrix
 from transhash.data.manifest import read_images, read_texts
 from transhash.runs.encoder import Encoder
 from transhash.errors import DataError
@@ -100,7 +100,7 @@ class Labelled:
     classes: list[str]  # those that occur on both sides; the others relate nothing
     unlabelled: int  # rows left out
 
-    def labels_of(self, items: Collection[T]) -> Matrix:
+    def labels_of(self, items: Collection[Medium]) -> Matrix:
         return _matrix(items, self.classes)
 
 
@@ -170,11 +170,11 @@ def _both(
     }
 
 
-def _matrix(items: Collection[T], classes: Sequence[str]) -> Matrix:
+def _matrix(items: Collection[Medium], classes: Sequence[str]) -> Matrix:
     return label_matrix(items.labels or (), classes, ignore_others=True)
 
 
-def _with_labels(items: Collection[T], source: Path) -> Collection[T]:
+def _with_labels(items: Collection[Medium], source: Path) -> Collection[Medium]:
     kept = [row for row, names in enumerate(items.labels or ()) if names]
     if not kept:
         raise DataError(
@@ -183,5 +183,5 @@ def _with_labels(items: Collection[T], source: Path) -> Collection[T]:
     return items.take(kept)
 
 
-def _names(items: Collection[T]) -> set[str]:
+def _names(items: Collection[Medium]) -> set[str]:
     return set().union(*(items.labels or ()))
