@@ -72,3 +72,20 @@ def test_an_unknown_protocol_is_refused(folder: Path) -> None:
     write_json(folder / "benchmark.json", {"protocol": "mine"})
     with pytest.raises(DataError, match="protocol must be one of"):
         load_benchmark(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ([], "must be"),
+        ({"sizes": 3}, "must be"),
+        ({"sizes": {"queries": "many"}}, "size of queries must be a number of items, not 'many'"),
+        ({"sizes": {"target": -1}}, "size of target must be a number of items, not -1"),
+    ],
+)
+def test_a_description_of_the_wrong_kind_is_one_sentence(
+    folder: Path, content: object, sentence: str
+) -> None:
+    write_json(folder / "benchmark.json", content)
+    with pytest.raises(DataError, match=f"benchmark.json.*{sentence}"):
+        load_benchmark(folder)

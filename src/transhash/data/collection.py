@@ -91,6 +91,9 @@ class Auxiliary:
                     label_matrix(texts.labels, classes, ignore_others=True),
                 ),
             )
+        if images.numbered and texts.numbered and images.origin != texts.origin:
+            rows = _same_rows(images, texts)
+            return cls(images, texts, SparseRelation.from_pairs(rows, rows))
         return cls(images, texts, SparseRelation.from_pairs(images.ids, texts.ids))
 
 
@@ -114,6 +117,23 @@ def label_matrix(
             elif not ignore_others:
                 raise DataError(f"item {row} has the label {name!r}, which is not a class")
     return matrix
+
+
+def _same_rows(images: Images, texts: Texts) -> list[str]:
+    """Keys that pair the n-th image with the n-th text, where order is all that relates them."""
+    remedy = "give both a column id"
+    if len(images) != len(texts):
+        raise DataError(
+            f"{images.origin} has {len(images)} rows and {texts.origin} {len(texts)}, so row by "
+            f"row they do not belong together; {remedy}"
+        )
+    for part in (images, texts):
+        if part.problems:
+            raise DataError(
+                f"rows of {part.origin} were skipped ({part.problems[0].where}: "
+                f"{part.problems[0].reason}), so the others no longer pair by order; {remedy}"
+            )
+    return [str(row) for row in range(len(images))]
 
 
 def _from_triples(

@@ -309,12 +309,12 @@ def _numbered(
 def _read_array(source: Path) -> npt.NDArray[np.float32]:
     """The rows of a .npy of finite numbers, (items, features)."""
     try:
-        # Mapped, so that a header that promises more than the file holds allocates nothing.
-        mapped = np.load(source, mmap_mode="r", allow_pickle=False)
-        if not isinstance(mapped, np.ndarray):
-            raise ValueError("it is an archive of arrays")
-        if mapped.ndim == 2 and mapped.dtype.kind in "fiu":
-            with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):
+            # Mapped, so that a header that promises more than the file holds allocates nothing.
+            mapped = np.load(source, mmap_mode="r", allow_pickle=False)
+            if not isinstance(mapped, np.ndarray):
+                raise ValueError("it is an archive of arrays")
+            if mapped.ndim == 2 and mapped.dtype.kind in "fiu":
                 array = np.array(mapped, dtype=np.float32)
     except Exception as error:  # a damaged header fails in tokenize, ast, struct, mmap and zipfile
         raise DataError(f"{source} is not a plain .npy array ({_cause(error)})") from None

@@ -97,14 +97,35 @@ def fields_of(
             width = width or len(fields)
             if len(fields) != width:
                 flaw = f"{len(fields)} fields, the header has {width}"
-        # A bound on reading again: some nests of quotes would have every line read with all others.
-        if flaw and len(taken) > 1 and read_again < 10 * number + 10_000:
-            again.extendleft(reversed(taken[1:]))
-            read_again += len(taken) - 1
-            number = start + 1
+        if flaw and len(taken) > 1:
+            # The bound: some nests of quotes would have every line read with all others.
+            if read_again < 10 * number + 10_000:
+                again.extendleft(reversed(taken[1:]))
+                read_again += len(taken) - 1
+                number = start + 1
+            else:
+                flaw += f"; the lines up to {number - 1} are skipped with it"
         cut_off = False
         if flaw or fields:
             yield start, fields, flaw
+
+
+def objects_of(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any], str]]:
+    """The number, the object and the flaw ("" if none) of each line of JSON."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        values: Any = None
+        flaw = "not a JSON object"
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:  # also a number of 5,000 digits
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+            flaw = f"not valid JSON ({plain(reason)[:200]})"
+        if isinstance(values, dict):
+            yield number, {name.lower(): value for name, value in values.items()}, ""
+        else:
+            yield number, {}, flaw
 
 
 def _next_fields(lines: Iterator[str], delimiter: str) -> tuple[list[str], str]:
@@ -156,23 +177,10 @@ def _check(source: Path, header: list[str]) -> None:
 
 
 def _jsonl(source: Path) -> Iterator[Record]:
-    for number, line in enumerate(decoded(source), 1):
-        if not line.strip():
-            continue
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError) as error:  # also a number of 5,000 digits
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-            yield Record(number, {}, f"not valid JSON ({plain(reason)[:200]})")
-            continue
-        if isinstance(values, dict):
-            yield Record(number, {name.lower(): value for name, value in values.items()})
-        else:
-            yield Record(number, {}, "not a JSON object")
+    return (Record(*found) for found in objects_of(decoded(source)))
 
 
 def _parquet(source: Path) -> Iterator[Record]:
-    import pyarrow
     import pyarrow.parquet as pq
 
     number = 0
@@ -185,7 +193,7 @@ def _parquet(source: Path) -> Iterator[Record]:
                     values = {name.lower(): value for name, value in (row or {}).items()}
                     yield Record(number, values, flaw)
                     number += 1
-    except (pyarrow.ArrowException, OSError, MemoryError) as error:
+    except Exception as error:  # in a damaged file pyarrow meets anything, even names of bad bytes
         reason = plain(str(error)).strip().split("\n")[0][:200]
         raise DataError(f"{source} is not a readable parquet file ({reason})") from None
 
