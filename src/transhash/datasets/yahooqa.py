@@ -86,7 +86,7 @@ def find_yahooqa(source: Path) -> list[Path]:
         return known
     if known:
         names = ", ".join(path.name for path in known[:4])
-        raise DataError(f"{source} holds several text files ({names}); name the one to read")
+        raise DataError(f"{source} holds several text files ({names}); leave one of them there")
     raise DataError(f"{source} holds no Yahoo Answers text: {_FORMATS}; {_SOURCE}")
 
 

@@ -23,9 +23,9 @@ from transhash.datasets.drawn.shapes import Drawing
 from transhash.datasets.drawn.words import THINGS, caption, target_text
 from transhash.errors import DataError
 
-__all__ = ["THINGS", "VERSION", "draw_dataset"]
+__all__ = ["DRAWN_VERSION", "THINGS", "draw_dataset"]
 
-VERSION = 1  # raise it whenever the same seed would give other files
+DRAWN_VERSION = 1  # raise it whenever the same seed would give other files
 
 DRAW: dict[str, Callable[[Random], Drawing]] = {
     thing: getattr(things, thing, None) or getattr(nature, thing) for thing in THINGS
@@ -76,7 +76,7 @@ def draw_dataset(
     track(iterable, description, total) wraps the loops, for a progress bar.
     """
     folder = Path(folder)
-    made_of = {"version": VERSION, "seed": seed, "per_class": per_class}
+    made_of = {"version": DRAWN_VERSION, "seed": seed, "per_class": per_class}
     record = folder / "dataset.json"
     if record.is_file() and json.loads(record.read_text("utf-8")) == made_of:
         return folder
@@ -121,7 +121,7 @@ def _draw(
     ]
     _write(draft / "texts.tsv", ("id", "text", "labels"), rows)
     readme = README.format(
-        version=VERSION, seed=seed, per_class=per_class, things=", ".join(THINGS), n=len(jobs)
+        version=DRAWN_VERSION, seed=seed, per_class=per_class, things=", ".join(THINGS), n=len(jobs)
     )
     (draft / "README.md").write_text(readme, "utf-8")
 
