@@ -6,6 +6,7 @@ a time: 269,648 photos cost no more memory than one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -225,6 +226,6 @@ def _find(layout: Layout, name: str) -> Path:
     by_id = f"{_photo_id(name)}.{name.rpartition('.')[2]}"
     for folder in layout.images:
         for form in (name, flat, by_id):
-            if (path := folder / form).is_file():
+            if os.path.isfile(path := folder / form):  # False also for impossible names
                 return path
     return layout.images[0] / name
