@@ -66,7 +66,7 @@ def prepare_folder(
 
     `categories` are some of the shipped ones; all by default.
     """
-    if protocol not in ("nus-wide", "imagenet-yahooqa"):
+    if protocol not in _SIZES:
         raise DataError(f"there is no protocol {protocol!r}; use nus-wide or imagenet-yahooqa")
     for number in (images_per_category, texts_per_category):
         if number < 1:
