@@ -157,11 +157,15 @@ def test_where_every_line_opens_a_quote_they_are_not_all_read_again_and_again(
 
 
 def test_reading_leaves_the_limits_of_csv_as_they_were(tmp_path: Path) -> None:
-    before = csv.field_size_limit()
     long = "word " * 100_000
-    (tmp_path / "a.csv").write_text(f"id,text\n1,{long}\n")
-    assert read_texts(tmp_path / "a.csv").items[0] == long.strip()
-    assert csv.field_size_limit() == before
+    (tmp_path / "a.csv").write_text(f"id,text\n1,{long}\n2,short\n")
+    before = csv.field_size_limit(1000)
+    try:
+        texts = read_texts(tmp_path / "a.csv")
+        assert csv.field_size_limit() == 1000
+    finally:
+        csv.field_size_limit(before)
+    assert list(texts.items) == [long.strip(), "short"]
 
 
 def test_one_text_of_a_parquet_file_that_is_not_utf8_costs_its_row(tmp_path: Path) -> None:
