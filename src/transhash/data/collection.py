@@ -121,7 +121,7 @@ def label_matrix(
 
 def _same_rows(images: Images, texts: Texts) -> list[str]:
     """Keys that pair the n-th image with the n-th text, where order is all that relates them."""
-    remedy = "give both a column id"
+    remedy = "give tables with a column id, or --relation"
     if len(images) != len(texts):
         raise DataError(
             f"{images.origin} has {len(images)} rows and {texts.origin} {len(texts)}, so row by "
