@@ -66,7 +66,7 @@ def made_up(protocol: str, items: int, classes: int, sizes: Sizes) -> Benchmark:
     per_class=st.integers(1, 12),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=30, deadline=None, derandomize=True, database=None)
 def test_no_part_of_a_split_meets_one_that_it_must_not(
     items: int, classes: int, queries: int, auxiliary: int, target: int, per_class: int, seed: int
 ) -> None:

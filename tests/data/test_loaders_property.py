@@ -82,7 +82,11 @@ def test_any_lines_under_a_good_header(suffix: str, lines: list[str]) -> None:
     check_bytes(text.encode("utf-8", "surrogatepass"), suffix)
 
 
-@given(rows=st.lists(st.dictionaries(st.sampled_from(["id", "image", "text", "labels"]), VALUES)))
+@given(
+    rows=st.lists(
+        st.dictionaries(st.sampled_from(["id", "image", "text", "labels"]), VALUES), max_size=4
+    )
+)
 @example(rows=[{"text": "a", "id": "2"}, {"text": "b"}, {"text": "c", "id": "2:default"}])
 @EXAMPLES
 def test_any_json_values(rows: list[dict[str, Any]]) -> None:
