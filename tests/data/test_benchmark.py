@@ -1,10 +1,14 @@
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from transhash.data.benchmark import Benchmark, Sizes, fitted_sizes, load_benchmark
+from transhash.data.collection import Collection
 from transhash.errors import DataError
 from transhash.storage import write_json
 
@@ -36,6 +40,62 @@ def test_a_split_follows_the_papers_cross_domain_protocol(folder: Path) -> None:
     assert set(split.target_texts) <= set(split.database_texts)
     assert len(split.database_images) == 40
     assert len(split.database_texts) == 30
+
+
+def made_up(protocol: str, items: int, classes: int, sizes: Sizes) -> Benchmark:
+    """A benchmark of ids and labels; a split looks at nothing else."""
+    rng = np.random.default_rng(items)
+
+    def part(letter: str) -> Collection[str]:
+        names = [f"{letter}{row}" for row in range(items)]
+        drawn = [rng.choice(classes, rng.integers(1, 3)) for _ in names]
+        return Collection(names, names, [frozenset(map(str, row)) for row in drawn])
+
+    parts = [part(letter) for letter in "abcd"]
+    if protocol == "nus-wide":
+        parts = [parts[0], parts[0], parts[0], parts[0]]
+    return Benchmark("made up", protocol, *parts, sizes)  # type: ignore[arg-type]
+
+
+@given(
+    items=st.integers(60, 150),
+    classes=st.integers(1, 5),
+    queries=st.integers(1, 20),
+    auxiliary=st.integers(1, 50),
+    target=st.integers(0, 30),
+    per_class=st.integers(1, 12),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=30, deadline=None, derandomize=True, database=None)
+def test_no_part_of_a_split_meets_one_that_it_must_not(
+    items: int, classes: int, queries: int, auxiliary: int, target: int, per_class: int, seed: int
+) -> None:
+    sizes = Sizes(queries, auxiliary, target, per_class)
+
+    def apart(*parts: npt.NDArray[np.int64]) -> None:
+        rows = [int(row) for part in parts for row in part]
+        assert len(rows) == len(set(rows))
+
+    cross = made_up("imagenet-yahooqa", items, classes, sizes).split(seed)
+    apart(cross.auxiliary_images, cross.held_out_images)
+    apart(cross.auxiliary_texts, cross.held_out_texts)
+    assert len(cross.auxiliary_images) == len(cross.auxiliary_texts) == auxiliary
+    assert len(cross.held_out_images) == len(cross.held_out_texts) == items - auxiliary
+    inside = made_up("nus-wide", items, classes, sizes).split(seed)
+    # Rows are pairs here: no half of one may be where the other half is.
+    apart(
+        inside.query_images, inside.auxiliary_images, inside.auxiliary_texts,
+        inside.held_out_images, inside.held_out_texts, inside.target_images, inside.target_texts,
+    )  # fmt: skip
+    for split in (cross, inside):
+        for query, database, target_part in (
+            (split.query_images, split.database_images, split.target_images),
+            (split.query_texts, split.database_texts, split.target_texts),
+        ):
+            apart(query, database)
+            assert len(query) == queries
+            assert len(query) + len(database) == items
+            assert set(target_part) <= set(database)
 
 
 def test_a_seed_fixes_the_split_and_another_changes_it(folder: Path) -> None:
@@ -71,4 +131,21 @@ def test_small_data_get_smaller_sizes(folder: Path) -> None:
 def test_an_unknown_protocol_is_refused(folder: Path) -> None:
     write_json(folder / "benchmark.json", {"protocol": "mine"})
     with pytest.raises(DataError, match="protocol must be one of"):
+        load_benchmark(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ([], "must be"),
+        ({"sizes": 3}, "must be"),
+        ({"sizes": {"queries": "many"}}, "size of queries must be a number of items, not 'many'"),
+        ({"sizes": {"target": -1}}, "size of target must be a number of items, not -1"),
+    ],
+)
+def test_a_description_of_the_wrong_kind_is_one_sentence(
+    folder: Path, content: object, sentence: str
+) -> None:
+    write_json(folder / "benchmark.json", content)
+    with pytest.raises(DataError, match=f"benchmark.json.*{sentence}"):
         load_benchmark(folder)

@@ -27,7 +27,7 @@ def test_a_folder_gives_its_images_recursively_and_names_what_it_skipped(tmp_pat
     images = read_images(tmp_path)
     assert list(images.ids) == ["b.png", "deep/er/a.JPG"]
     reasons = {problem.where: problem.reason for problem in images.problems}
-    assert reasons["empty.jpg"] == "empty file"
+    assert reasons["empty.jpg"] == "is an empty file"
     assert "not an image" in reasons["notes.csv"]
     assert len(reasons) == 2
 

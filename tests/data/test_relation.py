@@ -62,17 +62,84 @@ def test_target_parts_of_a_training_set_have_no_place_for_labels() -> None:
     assert fields == {"images", "texts", "relation", "target_images", "target_texts"}
 
 
-def test_features_that_are_not_numbers_are_named_by_row() -> None:
-    images = np.zeros((2, 3))
-    images[1, 2] = np.nan
-    with pytest.raises(DataError, match="image 1"):
-        Related(images, np.zeros((2, 3)), LabelRelation([[1], [1]], [[1], [1]]))
+TWO = np.eye(2)  # two classes, an item of each
+
+
+def test_every_part_names_its_first_row_that_cannot_be_computed_with() -> None:
+    parts = ("auxiliary image", "auxiliary text", "target image", "target text")
+    for bad, name in enumerate(parts):
+        for value, sentence in (
+            (np.nan, "not a finite number"),
+            (-np.inf, "not a finite number"),
+            (1e37, r"1e\+37; beyond 1e\+15 squares overflow: divide"),
+        ):
+            features = [np.ones((2, 3)) for _ in parts]
+            features[bad][1, 2] = value
+            x, y, target_x, target_y = features
+            with pytest.raises(DataError, match=f"^{name} 1 has .*{sentence}"):
+                TrainingSet(x, y, LabelRelation(TWO, TWO), target_x, target_y)
+
+
+def test_halves_and_integers_are_checked_like_other_numbers() -> None:
+    half = np.ones((2, 3), np.float16)
+    half[1, 0] = np.inf
+    whole = np.ones((2, 3), np.int64)
+    whole[1, 0] = -(10**18)
+    for images in (half, whole):
+        with pytest.raises(DataError, match="auxiliary image 1"):
+            Related(images, TWO, LabelRelation(TWO, TWO))
+    with pytest.raises(DataError, match="must be numbers"):
+        Related(np.array([["a"], ["b"]]), TWO, LabelRelation(TWO, TWO))
+    Related(np.full((2, 3, 4, 4), 255, np.uint8), TWO, LabelRelation(TWO, TWO))  # pixels
+
+
+def test_some_rows_of_zeros_are_accepted_and_only_zeros_are_not() -> None:
+    relation, some, none = LabelRelation(TWO, TWO), np.diag([1.0, 0.0]), np.zeros((2, 2))
+    TrainingSet(some, some, relation, some, some)
+    for parts, name in (
+        ((none, some), "auxiliary image"),
+        ((some, none), "auxiliary text"),
+        ((some, some, none, some), "target image"),
+        ((some, some, some, none), "target text"),
+    ):
+        with pytest.raises(DataError, match=f"every {name} is a row of zeros"):
+            TrainingSet(*parts[:2], relation, *parts[2:])
+
+
+def test_data_in_which_everything_is_related_are_refused() -> None:
+    one_class = LabelRelation([[1], [1]], [[1], [1]])
+    only_clicks = SparseRelation.from_triples([(0, 0), (1, 1)], [1.0, 1.0], (2, 2))
+    for relation in (one_class, only_clicks):
+        with pytest.raises(DataError, match=r"every known pair .* nothing tells them apart"):
+            TrainingSet(TWO, TWO, relation)
+
+
+@pytest.mark.parametrize(
+    ("labels", "got"),
+    [
+        ([[1], [2]], "got 2"),
+        ([[0.5], [1]], "got 0.5"),
+        ([["a"], ["b"]], "got <U1"),
+        ([[1], []], ""),
+    ],
+)
+def test_labels_that_are_no_matrix_of_0_and_1_are_refused(labels: list[object], got: str) -> None:
+    for pair in ((labels, TWO), (TWO, labels)):
+        with pytest.raises(DataError, match=rf"labels must be a matrix of 0 and 1 .*{got}"):
+            LabelRelation(*pair)  # type: ignore[arg-type]
+
+
+def test_triples_outside_of_the_items_or_of_0_and_1_are_refused() -> None:
+    with pytest.raises(DataError, match="outside of 2 x 2 items"):
+        SparseRelation.from_triples([(0, 0), (2, 0)], [1.0, 1.0], (2, 2))
+    with pytest.raises(DataError, match="0 or 1, got 3"):
+        SparseRelation.from_triples([(0, 0)], [3.0], (2, 2))
 
 
 def test_target_features_of_another_kind_are_refused() -> None:
     relation = LabelRelation([[1]], [[1]])
     with pytest.raises(DataError, match="same features for both"):
-        TrainingSet(np.zeros((1, 3)), np.zeros((1, 3)), relation, np.zeros((1, 4)))
+        TrainingSet(np.ones((1, 3)), np.ones((1, 3)), relation, np.ones((1, 4)))
 
 
 def test_a_split_holds_out_images_and_texts_independently() -> None:

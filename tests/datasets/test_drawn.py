@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from transhash.datasets.drawn import THINGS, VERSION, draw_dataset
+from transhash.datasets.drawn import DRAWN_VERSION, THINGS, draw_dataset
 from transhash.datasets.drawn.words import LEXICONS, target_text
 from transhash.errors import DataError
 
@@ -135,7 +135,7 @@ def test_a_set_of_another_size_is_replaced(tmp_path: Path) -> None:
     draw_dataset(tmp_path / "set", per_class=1)
     assert len(rows(tmp_path / "set" / "texts.tsv")) == len(THINGS)
     assert json.loads((tmp_path / "set" / "dataset.json").read_text()) == {
-        "version": VERSION,
+        "version": DRAWN_VERSION,
         "seed": 0,
         "per_class": 1,
     }
@@ -188,4 +188,4 @@ def test_progress_is_told_what_is_drawn_and_how_much(tmp_path: Path) -> None:
 def test_the_readme_calls_the_set_synthetic_and_names_its_seed(drawn: Path) -> None:
     readme = (drawn / "README.md").read_text("utf-8")
     assert "Synthetic" in readme
-    assert f"version {VERSION}, seed 3, {PER_CLASS} items a class" in readme
+    assert f"version {DRAWN_VERSION}, seed 3, {PER_CLASS} items a class" in readme

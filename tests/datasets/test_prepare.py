@@ -6,12 +6,9 @@ from pathlib import Path
 import pytest
 
 from transhash.data.benchmark import Sizes, load_benchmark
-from transhash.datasets.prepare import (
-    SOURCES,
-    prepare,
-    prepare_imagenet_yahooqa,
-    prepare_nuswide,
-)
+from transhash.datasets.prepare import SOURCES, prepare_folder
+from transhash.datasets.raw import shipped
+from transhash.datasets.yahooqa import ClassWords
 from transhash.errors import DataError
 
 from .raw_layouts import (
@@ -31,7 +28,7 @@ SYNSETS = {"dog": ["n02085620"], "cat": ["n02123045"], "tiger": ["n02129604"]}
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Everything under one root, and lists that name three categories."""
+    """Everything under one root, for three categories."""
     root = tmp_path / "raw"
     write_nuswide(root / "NUS-WIDE")
     write_imagenet(root / "ImageNet", {wnid: 12 for (wnid,) in SYNSETS.values()})
@@ -39,8 +36,6 @@ def root(tmp_path: Path) -> Path:
     words = ("dog", "cats", "tigers", "dog")
     questions = [document(str(n), f"{n} times a {words[n % 4]}?") for n in range(48)]
     (root / "YahooQA" / "FullOct2007.xml").write_text(xml(questions))
-    (tmp_path / "categories.json").write_text(json.dumps({"categories": CATEGORIES}))
-    (tmp_path / "synsets.json").write_text(json.dumps({"synsets": SYNSETS}))
     return root
 
 
@@ -48,11 +43,11 @@ def test_one_root_becomes_a_benchmark_that_can_be_loaded_and_split(
     root: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "prepared"
-    done = prepare(
+    done = prepare_folder(
         "imagenet-yahooqa",
         root=root,
         out=out,
-        categories=tmp_path / "categories.json",
+        categories=CATEGORIES,
         images_per_category=8,
         texts_per_category=10,
     )
@@ -78,7 +73,7 @@ def test_one_root_becomes_a_benchmark_that_can_be_loaded_and_split(
 
 def test_nus_wide_by_itself_is_pairs_only(root: Path, tmp_path: Path) -> None:
     out = tmp_path / "prepared"
-    done = prepare("nus-wide", root=root, out=out, categories=tmp_path / "categories.json")
+    done = prepare_folder("nus-wide", root=root, out=out, categories=CATEGORIES)
     assert done.counts == {"auxiliary": 4}
     rows = rows_of(out / "auxiliary.tsv")
     assert rows[2]["labels"] == "cat|tiger"
@@ -93,12 +88,10 @@ def test_nus_wide_by_itself_is_pairs_only(root: Path, tmp_path: Path) -> None:
 
 
 def test_the_shipped_lists_serve_a_copy_of_all_sixteen_concepts(tmp_path: Path) -> None:
-    from transhash.datasets.raw import shipped
-
     names = shipped("nuswide_categories.json")["categories"]
     photos = [(f"a\\{n:04}_{n}.jpg", "nature", (name,)) for n, name in enumerate(names)]
     write_nuswide(tmp_path / "NUS-WIDE", photos, names)
-    done = prepare_nuswide(tmp_path / "NUS-WIDE", tmp_path / "out")
+    done = prepare_folder("nus-wide", root=tmp_path, out=tmp_path / "out")
     assert done.counts == {"auxiliary": 16}
 
 
@@ -106,21 +99,21 @@ def test_problems_are_listed_and_summed_up(root: Path, tmp_path: Path) -> None:
     (root / "NUS-WIDE/Flickr/actor/0001_111.jpg").unlink()
     (root / "ImageNet/n02129604/n02129604_3.JPEG").write_bytes(b"")
     out = tmp_path / "prepared"
-    done = prepare(
+    done = prepare_folder(
         "imagenet-yahooqa",
         root=root,
         out=out,
-        categories=tmp_path / "categories.json",
-        synsets=tmp_path / "synsets.json",
+        categories=CATEGORIES,
     )
-    assert done.problems == {"empty image": 1, "missing image": 1, "too few rows": 3}
+    found = {kind: n for kind, n in done.problems.items() if kind != "missing synset"}
+    assert found == {"empty image": 1, "missing image": 1, "too few rows": 3}
     assert json.loads((out / "benchmark.json").read_text())["problems"] == done.problems
     assert ("Imagelist.txt", 1, "missing image") in reasons(out / "problems.tsv")
 
 
 def test_a_category_without_items_is_reported(tmp_path: Path) -> None:
-    root = write_nuswide(tmp_path / "NUS-WIDE", PHOTOS[:2])
-    done = prepare_nuswide(root, tmp_path / "out", categories=CATEGORIES)
+    root = write_nuswide(tmp_path / "NUS-WIDE", PHOTOS[:2])  # which may be the root itself
+    done = prepare_folder("nus-wide", root=root, out=tmp_path / "out", categories=CATEGORIES)
     assert done.problems["empty category"] == 1
 
 
@@ -130,11 +123,11 @@ def test_the_same_seed_draws_the_same_texts_and_another_seed_others(
     drawn = []
     for number, seed in enumerate((0, 0, 1)):
         out = tmp_path / str(number)
-        prepare(
+        prepare_folder(
             "imagenet-yahooqa",
             root=root,
             out=out,
-            categories=tmp_path / "categories.json",
+            categories=CATEGORIES,
             texts_per_category=5,
             seed=seed,
         )
@@ -143,16 +136,15 @@ def test_the_same_seed_draws_the_same_texts_and_another_seed_others(
     assert drawn[0] == sorted(drawn[0], key=int)  # file order
 
 
-def test_places_can_be_named_one_by_one_and_lists_replaced(root: Path, tmp_path: Path) -> None:
-    done = prepare_imagenet_yahooqa(
-        root / "NUS-WIDE",
-        root / "ImageNet",
-        root / "YahooQA" / "FullOct2007.xml",
-        tmp_path / "out",
+def test_places_may_be_links_and_fewer_categories_are_asked_for(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    for name in ("NUS-WIDE", "ImageNet", "YahooQA"):
+        (tmp_path / "links" / name).symlink_to(root / name)
+    done = prepare_folder(
+        "imagenet-yahooqa",
+        root=tmp_path / "links",
+        out=tmp_path / "out",
         categories=["cat", "tiger"],
-        synsets={"cat": ["n02085620"], "tiger": ["n02129604"]},
-        class_words={"cat": ["cats"], "tiger": ["tigers"]},
-        tags="1k",
     )
     assert done.counts == {"images": 24, "auxiliary": 2, "texts": 24}
 
@@ -162,35 +154,28 @@ def test_text_with_quotes_and_tabs_comes_back_as_it_was(tmp_path: Path, root: Pa
     rows = [{"text": f'say "{word}"\tor\nnot'} for word in ("dog", "cat", "tiger")]
     (root / "YahooQA" / "qa.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     out = tmp_path / "out"
-    prepare("imagenet-yahooqa", root=root, out=out, categories=tmp_path / "categories.json")
+    prepare_folder("imagenet-yahooqa", root=root, out=out, categories=CATEGORIES)
     assert load_benchmark(out).texts.items[0] == 'say "dog" or not'
 
 
 def test_a_failed_run_leaves_the_older_folder_as_it_was(root: Path, tmp_path: Path) -> None:
     out = tmp_path / "prepared"
-    lists = tmp_path / "categories.json"
-    prepare("nus-wide", root=root, out=out, categories=lists)
+    prepare_folder("nus-wide", root=root, out=out, categories=CATEGORIES)
     before = (out / "auxiliary.tsv").read_bytes()
     path = root / "NUS-WIDE/Groundtruth/AllLabels/Labels_cat.txt"
     path.write_text("1\n")
     with pytest.raises(DataError, match="ends after 1 lines"):
-        prepare("nus-wide", root=root, out=out, categories=lists)
+        prepare_folder("nus-wide", root=root, out=out, categories=CATEGORIES)
     assert (out / "auxiliary.tsv").read_bytes() == before
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "categories.json",
-        "prepared",
-        "raw",
-        "synsets.json",
-    ]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["prepared", "raw"]
 
 
 def test_a_folder_that_is_not_a_prepared_one_is_never_replaced(root: Path, tmp_path: Path) -> None:
-    lists = tmp_path / "categories.json"
     with pytest.raises(DataError, match="is no prepared folder"):
-        prepare("nus-wide", root=root, out=root / "NUS-WIDE", categories=lists)
+        prepare_folder("nus-wide", root=root, out=root / "NUS-WIDE", categories=CATEGORIES)
     (root / "benchmark.json").write_text("{}")
     with pytest.raises(DataError, match="holds the raw data itself"):
-        prepare("nus-wide", root=root, out=root, categories=lists)
+        prepare_folder("nus-wide", root=root, out=root, categories=CATEGORIES)
     assert (root / "NUS-WIDE/ImageList/Imagelist.txt").is_file()
 
 
@@ -199,36 +184,39 @@ def test_nothing_left_is_refused_with_the_reasons(root: Path, tmp_path: Path) ->
     with pytest.raises(
         DataError, match=r"nothing was left for texts\.tsv; .*1 x incomplete question"
     ):
-        prepare(
+        prepare_folder(
             "imagenet-yahooqa",
             root=root,
             out=tmp_path / "out",
-            categories=tmp_path / "categories.json",
+            categories=CATEGORIES,
         )
 
 
 def test_requests_that_make_no_sense_are_refused_in_one_sentence(
     root: Path, tmp_path: Path
 ) -> None:
-    out, lists = tmp_path / "out", tmp_path / "categories.json"
+    out = tmp_path / "out"
     with pytest.raises(DataError, match="no protocol 'coco'; use nus-wide or imagenet-yahooqa"):
-        prepare("coco", root=root, out=out)
-    with pytest.raises(DataError, match="NUS-WIDE is wanted and no --root was given"):
-        prepare("nus-wide", out=out)
+        prepare_folder("coco", root=root, out=out)
+    with pytest.raises(DataError, match=r"NUS-WIDE is wanted and .*nowhere is not a folder"):
+        prepare_folder("nus-wide", root=tmp_path / "nowhere", out=out)
     with pytest.raises(DataError, match="has no folder NUS-WIDE"):
-        prepare("nus-wide", root=tmp_path, out=out)
+        prepare_folder("nus-wide", root=tmp_path, out=out)
     with pytest.raises(DataError, match="1 or more, not 0"):
-        prepare("imagenet-yahooqa", root=root, out=out, images_per_category=0)
-    (tmp_path / "bad.json").write_text('{"categories": 3}')
-    with pytest.raises(DataError, match=r'bad\.json must be a JSON file of {"categories"'):
-        prepare("nus-wide", root=root, out=out, categories=tmp_path / "bad.json")
-    lists.write_text('["dog", "zebra"]')
-    with pytest.raises(DataError, match="category 'zebra' has no synsets"):
-        prepare("imagenet-yahooqa", root=root, out=out, categories=lists)
-    lists.write_text('["dog", "dog"]')
-    with pytest.raises(DataError, match="must be different words"):
-        prepare("nus-wide", root=root, out=out, categories=lists)
+        prepare_folder("imagenet-yahooqa", root=root, out=out, images_per_category=0)
+    with pytest.raises(DataError, match="no category 'zebra'; take some of flowers, boats"):
+        prepare_folder("nus-wide", root=root, out=out, categories=["dog", "zebra"])
     assert not out.exists()
+
+
+def test_every_shipped_category_has_synsets_and_class_words_of_its_own() -> None:
+    names = shipped("nuswide_categories.json")["categories"]
+    synsets, words = (
+        shipped(file)[key]
+        for file, key in (("imagenet_synsets.json", "synsets"), ("class_words.json", "words"))
+    )
+    assert all(synsets[name] and words[name] for name in names)
+    ClassWords({name: words[name] for name in names})  # refuses a word of two categories
 
 
 def test_help_names_the_source_of_every_file() -> None:
@@ -244,11 +232,11 @@ def test_progress_is_shown_for_every_part(root: Path, tmp_path: Path) -> None:
         seen.append((description, total))
         return items
 
-    prepare(
+    prepare_folder(
         "imagenet-yahooqa",
         root=root,
         out=tmp_path / "out",
-        categories=tmp_path / "categories.json",
+        categories=CATEGORIES,
         track=track,
     )
     assert seen == [("ImageNet", 3), ("NUS-WIDE", 5), ("FullOct2007.xml", 1)]

@@ -113,7 +113,9 @@ def test_the_scale_of_the_features_does_not_change_the_codes() -> None:
 
 
 def test_too_many_items_are_refused_before_any_memory_is_taken() -> None:
-    labels = np.ones((5001, 1))
+    labels = np.ones((5001, 2))
+    labels[:, 1] = 0
+    labels[0] = 1 - labels[0]
     training = TrainingSet(np.ones((5001, 2)), np.ones((5001, 2)), LabelRelation(labels, labels))
     with pytest.raises(DataError, match=r"5,001 images and 5,001 texts.*at most 5,000.*QCH"):
         IMH(bits=8).fit(training)

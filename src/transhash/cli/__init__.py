@@ -1,4 +1,4 @@
-"""The command `transhash`: thin, it builds objects, calls one method and prints."""
+"""The command `transhash`: thin, it reads arguments, calls the library and prints."""
 
 from __future__ import annotations
 

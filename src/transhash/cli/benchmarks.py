@@ -17,10 +17,12 @@ def prepare(
     root: Path = typer.Option(..., help="The folder that holds the raw data."),
     to: Path = typer.Option(..., "--out", help="The three-part folder to write."),
 ) -> None:
-    from transhash.datasets.prepare import prepare as prepare_protocol
+    from transhash.datasets.prepare import prepare_folder
 
-    folder = prepare_protocol(protocol, root=root, out=to, track=bar)
-    out.print(f"written to {folder}")
+    done = prepare_folder(protocol, root=root, out=to, track=bar)
+    counts = ", ".join(f"{number:,} rows in {part}.tsv" for part, number in done.counts.items())
+    left = f"; {sum(done.problems.values()):,} left out, see problems.tsv" if done.problems else ""
+    out.print(f"written to {done.folder}: {counts}{left}")
 
 
 @app.command()

@@ -6,14 +6,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from transhash.data.collection import Auxiliary, Collection, Images, Problem, T, Texts
+from transhash.data.collection import Auxiliary, Collection, Images, Medium, Problem, Texts
 from transhash.data.manifest import images_of, read_manifest, texts_of
+from transhash.data.relation import Rows
 from transhash.errors import DataError
 from transhash.storage import read_json
 
-Rows = npt.NDArray[np.int64]
 PROTOCOLS = ("imagenet-yahooqa", "nus-wide")
 
 
@@ -142,14 +141,8 @@ def load_benchmark(folder: str | Path, sizes: Sizes | None = None) -> Benchmark:
         raise DataError(
             f"{folder} is not a folder; give one with auxiliary.tsv, images.tsv, texts.tsv"
         )
-    described = read_json(folder / "benchmark.json") if (folder / "benchmark.json").exists() else {}
-    protocol = described.get("protocol", "imagenet-yahooqa")
-    if protocol not in PROTOCOLS:
-        raise DataError(f"{folder / 'benchmark.json'}: protocol must be one of {PROTOCOLS}")
-    known = {field.name for field in fields(Sizes)}
-    sizes = sizes or Sizes(
-        **{name: int(value) for name, value in described.get("sizes", {}).items() if name in known}
-    )
+    protocol, stated = _described(folder / "benchmark.json")
+    sizes = sizes or stated
     auxiliary = read_manifest(folder / "auxiliary.tsv")
     pairs_x = images_of(auxiliary, labelled=True)
     pairs_y = texts_of(auxiliary, labelled=True)
@@ -158,6 +151,22 @@ def load_benchmark(folder: str | Path, sizes: Sizes | None = None) -> Benchmark:
     images = images_of(read_manifest(folder / "images.tsv"), labelled=True)
     texts = texts_of(read_manifest(folder / "texts.tsv"), labelled=True)
     return Benchmark(folder.resolve().name, protocol, pairs_x, pairs_y, images, texts, sizes)
+
+
+def _described(path: Path) -> tuple[str, Sizes]:
+    """Protocol and sizes by benchmark.json; the paper's where it does not say."""
+    described = read_json(path) if path.exists() else {}
+    if not isinstance(described, dict) or not isinstance(described.get("sizes", {}), dict):
+        raise DataError(f'{path} must be {{"protocol": ..., "sizes": {{"queries": 2000, ...}}}}')
+    protocol = described.get("protocol", "imagenet-yahooqa")
+    if protocol not in PROTOCOLS:
+        raise DataError(f"{path}: protocol must be one of {PROTOCOLS}")
+    known = {field.name for field in fields(Sizes)}
+    sizes = {name: size for name, size in described.get("sizes", {}).items() if name in known}
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 0:
+            raise DataError(f"{path}: the size of {name} must be a number of items, not {size!r}")
+    return protocol, Sizes(**sizes)
 
 
 def fitted_sizes(benchmark: Benchmark) -> Sizes:
@@ -184,7 +193,7 @@ def _draw(rng: np.random.Generator, n: int, wanted: int, what: str) -> tuple[Row
     return np.sort(order[:wanted]), np.sort(order[wanted:])
 
 
-def _labels(collection: Collection[T]) -> list[frozenset[str]]:
+def _labels(collection: Collection[Medium]) -> list[frozenset[str]]:
     if collection.labels is None:
         raise DataError("a benchmark needs labels on every part; add a labels column")
     return list(collection.labels)

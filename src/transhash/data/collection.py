@@ -13,7 +13,7 @@ import numpy.typing as npt
 from transhash.data.relation import LabelRelation, Relation, SparseRelation
 from transhash.errors import DataError
 
-T = TypeVar("T", Path, str)
+Medium = TypeVar("Medium", Path, str)  # what an item is: the path of an image, or a text
 Labels = frozenset[str]
 
 
@@ -26,19 +26,21 @@ class Problem(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Collection(Generic[T]):
+class Collection(Generic[Medium]):
     """Items of one modality in one domain: paths of images, or texts."""
 
     ids: Sequence[str]
-    items: Sequence[T]
+    items: Sequence[Medium]
     labels: Sequence[Labels] | None = None
     features: npt.NDArray[Any] | None = None  # one row an item, where already computed
     problems: tuple[Problem, ...] = ()
+    origin: str = ""  # the file or folder they were read from, resolved; "" if from none
+    numbered: bool = False  # ids are places in the file, because it gives none
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def take(self, rows: npt.NDArray[Any] | Sequence[int]) -> Collection[T]:
+    def take(self, rows: npt.NDArray[Any] | Sequence[int]) -> Collection[Medium]:
         rows = [int(row) for row in rows]
         return replace(
             self,
@@ -48,7 +50,7 @@ class Collection(Generic[T]):
             features=None if self.features is None else self.features[rows],
         )
 
-    def without_labels(self) -> Collection[T]:
+    def without_labels(self) -> Collection[Medium]:
         return replace(self, labels=None)
 
 
@@ -89,6 +91,9 @@ class Auxiliary:
                     label_matrix(texts.labels, classes, ignore_others=True),
                 ),
             )
+        if images.numbered and texts.numbered and images.origin != texts.origin:
+            rows = _same_rows(images, texts)
+            return cls(images, texts, SparseRelation.from_pairs(rows, rows))
         return cls(images, texts, SparseRelation.from_pairs(images.ids, texts.ids))
 
 
@@ -112,6 +117,23 @@ def label_matrix(
             elif not ignore_others:
                 raise DataError(f"item {row} has the label {name!r}, which is not a class")
     return matrix
+
+
+def _same_rows(images: Images, texts: Texts) -> list[str]:
+    """Keys that pair the n-th image with the n-th text, where order is all that relates them."""
+    remedy = "give tables with a column id, or --relation"
+    if len(images) != len(texts):
+        raise DataError(
+            f"{images.origin} has {len(images)} rows and {texts.origin} {len(texts)}, so row by "
+            f"row they do not belong together; {remedy}"
+        )
+    for part in (images, texts):
+        if part.problems:
+            raise DataError(
+                f"rows of {part.origin} were skipped ({part.problems[0].where}: "
+                f"{part.problems[0].reason}), so the others no longer pair by order; {remedy}"
+            )
+    return [str(row) for row in range(len(images))]
 
 
 def _from_triples(

@@ -5,10 +5,9 @@ Bad rows are skipped and listed with a reason; a bad structure is one DataError.
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from collections.abc import Iterator, Mapping
+import os
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,21 +15,35 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from transhash.data.collection import Collection, Images, Labels, Problem, Texts
+from transhash.data.collection import Collection, Images, Labels, Medium, Problem, Texts
+from transhash.data.tables import (
+    COLUMNS,
+    Record,
+    decoded,
+    delimiter_of,
+    fields_of,
+    is_table,
+    plain,
+    records,
+)
 from transhash.errors import DataError
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
-COLUMNS = ("id", "image", "text", "labels")
 _READABLE = "a folder of images, or a .csv, .tsv, .jsonl, .parquet, .txt or .npy file"
 _IGNORED = {".ds_store", "thumbs.db", "desktop.ini"}
 
 
 @dataclass
-class Row:
-    id: str
+class _Row:
+    id: str  # "" where the file gives none, until all are read
     image: Path | None
     text: str | None
     labels: Labels
+    default_id: str
+
+
+class _BadRow(Exception):
+    """Why a row is skipped."""
 
 
 @dataclass
@@ -38,95 +51,90 @@ class Manifest:
     """The rows of one source, before they are split by modality."""
 
     source: Path
-    columns: frozenset[str]
-    rows: list[Row] = field(default_factory=list)
+    columns: frozenset[str] = frozenset()
+    rows: list[_Row] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    numbered: bool = False  # no row has an id or an image to be known by
 
     def report(self, where: str, reason: str) -> None:
-        self.problems.append(Problem(str(self.source), where, reason))
+        self.problems.append(Problem(str(self.source), plain(where), plain(reason)))
 
 
 def read_images(source: str | Path, *, labelled: bool = False) -> Images:
     """The images of a source; with `labelled`, rows without labels are skipped."""
-    source = Path(source)
+    source = _existing(source)
     if source.suffix.lower() == ".npy":
-        return Collection(*_numbered(features := _read_array(source)), features=features)
+        features = _read_array(source)
+        return _numbered(source, [Path(str(row)) for row in range(len(features))], features)
     return images_of(read_manifest(source), labelled=labelled)
 
 
 def read_texts(source: str | Path, *, labelled: bool = False) -> Texts:
-    source = Path(source)
+    source = _existing(source)
     if source.suffix.lower() == ".npy":
-        ids, _ = _numbered(features := _read_array(source))
-        return Collection(ids, [""] * len(ids), features=features)
+        features = _read_array(source)
+        return _numbered(source, [""] * len(features), features)
     return texts_of(read_manifest(source), labelled=labelled)
 
 
 def images_of(manifest: Manifest, *, labelled: bool = False) -> Images:
-    _need(manifest, "image")
     rows = _usable(manifest, "image", labelled)
-    return Collection(
-        [row.id for row in rows],
-        [row.image for row in rows if row.image is not None],
-        [row.labels for row in rows] if "labels" in manifest.columns else None,
-        problems=tuple(manifest.problems),
-    )
+    return _collection(manifest, rows, [row.image for row in rows if row.image is not None])
 
 
 def texts_of(manifest: Manifest, *, labelled: bool = False) -> Texts:
-    _need(manifest, "text")
     rows = _usable(manifest, "text", labelled)
-    return Collection(
-        [row.id for row in rows],
-        [row.text for row in rows if row.text is not None],
-        [row.labels for row in rows] if "labels" in manifest.columns else None,
-        problems=tuple(manifest.problems),
-    )
+    return _collection(manifest, rows, [row.text for row in rows if row.text is not None])
 
 
-def read_manifest(source: Path) -> Manifest:
+def read_manifest(source: str | Path) -> Manifest:
     """All rows of a source; image paths are taken relative to the file they stand in."""
-    if not source.exists():
-        raise DataError(f"{source} does not exist; give {_READABLE}")
+    source = _existing(source)
     if source.is_dir():
         return _read_folder(source)
-    suffix = source.suffix.lower()
-    if suffix == ".txt":
-        return _read_lines(source)
-    readers = {".csv": _csv_rows, ".tsv": _csv_rows, ".jsonl": _json_rows, ".parquet": _parquet}
-    if suffix not in readers:
-        raise DataError(f"{source}: {suffix or 'no extension'} is not readable; give {_READABLE}")
-    manifest = Manifest(source, frozenset())
-    seen: set[str] = set()
+    if not is_table(source):
+        suffix = source.suffix.lower() or "no extension"
+        raise DataError(f"{source}: {suffix} is not readable; give {_READABLE}")
+    manifest = Manifest(source)
+    unit = "row" if source.suffix.lower() == ".parquet" else "line"
     columns: set[str] = set()
-    for where, values in readers[suffix](source, manifest):
-        columns |= values.keys() & set(COLUMNS)
-        row = _row(manifest, where, values, len(manifest.rows))
-        if row is None:
+    given: set[str] = set()
+    defaults: set[str] = set()
+    for record in records(source):
+        columns |= record.values.keys() & set(COLUMNS)
+        try:
+            # Claimed by bad rows too: mending one must not give another row a new id.
+            row = _row(source, record, _default_id(record, defaults))
+            if row.id and row.id in given:
+                raise _BadRow(f"id {_short(row.id)} occurs twice; the first is kept")
+        except _BadRow as flaw:
+            manifest.report(f"{unit} {record.number}", str(flaw))
             continue
-        if row.id in seen:
-            manifest.report(where, f"id {row.id!r} occurs twice; the first is kept")
-            continue
-        seen.add(row.id)
+        given.add(row.id)
         manifest.rows.append(row)
     manifest.columns = frozenset(columns)
+    manifest.numbered = all(not row.id and row.image is None for row in manifest.rows)
+    for row in manifest.rows:
+        name = row.id or row.default_id
+        while not row.id and name in given:
+            name += ":default"
+        row.id = name
     return manifest
 
 
 def read_triples(source: str | Path) -> tuple[list[tuple[str, str, float]], list[Problem]]:
     """Lines of image id, text id, 0 or 1; a header line may stand first."""
     source = Path(source)
-    if not source.is_file():
-        raise DataError(f"{source} does not exist; give a csv or tsv of image id, text id, 0/1")
-    manifest = Manifest(source, frozenset())
+    if not os.path.isfile(source):
+        raise DataError(
+            f"{plain(str(source))} does not exist; give a csv or tsv of image id, text id, 0/1"
+        )
+    manifest = Manifest(source)
     triples: list[tuple[str, str, float]] = []
-    delimiter = "\t" if source.suffix.lower() == ".tsv" else ","
-    for number, fields in enumerate(csv.reader(_decoded(source), delimiter=delimiter), 1):
-        if not fields:
-            continue
-        if len(fields) != 3 or fields[2].strip() not in ("0", "1"):
+    for number, fields, flaw in fields_of(decoded(source), delimiter_of(source), width=3):
+        if flaw or fields[2].strip() not in ("0", "1"):
             if number > 1:
-                manifest.report(f"line {number}", "not image id, text id, 0 or 1")
+                manifest.report(f"line {number}", flaw or "not image id, text id, 0 or 1")
             continue
         triples.append((fields[0].strip(), fields[1].strip(), float(fields[2])))
     if not triples:
@@ -134,126 +142,140 @@ def read_triples(source: str | Path) -> tuple[list[tuple[str, str, float]], list
     return triples, manifest.problems
 
 
+def _existing(source: str | Path) -> Path:
+    """The source, if it is there and has a name that can be kept and shown."""
+    source = Path(source)
+    name = str(source)
+    try:
+        os.stat(source)
+        name = str(source.resolve())
+        name.encode()
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"{_short(name)} does not exist; give {_READABLE}") from None
+    except UnicodeEncodeError:
+        raise DataError(f"the name of {plain(name)} is not UTF-8; rename it") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{_short(name)} cannot be read ({_cause(error)})") from None
+    return source
+
+
 def _read_folder(folder: Path) -> Manifest:
     manifest = Manifest(folder, frozenset({"id", "image"}))
-    for path in sorted(folder.rglob("*")):
-        relative = path.relative_to(folder).as_posix()
-        if path.is_dir() or path.name.lower() in _IGNORED or path.name.startswith("."):
+    for path in sorted(_files(folder, manifest)):
+        name = path.relative_to(folder).as_posix()
+        if path.name.lower() in _IGNORED or path.name.startswith("."):
             continue
         if path.suffix.lower() not in IMAGE_SUFFIXES:
-            manifest.report(relative, f"not an image by its extension {path.suffix!r}")
-        elif path.stat().st_size == 0:
-            manifest.report(relative, "empty file")
+            manifest.report(name, f"not an image by its extension {path.suffix!r}")
+        elif flaw := _flaw_of_file(path):
+            manifest.report(name, flaw)
+        elif plain(name) != name:
+            manifest.report(name, "its name is not UTF-8; rename it")
         else:
-            manifest.rows.append(Row(relative, path, None, frozenset()))
+            manifest.rows.append(_Row(name, path, None, frozenset(), name))
     if not manifest.rows:
+        first = f"; first problem: {manifest.problems[0].reason}" if manifest.problems else ""
         raise DataError(
-            f"{folder} holds no image ({', '.join(sorted(IMAGE_SUFFIXES))}), nor do its sub-folders"
+            f"{folder} holds no image ({', '.join(sorted(IMAGE_SUFFIXES))}), nor do its "
+            f"sub-folders{first}"
         )
     return manifest
 
 
-def _read_lines(source: Path) -> Manifest:
-    manifest = Manifest(source, frozenset({"id", "text"}))
-    for number, line in enumerate(_decoded(source), 1):
-        if not line.strip():
-            continue
-        row = _row(manifest, f"line {number}", {"id": str(number), "text": line}, number)
-        if row is not None:
-            manifest.rows.append(row)
-    return manifest
+def _files(folder: Path, manifest: Manifest) -> Iterator[Path]:
+    """Everything in the folder that is no folder; what cannot be entered is reported."""
+
+    def report(error: OSError) -> None:
+        where = Path(os.fsdecode(error.filename)).relative_to(folder).as_posix()
+        if where == ".":
+            raise DataError(f"{folder} cannot be read ({_cause(error)})") from None
+        manifest.report(where, f"folder cannot be read ({_cause(error)})")
+
+    for place, folders, files in os.walk(folder, onerror=report):
+        for name in folders:
+            if os.path.islink(os.path.join(place, name)):
+                where = (Path(place) / name).relative_to(folder).as_posix()
+                manifest.report(where, "a link to a folder, not followed; give that folder itself")
+        yield from (Path(place) / name for name in files)
 
 
-def _csv_rows(source: Path, manifest: Manifest) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    csv.field_size_limit(2**31 - 1)  # the default 128 KiB refuses long documents
-    delimiter = "\t" if source.suffix.lower() == ".tsv" else ","
-    reader = csv.reader(_decoded(source), delimiter=delimiter)
-    try:
-        header = [name.strip().lower() for name in next(reader)]
-    except StopIteration:
-        raise DataError(f"{source} is empty; its first line must name the columns") from None
-    if not set(header) & {"image", "text"}:
-        hint = "its first line must name the columns"
-        if len(header) == 1 and ";" in header[0]:
-            hint = "its columns are separated by semicolons; save it with commas"
-        raise DataError(
-            f"{source} has no column named image or text (found: {', '.join(header)[:200]}); {hint}"
-        )
-    try:
-        for fields in reader:
-            where = f"line {reader.line_num}"
-            if len(fields) != len(header):
-                if fields:
-                    manifest.report(where, f"{len(fields)} fields, the header has {len(header)}")
-                continue
-            yield where, dict(zip(header, fields, strict=True))
-    except csv.Error as error:
-        manifest.report(f"line {reader.line_num}", f"not valid csv ({error}); the rest is skipped")
-
-
-def _json_rows(source: Path, manifest: Manifest) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for number, line in enumerate(_decoded(source), 1):
-        if not line.strip():
-            continue
-        try:
-            values = json.loads(line)
-        except json.JSONDecodeError as error:
-            manifest.report(f"line {number}", f"not valid JSON ({error.msg})")
-            continue
-        if not isinstance(values, dict):
-            manifest.report(f"line {number}", "not a JSON object")
-            continue
-        yield f"line {number}", {str(name).lower(): value for name, value in values.items()}
-
-
-def _parquet(source: Path, manifest: Manifest) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    import pyarrow
-    import pyarrow.parquet as pq
-
-    try:
-        file = pq.ParquetFile(source)
-        names = [name for name in file.schema_arrow.names if name.lower() in COLUMNS]
-        number = 0
-        for batch in file.iter_batches(batch_size=4096, columns=names):
-            for values in batch.to_pylist():
-                yield f"row {number}", {name.lower(): value for name, value in values.items()}
-                number += 1
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise DataError(f"{source} is not a readable parquet file ({error})") from None
-
-
-def _row(manifest: Manifest, where: str, values: Mapping[str, Any], number: int) -> Row | None:
-    """One row, or None after reporting what is wrong with it."""
-    text, image, labels = values.get("text"), values.get("image"), values.get("labels")
-    strings = [value for value in (*values.values(),) if isinstance(value, str)]
-    if any("\udc80" <= character <= "\udcff" for value in strings for character in value):
-        manifest.report(where, "not UTF-8; save the file as UTF-8 to keep this row")
-        return None
+def _row(source: Path, record: Record, default_id: str) -> _Row:
+    if record.flaw:
+        raise _BadRow(record.flaw)
+    values = record.values
+    image, text = (_word(values, column) or None for column in ("image", "text"))
+    if image is None and text is None:
+        raise _BadRow("neither image nor text")
     path = None
-    if image is not None and str(image).strip():
+    if image is not None:
         # Backslashes come from Windows lists; they never occur in a sensible file name.
-        path = manifest.source.parent / str(image).strip().replace("\\", "/")
-        if not path.is_file():
-            manifest.report(where, f"image {image} does not exist")
-            return None
-        if path.stat().st_size == 0:
-            manifest.report(where, f"image {image} is an empty file")
-            return None
-    text = None if text is None or not str(text).strip() else str(text).strip()
-    if path is None and text is None:
-        manifest.report(where, "neither image nor text")
-        return None
-    if labels is None:
-        labels = ()
-    elif isinstance(labels, str):
-        labels = labels.split("|")
-    names = frozenset(str(label).strip() for label in labels if str(label).strip())
-    given = values.get("id")
-    row_id = str(given).strip() if given is not None else ""
-    return Row(row_id or (str(image) if path is not None else str(number)), path, text, names)
+        path = source.parent / image.replace("\\", "/")
+        if flaw := _flaw_of_file(path):
+            raise _BadRow(f"image {_short(image)} {flaw}")
+    return _Row(_word(values, "id"), path, text, _labels(values.get("labels")), default_id)
 
 
-def _usable(manifest: Manifest, part: str, labelled: bool) -> list[Row]:
+def _default_id(record: Record, taken: set[str]) -> str:
+    """The image as the file names it, else where the row stands; two rows never have the same."""
+    image = record.values.get("image")
+    name = (image.strip() if isinstance(image, str) else "") or str(record.number)
+    if name in taken:
+        name += f":{record.number}"
+    taken.add(name)
+    return name
+
+
+def _word(values: Any, column: str) -> str:
+    """The value of a column as text without blanks around it; "" where there is none."""
+    value = values.get(column)
+    if value is None or value != value:  # NaN is how some tables write a gap
+        return ""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "surrogateescape")
+    if isinstance(value, bool | list | tuple | dict | set):
+        raise _BadRow(f"{column} must be a text, not {_short(str(value))}")
+    word = str(value).strip()
+    try:
+        word.encode()
+    except UnicodeEncodeError as error:
+        if "\udc80" <= word[error.start] <= "\udcff":
+            raise _BadRow("not UTF-8; save the file as UTF-8 to keep this row") from None
+        raise _BadRow(f"{column} holds {plain(word[error.start])}, half a character") from None
+    if "\0" in word:
+        raise _BadRow(f"{column} holds a NUL character")
+    return word
+
+
+def _labels(value: Any) -> Labels:
+    if isinstance(value, list | tuple):
+        words = [_word({"a label": label}, "a label") for label in value]
+    elif value is None or isinstance(value, str | bytes) or value != value:
+        words = _word({"labels": value}, "labels").split("|")
+    else:
+        raise _BadRow(f"labels must be a text or a list of texts, not {_short(str(value))}")
+    return frozenset(word.strip() for word in words if word.strip())
+
+
+def _flaw_of_file(path: Path) -> str:
+    """What is wrong with a file before it is opened, or ""."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return "is a link to nothing" if os.path.islink(path) else "does not exist"
+    except (OSError, ValueError) as error:
+        return f"cannot be read ({_cause(error)})"
+    if not stat.S_ISREG(found.st_mode):
+        return "is not a file"
+    return "" if found.st_size else "is an empty file"
+
+
+def _usable(manifest: Manifest, part: str, labelled: bool) -> list[_Row]:
+    if part not in manifest.columns and manifest.rows:
+        kinds = " and ".join(sorted(manifest.columns - {"id", "labels"}))
+        raise DataError(
+            f"{manifest.source} holds {kinds or 'no'} items where {part}s are needed; "
+            f"add a column named {part} or give another file"
+        )
     rows = [row for row in manifest.rows if getattr(row, part) is not None]
     if labelled and "labels" in manifest.columns:
         for row in rows:
@@ -266,40 +288,53 @@ def _usable(manifest: Manifest, part: str, labelled: bool) -> list[Row]:
     return rows
 
 
-def _need(manifest: Manifest, column: str) -> None:
-    if column not in manifest.columns and manifest.rows:
-        kinds = " and ".join(sorted(manifest.columns - {"id", "labels"}))
-        raise DataError(
-            f"{manifest.source} holds {kinds or 'no'} items where {column}s are needed; "
-            f"add a column named {column} or give another file"
-        )
+def _collection(manifest: Manifest, rows: list[_Row], items: list[Medium]) -> Collection[Medium]:
+    return Collection(
+        [row.id for row in rows],
+        items,
+        [row.labels for row in rows] if "labels" in manifest.columns else None,
+        problems=tuple(manifest.problems),
+        origin=str(manifest.source.resolve()),
+        numbered=manifest.numbered,
+    )
 
 
-def _decoded(source: Path) -> io.TextIOBase:
-    # surrogateescape lets one bad byte cost one row, not the file; utf-8-sig drops Excel's mark.
-    raw = source.read_bytes()
-    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise DataError(f"{source} is UTF-16; save it as UTF-8")
-    if b"\0" in raw[:4096]:
-        raise DataError(f"{source} is a binary file; give {_READABLE}")
-    return io.StringIO(raw.decode("utf-8-sig", errors="surrogateescape"), newline="")
+def _numbered(
+    source: Path, items: list[Medium], features: npt.NDArray[np.float32]
+) -> Collection[Medium]:
+    ids = [str(row) for row in range(len(items))]
+    return Collection(ids, items, features=features, origin=str(source.resolve()), numbered=True)
 
 
 def _read_array(source: Path) -> npt.NDArray[np.float32]:
+    """The rows of a .npy of finite numbers, (items, features)."""
     try:
-        array = np.load(source, allow_pickle=False)
-    except FileNotFoundError:
-        raise DataError(f"{source} does not exist; give {_READABLE}") from None
-    except ValueError as error:
-        raise DataError(f"{source} is not a plain .npy array ({error})") from None
-    if array.ndim != 2 or array.dtype.kind not in "fiu":
+        with np.errstate(over="ignore"):
+            # Mapped, so that a header that promises more than the file holds allocates nothing.
+            mapped = np.load(source, mmap_mode="r", allow_pickle=False)
+            if not isinstance(mapped, np.ndarray):
+                raise ValueError("it is an archive of arrays")
+            if mapped.ndim == 2 and mapped.dtype.kind in "fiu":
+                array = np.array(mapped, dtype=np.float32)
+    except Exception as error:  # a damaged header fails in tokenize, ast, struct, mmap and zipfile
+        raise DataError(f"{source} is not a plain .npy array ({_cause(error)})") from None
+    if mapped.ndim != 2 or mapped.dtype.kind not in "fiu" or not array.size:
         raise DataError(
             f"{source} must be a matrix of numbers (items x features), "
-            f"got {array.dtype} of shape {array.shape}"
+            f"got {mapped.dtype} of shape {mapped.shape}"
         )
-    return np.asarray(array, dtype=np.float32)
+    if len(bad := np.flatnonzero(~np.isfinite(array).all(axis=1))):
+        raise DataError(
+            f"{source}, row {bad[0]}: a feature is not a finite number (NaN, infinity, or beyond "
+            f"3e38), as in {len(bad)} of {len(array)} rows; remove or mend them"
+        )
+    return array
 
 
-def _numbered(features: npt.NDArray[np.float32]) -> tuple[list[str], list[Path]]:
-    ids = [str(row) for row in range(len(features))]
-    return ids, [Path(name) for name in ids]
+def _cause(error: Exception) -> str:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return plain(" ".join(reason.split()))[:200] or type(error).__name__
+
+
+def _short(text: str) -> str:
+    return plain(text if len(text) <= 120 else text[:100] + "..." + text[-17:])

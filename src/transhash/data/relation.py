@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from transhash.errors import DataError
 
-Float = npt.NDArray[np.float32]
+_Float = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
 
 
@@ -29,7 +29,7 @@ class Relation(Protocol):
     def known(self) -> int:
         """How many pairs have a known s_ij."""
 
-    def block(self, rows: Rows, columns: Rows) -> tuple[Float, Float | None]:
+    def block(self, rows: Rows, columns: Rows) -> tuple[_Float, _Float | None]:
         """s_ij and, unless all are known, a 0/1 mask of the known ones."""
 
     def times(self, texts: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
@@ -48,8 +48,8 @@ class LabelRelation:
     """s_ij = 1 if image i and text j share at least one label; every pair is known."""
 
     def __init__(self, image_labels: npt.ArrayLike, text_labels: npt.ArrayLike) -> None:
-        self.image_labels = np.asarray(image_labels, dtype=bool)  # (n, classes)
-        self.text_labels = np.asarray(text_labels, dtype=bool)  # (m, classes)
+        self.image_labels = _truth(image_labels, "image")  # (n, classes)
+        self.text_labels = _truth(text_labels, "text")  # (m, classes)
         if self.image_labels.ndim != 2 or self.image_labels.shape[1:] != self.text_labels.shape[1:]:
             raise DataError(
                 "image and text labels must be two matrices over the same classes, got shapes "
@@ -77,7 +77,7 @@ class LabelRelation:
     def known(self) -> int:
         return self.shape[0] * self.shape[1]
 
-    def block(self, rows: Rows, columns: Rows) -> tuple[Float, None]:
+    def block(self, rows: Rows, columns: Rows) -> tuple[_Float, None]:
         sets = self._sets[np.ix_(self._set_of_image[rows], self._set_of_text[columns])]
         return sets.astype(np.float32), None
 
@@ -124,6 +124,11 @@ class SparseRelation:
         cls, pairs: Sequence[tuple[int, int]], values: Sequence[float], shape: tuple[int, int]
     ) -> SparseRelation:
         """Click-through: only the listed pairs are known, 1 similar and 0 dissimilar."""
+        if set(values) - {0, 1}:
+            raise DataError(f"the relation of a pair is 0 or 1, got {max(set(values) - {0, 1})}")
+        ij = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+        if len(ij) and not ((ij >= 0) & (ij < shape)).all():
+            raise DataError(f"the relation names a pair outside of {shape[0]} x {shape[1]} items")
         if not any(values):
             raise DataError("the relation holds no similar pair (value 1); nothing can be learned")
         positive = [pair for pair, value in zip(pairs, values, strict=True) if value]
@@ -145,7 +150,7 @@ class SparseRelation:
     def known(self) -> int:
         return self.shape[0] * self.shape[1] if self.mask is None else int(self.mask.nnz)
 
-    def block(self, rows: Rows, columns: Rows) -> tuple[Float, Float | None]:
+    def block(self, rows: Rows, columns: Rows) -> tuple[_Float, _Float | None]:
         s = self.similar[rows][:, columns].toarray()
         return s, None if self.mask is None else self.mask[rows][:, columns].toarray()
 
@@ -166,6 +171,21 @@ class SparseRelation:
     def subset(self, rows: Rows, columns: Rows) -> SparseRelation:
         mask = None if self.mask is None else self.mask[rows][:, columns]
         return SparseRelation(self.similar[rows][:, columns], mask)
+
+
+def _truth(labels: npt.ArrayLike, name: str) -> npt.NDArray[np.bool_]:
+    """The matrix as booleans; class numbers or label sets would all count as true."""
+    hint = "with a column for each class; label_matrix(labels, classes) makes one of label sets"
+    try:
+        matrix = np.asarray(labels)
+    except ValueError:
+        raise DataError(f"{name} labels must be a matrix of 0 and 1 {hint}") from None
+    if matrix.dtype.kind not in "biuf":
+        raise DataError(f"{name} labels must be a matrix of 0 and 1 {hint}, got {matrix.dtype}")
+    bad = (matrix != 0) & (matrix != 1)
+    if bad.any():
+        raise DataError(f"{name} labels must be a matrix of 0 and 1 {hint}, got {matrix[bad][0]}")
+    return matrix.astype(np.bool_)
 
 
 def _membership(group: npt.NDArray[np.int64], groups: int) -> sp.csr_array:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from transhash.data.relation import Relation
+from transhash.data.relation import Relation, Rows
 from transhash.errors import DataError
 
 Features = npt.NDArray[Any]  # (n, d) float features, or (n, 3, h, w) uint8 pixels
+LARGEST = 1e15  # of a feature: sums of 10^8 squares still fit into float32
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,8 @@ class Related:
                 f"the relation is {self.relation.shape[0]} x {self.relation.shape[1]}, but there "
                 f"are {len(self.images)} images and {len(self.texts)} texts"
             )
-        for name, part in (("image", self.images), ("text", self.texts)):
-            if not np.issubdtype(part.dtype, np.uint8) and not np.isfinite(part).all():
-                row = int(np.argmin(np.isfinite(part).reshape(len(part), -1).all(axis=1)))
-                raise DataError(f"auxiliary {name} {row} has a feature that is not a finite number")
+        _check_values("auxiliary image", self.images)
+        _check_values("auxiliary text", self.texts)
 
     def split(self, share: float, seed: int) -> tuple[Related, Related]:
         """A larger and a held-out part, images and texts drawn independently.
@@ -50,7 +49,7 @@ class Related:
         rest_x, rest_y = np.setdiff1d(np.arange(n), held_x), np.setdiff1d(np.arange(m), held_y)
         return self._take(rest_x, rest_y), self._take(held_x, held_y)
 
-    def _take(self, rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]) -> Related:
+    def _take(self, rows: Rows, columns: Rows) -> Related:
         return Related(self.images[rows], self.texts[columns], self.relation.subset(rows, columns))
 
 
@@ -63,16 +62,52 @@ class TrainingSet(Related):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for kind, target, own in (
+            ("image", self.target_images, self.images),
+            ("text", self.target_texts, self.texts),
+        ):
+            _refuse_zeros(f"auxiliary {kind}", own)
+            if target is None:
+                continue
+            if target.shape[1:] != own.shape[1:]:
+                raise DataError(
+                    f"target {kind}s have shape {target.shape[1:]} each, "
+                    f"auxiliary {kind}s {own.shape[1:]}; use the same features for both"
+                )
+            _check_values(f"target {kind}", target)
+            _refuse_zeros(f"target {kind}", target)
         if self.relation.positives == 0:
             raise DataError(
                 "no auxiliary image and text are related; give shared labels, pairs or a relation"
             )
-        for name, target, own in (
-            ("images", self.target_images, self.images),
-            ("texts", self.target_texts, self.texts),
-        ):
-            if target is not None and target.shape[1:] != own.shape[1:]:
-                raise DataError(
-                    f"target {name} have shape {target.shape[1:]} each, "
-                    f"auxiliary {name} {own.shape[1:]}; use the same features for both"
-                )
+        if self.relation.positives == self.relation.known:
+            raise DataError(
+                "every known pair of auxiliary image and text is related, so nothing tells them "
+                "apart; give items of more than one class, or unrelated pairs (value 0) too"
+            )
+
+
+def _check_values(name: str, part: Features) -> None:
+    """Refuse the first row with a value that no method can compute with."""
+    if part.dtype.kind not in "fiub":
+        raise DataError(f"{name}s must be numbers, got an array of {part.dtype}")
+    if part.dtype == np.uint8:  # pixels
+        return
+    limit = min(LARGEST, float(np.finfo(part.dtype).max)) if part.dtype.kind == "f" else LARGEST
+    sound = (part >= -limit) & (part <= limit)  # NaN and infinity are not
+    if sound.all():
+        return
+    row = int(np.argmin(sound.reshape(len(part), -1).all(axis=1)))
+    value = part[row][~sound[row]][0]
+    if np.isfinite(value):
+        raise DataError(
+            f"{name} {row} has the feature {value:.3g}; beyond {LARGEST:.0e} squares overflow: "
+            "divide the features by their standard deviation"
+        )
+    raise DataError(f"{name} {row} has a feature that is not a finite number ({value})")
+
+
+def _refuse_zeros(name: str, part: Features) -> None:
+    # A single zero row is a text without a known word; all of them are a mistake.
+    if part.dtype != np.uint8 and len(part) and not part.any():
+        raise DataError(f"every {name} is a row of zeros; nothing can be learned from them")

@@ -99,7 +99,7 @@ def _names(folder: Path, category: str, wnids: Sequence[str], problems: Problems
     if len(absent) == len(wnids):
         raise DataError(
             f"{folder} has no folder for category {category!r} (any of {', '.join(wnids[:5])}); "
-            "unpack those synsets of ILSVRC-2012, or give another list of synsets"
+            "unpack those synsets of ILSVRC-2012"
         )
     for wnid in absent:
         problems.add(folder / wnid, 0, "missing synset", f"of category {category}")

@@ -6,6 +6,7 @@ a time: 269,648 photos cost no more memory than one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -45,19 +46,15 @@ class Layout:
     images: tuple[Path, ...]
 
 
-def find_nuswide(
-    root: Path, categories: Sequence[str], *, images: Path | None = None, tags: Tags | None = None
-) -> Layout:
+def find_nuswide(root: Path, categories: Sequence[str]) -> Layout:
     """The files under `root`, or a DataError naming the first that is missing.
 
     Of the two forms of the tags All_Tags.txt cut to the 5,018 words of Final_Tag_List.txt is
     preferred: the paper reduces its bags of words to 1,000 dimensions, so it had more than 1,000
-    words. "1k" asks for the matrix AllTags1k.txt instead, which is what DCMH's data were made of.
+    words. Without it the matrix AllTags1k.txt is read, which is what DCMH's data were made of.
     """
     if not root.is_dir():
         raise DataError(f"{root} is not a folder; give the folder that holds ImageList/ ({_PAGE})")
-    if images is not None and not images.is_dir():
-        raise DataError(f"{images} is not a folder; give the folder of the NUS-WIDE photos")
     names = ("ImageList/Imagelist.txt", "ImageList/ImageList.txt", "Imagelist.txt", "ImageList.txt")
     image_list = wanted(root, names, f"it is in ImageList.zip {_PAGE}")
     labels = {
@@ -68,14 +65,11 @@ def find_nuswide(
         )
         for name in categories
     }
-    kind: Tags = tags or ("5018" if _has(root, "All_Tags", "Final_Tag_List") else "1k")
+    kind: Tags = "5018" if _has(root, "All_Tags", "Final_Tag_List") else "1k"
     file, vocabulary = ("All_Tags", "Final_Tag_List") if kind == "5018" else _MATRIX
     zipped = f"it is in NUS_WID_Tags.zip {_PAGE}"
     words = _words(wanted(root, _tag_names(vocabulary), zipped))
-    if images is not None:
-        folders: tuple[Path, ...] = (images,)
-    else:
-        folders = tuple(root / name for name in _IMAGE_FOLDERS if (root / name).is_dir())
+    folders = tuple(root / name for name in _IMAGE_FOLDERS if (root / name).is_dir())
     return Layout(image_list, labels, wanted(root, _tag_names(file), zipped), kind, words, folders)
 
 
@@ -232,6 +226,6 @@ def _find(layout: Layout, name: str) -> Path:
     by_id = f"{_photo_id(name)}.{name.rpartition('.')[2]}"
     for folder in layout.images:
         for form in (name, flat, by_id):
-            if (path := folder / form).is_file():
+            if os.path.isfile(path := folder / form):  # False also for impossible names
                 return path
     return layout.images[0] / name

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from transhash.datasets.imagenet import find_imagenet, read_imagenet
-from transhash.datasets.nuswide import Tags, find_nuswide, read_nuswide
+from transhash.datasets.nuswide import find_nuswide, read_nuswide
 from transhash.datasets.raw import shipped
 from transhash.datasets.three_parts import (
     Prepared,
@@ -18,10 +16,9 @@ from transhash.datasets.three_parts import (
     write_pairs,
     write_texts,
 )
-from transhash.datasets.yahooqa import ClassWords, find_yahooqa, read_yahooqa
+from transhash.datasets.yahooqa import find_yahooqa, read_yahooqa
 from transhash.errors import DataError
 from transhash.progress import Track, silent
-from transhash.storage import read_json
 
 # One ILSVRC synset holds at most 1,300 images and some categories have one synset, others 118: an
 # equal number of each is what the paper's lowest scores (0.07 to 0.12, 16 classes) speak of.
@@ -41,169 +38,82 @@ ImageNet: the training images of ILSVRC-2012, from image-net.org after signing u
 Yahoo Answers: data set L6, "Yahoo! Answers Comprehensive Questions and Answers", from Yahoo's
   Webscope program after signing its agreement: FullOct2007.xml.part1.gz and .part2.gz as they are,
   or any csv, tsv or jsonl with a column text, or question and answer
-Put them into ROOT/NUS-WIDE, ROOT/ImageNet and ROOT/YahooQA, or name each place by itself."""
+Put them into ROOT/NUS-WIDE, ROOT/ImageNet and ROOT/YahooQA, or link them there."""
 
 _NAMES = {
     "NUS-WIDE": ("nuswide",),
     "ImageNet": ("imagenet", "ilsvrc", "ilsvrc2012"),
     "YahooQA": ("yahooqa", "yahooanswers", "yahoo"),
 }
+_SIZES = {  # what a split draws
+    "nus-wide": {"queries": 2000, "per_class": 30, "target": 0},
+    "imagenet-yahooqa": {"queries": 2000, "auxiliary": 2000, "target": 500},
+}
 
 
-def prepare(
+def prepare_folder(
     protocol: str,
     *,
-    out: str | Path,
-    root: str | Path | None = None,
-    nuswide: str | Path | None = None,
-    imagenet: str | Path | None = None,
-    yahoo: str | Path | None = None,
-    images: str | Path | None = None,
-    categories: str | Path | None = None,
-    synsets: str | Path | None = None,
-    class_words: str | Path | None = None,
-    tags: Tags | None = None,
-    images_per_category: int | None = IMAGES_PER_CATEGORY,
-    texts_per_category: int | None = TEXTS_PER_CATEGORY,
-    seed: int = 0,
-    track: Track = silent,
-) -> Prepared:
-    """Either protocol by name, from one `root` or from places named one by one.
-
-    `categories`, `synsets` and `class_words` are JSON files in the form of the shipped ones.
-    """
-    if tags not in (None, "5018", "1k"):
-        raise DataError(f"tags must be 5018 or 1k, not {tags!r}")
-    for number in (images_per_category, texts_per_category):
-        if number is not None and number < 1:
-            raise DataError(f"the number of items a category must be 1 or more, not {number}")
-    chosen = None if categories is None else _override(categories, "categories", list)
-    photos = None if images is None else Path(images)
-    if protocol == "nus-wide":
-        place = _place(root, nuswide, "NUS-WIDE")
-        return prepare_nuswide(place, out, images=photos, categories=chosen, tags=tags, track=track)
-    if protocol != "imagenet-yahooqa":
-        raise DataError(f"there is no protocol {protocol!r}; use nus-wide or imagenet-yahooqa")
-    return prepare_imagenet_yahooqa(
-        _place(root, nuswide, "NUS-WIDE"),
-        _place(root, imagenet, "ImageNet"),
-        _place(root, yahoo, "YahooQA"),
-        out,
-        images=photos,
-        categories=chosen,
-        synsets=None if synsets is None else _override(synsets, "synsets", dict),
-        class_words=None if class_words is None else _override(class_words, "words", dict),
-        tags=tags,
-        images_per_category=images_per_category,
-        texts_per_category=texts_per_category,
-        seed=seed,
-        track=track,
-    )
-
-
-def prepare_nuswide(
     root: str | Path,
     out: str | Path,
-    *,
-    images: Path | None = None,
     categories: Sequence[str] | None = None,
-    tags: Tags | None = None,
-    track: Track = silent,
-) -> Prepared:
-    """NUS-WIDE's pairs of the categories; queries, database and training set come out of them."""
-    names = _checked(categories or shipped("nuswide_categories.json")["categories"])
-    layout = find_nuswide(Path(root), names, images=images, tags=tags)
-    with folder_for(Path(out), (Path(root), *layout.images)) as (folder, problems):
-        parts = {"auxiliary": write_pairs(folder, read_nuswide(layout, problems, track))}
-        sizes = {"queries": 2000, "per_class": 30, "target": 0}
-        finish(folder, "nus-wide", names, sizes, parts, problems, tags=layout.kind)
-        return Prepared.of(Path(out), "nus-wide", parts, problems)
-
-
-def prepare_imagenet_yahooqa(
-    nuswide_root: str | Path,
-    imagenet_root: str | Path,
-    yahoo_file: str | Path,
-    out: str | Path,
-    *,
-    images: Path | None = None,
-    categories: Sequence[str] | None = None,
-    synsets: Mapping[str, Sequence[str]] | None = None,
-    class_words: Mapping[str, Sequence[str]] | None = None,
-    tags: Tags | None = None,
-    images_per_category: int | None = IMAGES_PER_CATEGORY,
-    texts_per_category: int | None = TEXTS_PER_CATEGORY,
+    images_per_category: int = IMAGES_PER_CATEGORY,
+    texts_per_category: int = TEXTS_PER_CATEGORY,
     seed: int = 0,
     track: Track = silent,
 ) -> Prepared:
-    """NUS-WIDE's pairs as the bridge, ImageNet's images and Yahoo's questions as the target."""
-    names = _checked(categories or shipped("nuswide_categories.json")["categories"])
-    wnids = _chosen(names, synsets or shipped("imagenet_synsets.json")["synsets"], "synsets")
-    words = _chosen(names, class_words or shipped("class_words.json")["words"], "class words")
+    """The three-part folder of one protocol, out of the raw data under `root`.
+
+    `categories` are some of the shipped ones; all by default.
+    """
+    if protocol not in _SIZES:
+        raise DataError(f"there is no protocol {protocol!r}; use nus-wide or imagenet-yahooqa")
+    for number in (images_per_category, texts_per_category):
+        if number < 1:
+            raise DataError(f"the number of items a category must be 1 or more, not {number}")
+    known = shipped("nuswide_categories.json")["categories"]
+    names = list(dict.fromkeys(categories or known))
+    for name in names:
+        if name not in known:
+            raise DataError(f"there is no category {name!r}; take some of {', '.join(known)}")
     # Everything that can be wrong at a glance is looked at before an hour of reading.
-    layout = find_nuswide(Path(nuswide_root), names, images=images, tags=tags)
-    find_imagenet(Path(imagenet_root))
-    find_yahooqa(Path(yahoo_file))
-    ClassWords(words)
-    sources = (Path(nuswide_root), *layout.images, Path(imagenet_root), Path(yahoo_file))
-    with folder_for(Path(out), sources) as (folder, problems):
-        pictures = read_imagenet(
-            Path(imagenet_root),
-            wnids,
-            problems,
-            per_category=images_per_category,
-            seed=seed,
-            track=track,
+    layout = find_nuswide(_place(root, "NUS-WIDE"), names)
+    sources = [Path(root), *layout.images]
+    pairs_only = protocol == "nus-wide"
+    if not pairs_only:
+        photos, texts = _place(root, "ImageNet"), _place(root, "YahooQA")
+        wnids, words = (
+            {name: shipped(file)[key][name] for name in names}
+            for file, key in (("imagenet_synsets.json", "synsets"), ("class_words.json", "words"))
         )
-        pairs = read_nuswide(layout, problems, track)
-        questions = read_yahooqa(Path(yahoo_file), words, problems, track)
-        parts = {  # the quick ones first, so that their faults show first
-            "images": write_images(folder, pictures),
-            "auxiliary": write_pairs(folder, pairs),
-            "texts": write_texts(folder, questions, texts_per_category, seed, problems),
-        }
-        sizes = {"queries": 2000, "auxiliary": 2000, "target": 500}
-        finish(folder, "imagenet-yahooqa", names, sizes, parts, problems, tags=layout.kind)
-        return Prepared.of(Path(out), "imagenet-yahooqa", parts, problems)
+        find_imagenet(photos)
+        find_yahooqa(texts)
+        sources += [photos, texts]
+    with folder_for(Path(out), sources) as (folder, problems):
+        parts = {}
+        if not pairs_only:  # the quick ones first, so that their faults show first
+            pictures = read_imagenet(
+                photos, wnids, problems, per_category=images_per_category, seed=seed, track=track
+            )
+            parts["images"] = write_images(folder, pictures)
+        parts["auxiliary"] = write_pairs(folder, read_nuswide(layout, problems, track))
+        if not pairs_only:
+            questions = read_yahooqa(texts, words, problems, track)
+            parts["texts"] = write_texts(folder, questions, texts_per_category, seed, problems)
+        finish(folder, protocol, names, _SIZES[protocol], parts, problems, tags=layout.kind)
+        return Prepared.of(Path(out), protocol, parts, problems)
 
 
-def _place(root: str | Path | None, given: str | Path | None, name: str) -> Path:
-    """The place named by itself, or the sub-folder of `root` that bears the data set's name."""
-    if given is not None:
-        return Path(given)
-    if root is None or not Path(root).is_dir():
-        where = "no --root was given" if root is None else f"{root} is not a folder"
-        raise DataError(f"{name} is wanted and {where}; see --help for where it comes from")
-    for path in sorted(Path(root).iterdir()):
-        plain = "".join(letter for letter in path.name.lower() if letter.isalnum())
+def _place(root: str | Path, name: str) -> Path:
+    """The sub-folder of `root` that bears the data set's name."""
+    root = Path(root)
+    if not root.is_dir():
+        raise DataError(f"{name} is wanted and {root} is not a folder; --help says what it holds")
+    for path in sorted(root.iterdir()):
+        letters = "".join(letter for letter in path.name.lower() if letter.isalnum())
         # A prepared folder may stand there too, under a protocol's name.
-        if path.is_dir() and plain in _NAMES[name] and not (path / "benchmark.json").exists():
+        if path.is_dir() and letters in _NAMES[name] and not (path / "benchmark.json").exists():
             return path
-    if name == "NUS-WIDE" and any(Path(root).glob("ImageList*")):
-        return Path(root)
+    if name == "NUS-WIDE" and any(root.glob("ImageList*")):
+        return root
     raise DataError(f"{root} has no folder {name}; see --help for where it comes from")
-
-
-def _override(path: str | Path, key: str, kind: type) -> Any:
-    content = read_json(Path(path)) if Path(path).is_file() else None
-    content = content.get(key) if isinstance(content, dict) and key in content else content
-    if not isinstance(content, kind) or not content:
-        shape = '["dog", ...]' if kind is list else '{"dog": ["...", ...], ...}'
-        raise DataError(f'{path} must be a JSON file of {{"{key}": {shape}}}')
-    return content
-
-
-def _checked(names: Sequence[str]) -> list[str]:
-    bad = [name for name in names if not isinstance(name, str) or "|" in name or not name.strip()]
-    if bad or len(set(names)) != len(names):
-        raise DataError(f"categories must be different words without '|', got {json.dumps(names)}")
-    return list(names)
-
-
-def _chosen(
-    names: Sequence[str], lists: Mapping[str, Iterable[str]], what: str
-) -> dict[str, list[str]]:
-    missing = [n for n in names if not lists.get(n) or isinstance(lists[n], str)]
-    if missing:
-        raise DataError(f"category {missing[0]!r} has no {what}; give a list of {what} that has it")
-    return {name: [str(item) for item in lists[name]] for name in names}

@@ -103,8 +103,8 @@ def flaw_of_image(path: Path, *, jpeg_only: bool = False) -> tuple[str, str] | N
             head = file.read(16)
     except FileNotFoundError:
         return "missing image", str(path)
-    except OSError as error:
-        return "unreadable image", f"{path} ({error.strerror})"
+    except (OSError, ValueError) as error:  # a ValueError is a NUL in the path
+        return "unreadable image", f"{path} ({getattr(error, 'strerror', error)})"
     if not head:
         return "empty image", str(path)
     kind = next((name for name, starts in _SIGNATURES.items() if head.startswith(starts)), None)

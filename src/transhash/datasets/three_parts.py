@@ -19,7 +19,7 @@ from transhash.datasets.yahooqa import Question
 from transhash.errors import DataError
 from transhash.storage import whole_folder, write_json
 
-FORMAT = 1
+_FORMAT = 1
 # A file name that is no UTF-8 is written as the bytes it has.
 _TEXT: Any = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
 # In the counters below the key "" counts rows, which are fewer than labels.
@@ -80,7 +80,7 @@ def write_images(folder: Path, pictures: Iterable[Picture]) -> Counter[str]:
 def write_texts(
     folder: Path,
     questions: Iterable[Question],
-    per_category: int | None,
+    per_category: int,
     seed: int,
     problems: Problems,
 ) -> Counter[str]:
@@ -96,7 +96,7 @@ def write_texts(
         rng = np.random.default_rng([seed, 0x7E87])
         for label in sorted(offsets):
             places = np.array(offsets[label])
-            if per_category is not None and len(places) > per_category:
+            if len(places) > per_category:
                 problems.skipped["questions beyond the number a category"] += (
                     len(places) - per_category
                 )
@@ -138,7 +138,7 @@ def finish(
     write_json(
         folder / "benchmark.json",
         {
-            "format": FORMAT,
+            "format": _FORMAT,
             "protocol": protocol,
             "categories": list(categories),
             "sizes": dict(sizes),

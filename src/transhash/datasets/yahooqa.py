@@ -5,15 +5,14 @@ Questions carry no category; the paper labels them by the class word they hold, 
 
 from __future__ import annotations
 
-import csv
 import io
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+from transhash.data.tables import fields_of, objects_of
 from transhash.datasets.raw import Problems, Stream, blocks
 from transhash.errors import DataError
 from transhash.progress import Track, silent
@@ -29,7 +28,6 @@ _MARKUP = re.compile(r"</?[a-zA-Z][^<>]{0,200}>")  # answers hold escaped <br />
 _PART = re.compile(r"\.part\d+$")
 _OPEN, _CLOSE = b"<document", b"</document>"
 _LONGEST = 1 << 24  # no real question is near 16 MB; beyond it the closing tag must be lost
-_LONGEST_FIELD = 1 << 20  # an unclosed quote would else swallow the rest of a csv file
 # Columns by what they hold, under the names met in published copies.
 _IDS = ("id", "uri", "qid", "question_id")
 _TEXTS = (
@@ -88,7 +86,7 @@ def find_yahooqa(source: Path) -> list[Path]:
         return known
     if known:
         names = ", ".join(path.name for path in known[:4])
-        raise DataError(f"{source} holds several text files ({names}); name the one to read")
+        raise DataError(f"{source} holds several text files ({names}); leave one of them there")
     raise DataError(f"{source} holds no Yahoo Answers text: {_FORMATS}; {_SOURCE}")
 
 
@@ -191,35 +189,21 @@ def _text(paths: list[Path], problems: Problems, track: Track) -> io.TextIOWrapp
 
 
 def _table(paths: list[Path], problems: Problems, track: Track) -> Iterator[tuple[str, str]]:
-    csv.field_size_limit(_LONGEST_FIELD)
     delimiter = "\t" if _suffix(paths[0]) == ".tsv" else ","
-    reader = csv.reader(_text(paths, problems, track), delimiter=delimiter)
     header: Sequence[str] | None = None
-    breaks = False
-    while True:
-        try:
-            fields = next(reader)
-        except StopIteration:
-            break
-        except csv.Error as error:
-            problems.add(paths[0], reader.line_num, "bad row", str(error))
+    for number, fields, flaw in fields_of(_text(paths, problems, track), delimiter):
+        if flaw:
+            problems.add(paths[0], number, "bad row", flaw)
             continue
-        if header is None:
-            if len(fields) == len(_HEADERLESS) and fields[0].isdigit():
-                header, breaks = _HEADERLESS, True
-            else:
-                header = [name.strip().lower() for name in fields]
-                _check_columns(paths[0], header)
-                continue
-        if not fields:
+        if header is None and len(fields) == len(_HEADERLESS) and fields[0].isdigit():
+            header = _HEADERLESS
+        elif header is None:
+            header = [name.strip().lower() for name in fields]
+            _check_columns(paths[0], header)
             continue
-        if len(fields) != len(header):
-            detail = f"{len(fields)} fields, the header has {len(header)}"
-            problems.add(paths[0], reader.line_num, "bad row", detail)
-            continue
-        if breaks:  # that copy writes a line break as a backslash and an n
+        if header is _HEADERLESS:  # that copy writes a line break as a backslash and an n
             fields = [field.replace("\\n", " ") for field in fields]
-        row = _row(dict(zip(header, fields)), paths[0], reader.line_num, problems)
+        row = _row(dict(zip(header, fields)), paths[0], number, problems)
         if row is not None:
             yield row
     if header is None:
@@ -227,18 +211,11 @@ def _table(paths: list[Path], problems: Problems, track: Track) -> Iterator[tupl
 
 
 def _objects(paths: list[Path], problems: Problems, track: Track) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(_text(paths, problems, track), 1):
-        if not line.strip():
+    for number, values, flaw in objects_of(_text(paths, problems, track)):
+        if flaw:
+            problems.add(paths[0], number, "bad row", flaw)
             continue
-        try:
-            values = json.loads(line)
-        except json.JSONDecodeError as error:
-            problems.add(paths[0], number, "bad row", f"not valid JSON ({error.msg})")
-            continue
-        if not isinstance(values, dict):
-            problems.add(paths[0], number, "bad row", "not a JSON object")
-            continue
-        named = {str(k).lower(): "" if v is None else str(v) for k, v in values.items()}
+        named = {name: "" if value is None else str(value) for name, value in values.items()}
         row = _row(named, paths[0], number, problems)
         if row is not None:
             yield row

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transhash.data.benchmark import Benchmark, fitted_sizes, load_benchmark
 from transhash.datasets.drawn import draw_dataset
-from transhash.datasets.prepare import prepare
+from transhash.datasets.prepare import prepare_folder
 from transhash.errors import DataError
 from transhash.experiments.plan import Plan
 from transhash.features.cache import cache_folder
@@ -57,7 +57,7 @@ def _folder(plan: Plan, root: Path | None, track: Track) -> Path:
     place = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]
     prepared = cache_folder() / "prepared" / f"{plan.benchmark}-{place}"
     if not (prepared / "benchmark.json").is_file():
-        prepare(plan.benchmark, root=root, out=prepared, track=track)
+        prepare_folder(plan.benchmark, root=root, out=prepared, track=track)
     return prepared
 
 

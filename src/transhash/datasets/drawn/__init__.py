@@ -7,9 +7,6 @@ drawings, and riddles and notes, unpaired. See README.md in a drawn folder.
 from __future__ import annotations
 
 import csv
-import json
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from random import Random
@@ -22,10 +19,11 @@ from transhash.datasets.drawn.posters import poster
 from transhash.datasets.drawn.shapes import Drawing
 from transhash.datasets.drawn.words import THINGS, caption, target_text
 from transhash.errors import DataError
+from transhash.storage import read_json, whole_folder, write_json
 
-__all__ = ["THINGS", "VERSION", "draw_dataset"]
+__all__ = ["DRAWN_VERSION", "THINGS", "draw_dataset"]
 
-VERSION = 1  # raise it whenever the same seed would give other files
+DRAWN_VERSION = 1  # raise it whenever the same seed would give other files
 
 DRAW: dict[str, Callable[[Random], Drawing]] = {
     thing: getattr(things, thing, None) or getattr(nature, thing) for thing in THINGS
@@ -76,25 +74,15 @@ def draw_dataset(
     track(iterable, description, total) wraps the loops, for a progress bar.
     """
     folder = Path(folder)
-    made_of = {"version": VERSION, "seed": seed, "per_class": per_class}
+    made_of = {"version": DRAWN_VERSION, "seed": seed, "per_class": per_class}
     record = folder / "dataset.json"
-    if record.is_file() and json.loads(record.read_text("utf-8")) == made_of:
+    if record.is_file() and read_json(record) == made_of:
         return folder
     if folder.exists() and not record.is_file() and any(folder.iterdir()):
         raise DataError(f"{folder} holds files that are not a drawn data set; name another folder")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # Drawn beside its place and renamed at the end, so a folder is whole or absent.
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    with whole_folder(folder) as draft:
         _draw(draft, seed, per_class, track or (lambda items, *_: items))
-        (draft / "dataset.json").write_text(json.dumps(made_of), "utf-8")
-        draft.chmod(0o755)  # mkdtemp's folders are private
-        if folder.exists():
-            shutil.rmtree(folder)
-        draft.rename(folder)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
+        write_json(draft / "dataset.json", made_of)
     return folder
 
 
@@ -121,7 +109,7 @@ def _draw(
     ]
     _write(draft / "texts.tsv", ("id", "text", "labels"), rows)
     readme = README.format(
-        version=VERSION, seed=seed, per_class=per_class, things=", ".join(THINGS), n=len(jobs)
+        version=DRAWN_VERSION, seed=seed, per_class=per_class, things=", ".join(THINGS), n=len(jobs)
     )
     (draft / "README.md").write_text(readme, "utf-8")
 

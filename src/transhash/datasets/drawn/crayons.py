@@ -13,9 +13,9 @@ import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
 from transhash.datasets.drawn.posters import FINE, RGB, SIZE, tint
-from transhash.datasets.drawn.shapes import Drawing, Part, Points, placed
+from transhash.datasets.drawn.shapes import Drawing, Outline, Piece, placed
 
-PALETTE: dict[str, RGB] = {
+_PALETTE: dict[str, RGB] = {
     "red": (196, 54, 48),
     "orange": (220, 116, 44),
     "yellow": (226, 172, 44),
@@ -66,7 +66,7 @@ def _window(rng: Random, field: Image.Image, size: tuple[int, int]) -> Image.Ima
     return field.crop((x, y, x + size[0], y + size[1]))
 
 
-def _wobbled(rng: Random, points: Points, closed: bool, amount: float) -> Points:
+def _wobbled(rng: Random, points: Outline, closed: bool, amount: float) -> Outline:
     """The line as an unsure hand follows it: dense points, pushed about by slow noise."""
     ring = np.concatenate([points, points[:1]]) if closed else points
     steps = np.hypot(*np.diff(ring, axis=0).T)
@@ -95,7 +95,7 @@ def crayon(rng: Random, drawing: Drawing) -> Image.Image:
     hatch = rng.randrange(6)
     inks: dict[str, RGB] = {}
     for part in parts:
-        ink = inks.setdefault(part.tone, tint(part.tone, PALETTE, rng, 9))
+        ink = inks.setdefault(part.tone, tint(part.tone, _PALETTE, rng, 9))
         _rub(rng, image, part, ink, paper, grain, _hatch((hatch + rng.choice((0, 0, 1))) % 6))
     image = image.resize((SIZE, SIZE), Image.Resampling.BOX)
     light = grain.resize((SIZE, SIZE), Image.Resampling.BOX).point(lambda v: 230 + v * 25 // 255)
@@ -113,13 +113,13 @@ def _scribbles(rng: Random, image: Image.Image, grain: Image.Image) -> None:
         line = np.array([(rng.uniform(0, 60), low), (FINE - rng.uniform(0, 60), low)])
         pen.line(_wobbled(rng, line, False, 2.5).ravel().tolist(), fill=200, width=4)
     tone = rng.choice(("green", "brown", "blue", "grey", "yellow"))
-    image.paste(tint(tone, PALETTE, rng, 9), mask=ImageChops.multiply(mask, grain))
+    image.paste(tint(tone, _PALETTE, rng, 9), mask=ImageChops.multiply(mask, grain))
 
 
 def _rub(
     rng: Random,
     image: Image.Image,
-    part: Part,
+    part: Piece,
     ink: RGB,
     paper: RGB,
     grain: Image.Image,

@@ -7,13 +7,22 @@ from random import Random
 import numpy as np
 from PIL import Image, ImageDraw
 
-from transhash.datasets.drawn.shapes import Drawing, Part, Points, arc, box, outline, placed, smooth
+from transhash.datasets.drawn.shapes import (
+    Drawing,
+    Outline,
+    Piece,
+    arc,
+    box,
+    outline,
+    placed,
+    smooth,
+)
 
 SIZE = 160  # pixels a side
 FINE = 2 * SIZE  # drawn twice as large, then halved: smooth edges
 
 RGB = tuple[int, int, int]
-PALETTE: dict[str, RGB] = {
+_PALETTE: dict[str, RGB] = {
     "red": (232, 57, 60),
     "orange": (250, 140, 40),
     "yellow": (255, 208, 52),
@@ -136,20 +145,20 @@ def _graded(above: RGB, below: RGB) -> Image.Image:
     return Image.fromarray(np.repeat(rows[:, None].astype(np.uint8), FINE, axis=1))
 
 
-def _paint(pen: ImageDraw.ImageDraw, parts: list[Part], rng: Random, edge: int) -> None:
+def _paint(pen: ImageDraw.ImageDraw, parts: list[Piece], rng: Random, edge: int) -> None:
     inks: dict[str, RGB] = {}  # one tone looks the same all over one thing
     for part in parts:
-        ink = inks.setdefault(part.tone, tint(part.tone, PALETTE, rng, 10))
+        ink = inks.setdefault(part.tone, tint(part.tone, _PALETTE, rng, 10))
         flat = part.points.ravel().tolist()
         if part.width:
             pen.line(flat, fill=ink, width=max(2, round(part.width)), joint="curve")
         else:
             pen.polygon(flat, fill=ink)
             if edge:
-                pen.line([*flat, *flat[:4]], fill=PALETTE["black"], width=edge, joint="curve")
+                pen.line([*flat, *flat[:4]], fill=_PALETTE["black"], width=edge, joint="curve")
 
 
-def _fill(pen: ImageDraw.ImageDraw, points: Points, ink: RGB) -> None:
+def _fill(pen: ImageDraw.ImageDraw, points: Outline, ink: RGB) -> None:
     pen.polygon((points * FINE).ravel().tolist(), fill=ink)
 
 

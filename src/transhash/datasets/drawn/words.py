@@ -181,7 +181,7 @@ PLACES = {
 }
 NUMBERS = {2: "Two", 3: "Three"}
 BESIDE = ("beside", "next to", "near", "together with", "and")
-SIZES = ("big", "little", "tall", "pretty", "bright", "neat")
+_SIZES = ("big", "little", "tall", "pretty", "bright", "neat")
 
 
 def caption(
@@ -190,7 +190,7 @@ def caption(
     """A sentence that names what a poster shows; things come as (thing, colour)."""
     lexicon = LEXICONS[first[0]]
     place = rng.choice(PLACES[setting])
-    size = rng.choice(SIZES) + " " if rng.random() < 0.3 else ""
+    size = rng.choice(_SIZES) + " " if rng.random() < 0.3 else ""
     if count > 1:
         return f"{NUMBERS[count]} {size}{first[1]} {lexicon.plural} {place}."
     subject = f"{size}{first[1]} {_name(rng, first[0])}"
