@@ -19,6 +19,8 @@ from transhash.report.style import css_variables
 from transhash.report.summary import Mean, Summary, published_maps
 from transhash.report.tables import ablation, comparison, costs, margins
 
+from .tiny import run
+
 # method -> MAP of seeds 0 and 1, image to text; text to image is a tenth higher.
 SCORES = {"QCH": (0.50, 0.52), "DCMH": (0.52, 0.50), "THN-D": (0.54, 0.54), "THN": (0.60, 0.58)}
 
@@ -267,6 +269,23 @@ def test_strange_methods_and_such_without_codes_are_drawn_and_escaped(
     assert css_variables()["strange"][0] in svg
     assert "kNN" in (tmp_path / "figures" / "pr-rank-8.svg").read_text()
     assert "kNN" not in (tmp_path / "figures" / "pr-radius-8.svg").read_text()
+
+
+def test_an_experiment_measures_methods_without_codes_too(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "plan.toml"
+    file.write_text(
+        'benchmark = "folder"\nmethods = ["CVH", "knn", "Ridge"]\nbits = [8]\nseeds = [0]\n'
+        "tune = 2\n[settings.kNN]\nneighbours = 3\n"
+    )
+    run(file, folder, tmp_path / "run")
+    found = Summary.of(tmp_path / "run")
+    assert found.methods == ("kNN", "ridge", "CVH")
+    assert found.cells("kNN", 8)[0]["given_settings"] == {"neighbours": 3}
+    for row in found.rows:
+        assert row["image_to_text_map"] > row["image_to_text_chance"]
+        assert len(row["trials"]) == 2
+    assert write_report(tmp_path / "run").exists()
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
