@@ -61,9 +61,7 @@ class Segment:
         try:
             native.search(*self._arrays(words), k, self._patience(patience), threads, *ranking)
         except ValueError as error:
-            raise EngineError(
-                f"the index is damaged ({error}); rebuild it from its items"
-            ) from None
+            raise _damaged(error) from None
         return ranking
 
     def within(
@@ -77,9 +75,7 @@ class Segment:
                 *self._arrays(words), radius, self._patience(patience), threads
             )
         except ValueError as error:
-            raise EngineError(
-                f"the index is damaged ({error}); rebuild it from its items"
-            ) from None
+            raise _damaged(error) from None
         offsets = np.concatenate([[0], np.cumsum(np.frombuffer(counts, np.int64))])
         return Neighbours(
             offsets, np.frombuffer(ids, np.int64).copy(), np.frombuffer(distances, np.int32).copy()
@@ -97,7 +93,10 @@ class Segment:
         ids = self.ids.astype(np.int64)
         if self.offsets is None:
             return ids, np.asarray(self.words)
-        return ids, np.repeat(self.words, np.diff(self.offsets).astype(np.int64), axis=0)
+        sizes = np.diff(self.offsets.astype(np.int64))
+        if sizes.min(initial=0) < 0 or sizes.sum() != len(ids):
+            raise _damaged("its offsets do not fit its ids")
+        return ids, np.repeat(self.words, sizes, axis=0)
 
     @cached_property
     def _first(self) -> int:
@@ -135,11 +134,17 @@ class Segment:
         if self.offsets is not None:
             begin = self.offsets[rows].astype(np.int64)
             sizes = self.offsets[rows + 1].astype(np.int64) - begin
+            if sizes.min(initial=0) < 0 or (begin + sizes).max(initial=0) > len(self.ids):
+                raise _damaged("its offsets do not fit its ids")
             jump = np.repeat(begin - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes)
             rows = np.arange(sizes.sum()) + jump if len(sizes) else rows
             owner, distances = np.repeat(owner, sizes), np.repeat(distances, sizes)
         ids = self.ids[rows].astype(np.int64)
         return ordered(owner, ids, distances, len(offsets) - 1)
+
+
+def _damaged(why: object) -> EngineError:
+    return EngineError(f"the index is damaged ({why}); rebuild it from its items")
 
 
 def build(ids: Ids, words: CodeWords, bits: int) -> Segment:
