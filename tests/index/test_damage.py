@@ -6,8 +6,10 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +140,16 @@ def test_verify_names_all_that_is_damaged(folder: Path) -> None:
     index.close()
 
 
+def test_a_log_that_was_cut_short_under_its_writer_is_told(folder: Path) -> None:
+    index = open_index(folder)
+    os.truncate(folder / "log-4.bin", 8 + 2 * (20 + 5 * 12))
+    with pytest.raises(DamageError, match=r"log-4\.bin is cut short \(168 bytes, 248 expected\)"):
+        index.verify()
+    with pytest.raises(EngineError, match="was changed by another process"):
+        index.add([7000], random_codes(1))
+    index.close()
+
+
 @pytest.mark.parametrize("name", ["segment-4.bin", "segment-2.bin", "dead-3-0.bin"])
 def test_merging_and_compacting_refuse_what_is_damaged(folder: Path, name: str) -> None:
     flip(folder / name, 4096 + 5)
@@ -233,6 +245,28 @@ def test_a_forked_child_may_read_but_not_write(engine: str, tmp_path: Path) -> N
 
 @posix
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_does_not_wait_for_a_thread_that_it_left_behind(tmp_path: Path) -> None:
+    index = GroupedIndex.open(tmp_path / "index", 32)
+    index.add([1], random_codes(1))
+    inside, done = threading.Event(), threading.Event()
+
+    def change() -> None:
+        with index._mutex:  # as in the middle of an add
+            inside.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    inside.wait()
+    said = in_child("import signal; signal.alarm(20); assert len(index) == 1", index)
+    done.set()
+    thread.join()
+    index.close()
+    assert said == "it worked"
+
+
+@posix
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_an_idle_child_follows_its_parent_and_holds_no_lock(tmp_path: Path) -> None:
     index = GroupedIndex.open(tmp_path / "index", 32)
     index.flush_at = 50
@@ -246,18 +280,20 @@ def test_an_idle_child_follows_its_parent_and_holds_no_lock(tmp_path: Path) -> N
             os.read(go[0], 1)
         finally:
             os._exit(0)
-    index.add(np.arange(100, 180), random_codes(80))  # a new generation
-    index.add([200], random_codes(1))
-    os.write(go[1], b".")
-    assert os.read(told[0], 9) == b"86"
-    index.close()
-    again = open_index(tmp_path / "index")  # while the child lives
-    again.add([300], random_codes(1))
-    again.close()
-    os.write(go[1], b".")
-    os.waitpid(child, 0)
-    for end in (*go, *told):
-        os.close(end)
+    try:
+        index.add(np.arange(100, 180), random_codes(80))  # a new generation
+        index.add([200], random_codes(1))
+        os.write(go[1], b".")
+        assert os.read(told[0], 9) == b"86"
+        index.close()
+        again = open_index(tmp_path / "index")  # while the child lives
+        again.add([300], random_codes(1))
+        again.close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        for end in (*go, *told):
+            os.close(end)
 
 
 def test_a_log_that_another_hand_changed_is_not_written_past(folder: Path) -> None:
