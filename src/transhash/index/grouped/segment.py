@@ -93,7 +93,8 @@ class Segment:
         ids = self.ids.astype(np.int64)
         if self.offsets is None:
             return ids, np.asarray(self.words)
-        sizes = np.diff(self.offsets.astype(np.int64))
+        bounds = self.offsets.astype(np.int64)
+        sizes = bounds[1:] - bounds[:-1]
         if sizes.min(initial=0) < 0 or sizes.sum() != len(ids):
             raise _damaged("its offsets do not fit its ids")
         return ids, np.repeat(self.words, sizes, axis=0)
