@@ -108,8 +108,7 @@ class Segment:
 
     def _arrays(self, words: CodeWords) -> tuple[Any, ...]:
         stride = self.words.shape[1] * self.words.dtype.itemsize
-        asked = np.ascontiguousarray(words)
-        return self.words, stride, self.offsets, self.ids, self.starts, self.orders, asked
+        return self.words, stride, self.offsets, self.ids, self.starts, self.orders, words
 
     # Without the kernel FAISS scans the rows, and NumPy turns rows into items.
 
