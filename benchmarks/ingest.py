@@ -17,7 +17,6 @@ import numpy as np
 
 from transhash.codes import Codes
 from transhash.index import open_index
-from transhash.index.sending import send
 
 
 def clustered(count: int, bits: int, rng: np.random.Generator) -> Codes:
@@ -43,7 +42,7 @@ def measure(url: str, options: argparse.Namespace, seed: int) -> dict[str, float
     try:
         if len(index):
             raise SystemExit(f"{url} holds {len(index):,} codes; name an empty place")
-        ingest = timed(lambda: send(index, ids, codes))
+        ingest = timed(lambda: index.ingest(ids, codes))
         index.search(queries[:1], 10)
         one = timed(lambda: [index.search(queries[i : i + 1], 10) for i in range(len(queries))])
         batch = timed(lambda: index.search(queries, 10))

@@ -22,3 +22,12 @@ class NoIndexError(EngineError):
 
     def __init__(self, place: object) -> None:
         super().__init__(f"there is no index at {place} to read; add items first")
+
+
+class DamageError(EngineError):
+    """What is stored is not what was written; `what` says it, a phrase for each file."""
+
+    def __init__(self, *what: str) -> None:
+        self.what = what
+        them = "it" if len(what) == 1 else "them"
+        super().__init__(f"{' and '.join(what)}; restore {them} from a copy or rebuild the index")

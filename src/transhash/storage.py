@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -24,19 +27,43 @@ if sys.platform != "win32":
     import fcntl
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A file whose content is `path`'s, on disk for good, once the block ends without error."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}.draft")
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("xb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)  # mkstemp's 0600 would hide a shared run from its other readers
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
+        draft.replace(path)
+        sync_folder(path.parent)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise EngineError(
+                f"cannot write {path} ({error.strerror or error}); what was there is kept: make "
+                "room or choose another place, then try again"
+            ) from None
         raise
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    with atomic_file(path) as file:
+        file.write(content)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames and new names in a folder last through a power cut."""
+    if sys.platform == "win32":  # folders cannot be opened there
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -48,8 +75,10 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{path} is missing; is {path.parent} a folder transhash wrote?") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not valid JSON ({error}); write the folder anew") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror})") from None
 
 
 def write_tensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -61,7 +90,7 @@ def read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
         return dict(load_file(path))
     except FileNotFoundError:
         raise DataError(f"{path} is missing; is {path.parent} a folder transhash wrote?") from None
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, ValueError, OSError) as error:
         raise DataError(f"{path} cannot be read ({error}); write the folder anew") from None
 
 
@@ -88,34 +117,75 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 class WriterLock:
     """One writer a folder: an advisory lock that the system drops when the process ends.
 
-    Held from construction to `release`; a second writer is refused with a sentence.
+    Held from construction to `release`; a second writer is refused with a sentence. A forked
+    child does not inherit it: two processes behind one lock would overwrite each other.
     """
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process = os.getpid()
+        self._descriptor = -1
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(folder / "writer.lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise EngineError(
-                f"cannot write to {folder} ({error.strerror}); open it with read_only=True or "
-                "choose another folder"
-            ) from None
-        if sys.platform == "win32":  # no flock there: keeping to one writer is left to the user
-            return
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
-            os.close(self._descriptor)
+            with _forking:
+                self._descriptor = os.open(folder / "writer.lock", os.O_RDWR | os.O_CREAT, 0o644)
+                _locks.add(self)
+            if sys.platform != "win32":  # no flock there: keeping to one writer is left to the user
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(self._descriptor, 32).decode(errors="replace").strip()
+            self.release()
             raise EngineError(
                 f"{folder} is being written by process {holder or 'unknown'}; close it there, "
                 "or open it here with read_only=True"
             ) from None
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
+        except OSError as error:
+            self.release()
+            raise EngineError(
+                f"cannot write to {folder} ({error.strerror}); open it with read_only=True or "
+                "choose another folder"
+            ) from None
+        with contextlib.suppress(OSError):  # a full disk: the next writer is told no number
+            os.ftruncate(self._descriptor, 0)
+            os.write(self._descriptor, str(self._process).encode())
+
+    @property
+    def held(self) -> bool:
+        """Whether this process may write: not after `release`, nor in a child of the opener."""
+        return self._descriptor >= 0
+
+    def check(self) -> None:
+        """Refuses where this process may not write, before it does."""
+        if self._process != os.getpid():
+            raise EngineError(
+                f"{self._folder} was opened by process {self._process}, and only that one may "
+                "write to it; open it again in this process once it is closed there"
+            )
+        if not self.held:
+            raise EngineError(f"{self._folder} was closed; open it again")
 
     def release(self) -> None:
-        if self._descriptor >= 0:
+        if self.held:
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)
             self._descriptor = -1
+
+    __del__ = release  # nobody can write any more
+
+
+_locks: WeakSet[WriterLock] = WeakSet()
+_forking = threading.Lock()  # so that no lock is born unseen while the process is copied
+
+
+def _release_in_child() -> None:
+    _forking.release()
+    for lock in _locks:
+        lock.release()  # the child's copy only; the parent holds on
+
+
+if sys.platform != "win32":
+    os.register_at_fork(
+        before=_forking.acquire,
+        after_in_parent=_forking.release,
+        after_in_child=_release_in_child,
+    )

@@ -11,6 +11,7 @@ import pytest
 from transhash.codes import Codes
 from transhash.errors import DataError, EngineError
 from transhash.index import Index, open_index
+from transhash.index.base import MOST_BITS
 from transhash.index.exact import ExactIndex
 
 ENGINES = ["exact", "faiss", "grouped"]
@@ -80,15 +81,74 @@ def test_add_update_and_remove_follow_a_plain_history(opened: Open) -> None:
 def test_an_empty_index_answers_with_nothing(opened: Open) -> None:
     index = opened(16)
     queries = random_codes(2, 16)
-    assert index.search(queries, 3).ids.tolist() == [[-1, -1, -1]] * 2
-    assert index.search(queries, 3).distances.tolist() == [[-1, -1, -1]] * 2
+    assert index.search(queries, 3).ids.shape == (2, 0)
+    assert index.search(queries, 3).distances.shape == (2, 0)
     assert index.search_radius(queries, 16).offsets.tolist() == [0, 0, 0]
-    assert index.search(queries[:0], 3).ids.shape == (0, 3)
+    assert len(index.search(queries[:0], 3).ids) == 0
     assert index.search_radius(queries[:0], 3).offsets.tolist() == [0]
     assert index.remove([3]) == 0
     assert len(index) == 0
     ids, codes = index.export()
     assert len(ids) == len(codes) == 0
+
+
+def test_k_may_be_any_whole_number_and_costs_what_is_there(opened: Open) -> None:
+    index = opened(16)
+    codes = random_codes(5, 16)
+    index.add(np.arange(5), codes)
+    index.remove([3])
+    assert_same(index.search(codes, np.int64(3)), index.search(codes, 3))  # type: ignore[arg-type]
+    everything = index.search(codes, 10**9)
+    assert everything.ids.shape == everything.distances.shape == (5, 4)
+    assert_same(everything, index.search(codes, 4))
+    near = index.search_radius(codes, np.int64(16))  # type: ignore[arg-type]
+    assert_same(near, index.search_radius(codes, 10**9))
+    for wrong in (1.5, "3", None):
+        with pytest.raises(DataError, match="must be a whole number"):
+            index.search(codes, wrong)  # type: ignore[arg-type]
+        with pytest.raises(DataError, match="must be a whole number"):
+            index.search_radius(codes, wrong)  # type: ignore[arg-type]
+
+
+def test_the_longest_codes_are_searched_and_longer_ones_refused(opened: Open) -> None:
+    codes = random_codes(30, MOST_BITS)
+    index, exact = opened(np.int64(MOST_BITS)), ExactIndex(MOST_BITS)  # type: ignore[arg-type]
+    for engine in (index, exact):
+        engine.add(np.arange(30), codes)
+    assert_same(index.search(codes[:4], 9), exact.search(codes[:4], 9))
+    assert_same(index.search_radius(codes[:4], 32_600), exact.search_radius(codes[:4], 32_600))
+    index.close()
+    for bits in (MOST_BITS + 8, 10**9):
+        with pytest.raises(DataError, match="up to 65,528 bits"):
+            opened(bits)
+
+
+def test_strided_ids_and_codes_are_stored_as_they_read(opened: Open) -> None:
+    index = opened(32)
+    wide = random_codes(20, 64).packed
+    index.add(np.arange(60)[::3], Codes(wide[:, ::2], 32))
+    ids, codes = index.export()
+    assert np.array_equal(ids, np.arange(0, 60, 3))
+    assert np.array_equal(codes.packed, wide[:, ::2])
+    assert index.search(Codes(wide[::-2, ::2], 32), 1).distances.tolist() == [[0]] * 10
+
+
+def test_ingest_sends_what_is_lacking_or_other(opened: Open) -> None:
+    index, codes = opened(32), random_codes(300, 32)
+    ids = np.random.default_rng(0).permutation(1000)[:300]
+    index.add(ids[:100], codes[:100])
+    index.add([5000], codes[:1])
+    index.update(ids[:7], random_codes(7, 32, 9))
+    assert index.ingest(ids, codes) == 207
+    assert index.ingest(ids, codes) == 0
+    index.wait_until_ready()
+    assert len(index) == 301
+    order = np.argsort(ids)
+    stored, kept = index.export()
+    assert np.array_equal(stored[:-1], ids[order])
+    assert kept[:-1] == codes[order]
+    with pytest.raises(DataError, match="same id occurs twice"):
+        index.ingest([1, 1], codes[:2])
 
 
 def test_wrong_items_are_refused_and_nothing_is_stored(opened: Open) -> None:

@@ -21,7 +21,10 @@ from test_contract import (  # noqa: F401
     test_an_empty_index_answers_with_nothing,
     test_equal_distances_come_by_ascending_id,
     test_ids_may_be_as_large_as_63_bits,
+    test_ingest_sends_what_is_lacking_or_other,
+    test_k_may_be_any_whole_number_and_costs_what_is_there,
     test_search_agrees_with_exact_for_every_code_length,
+    test_strided_ids_and_codes_are_stored_as_they_read,
     test_wrong_items_are_refused_and_nothing_is_stored,
 )
 
@@ -254,3 +257,19 @@ def test_only_errors_that_waiting_may_cure_are_waited_for() -> None:
     connection._connected = lambda: connection._client  # type: ignore[method-assign]
     assert connection.persist(flaky) == "done"
     assert len(calls) == 3
+
+
+def test_opening_a_file_leaves_logging_and_the_environment_of_others_alone(file: Path) -> None:
+    script = f"""
+import logging, os, pymilvus
+root, theirs = logging.getLogger(), logging.getLogger("pymilvus")
+def settings():
+    return (dict(os.environ), root.level, list(root.filters), theirs.level)
+before = settings()
+from transhash.index import open_index
+open_index({f"milvus:{file.with_name('apart.db')}"!r}, 8).close()
+from milvus_lite import server
+assert server.logger is root
+assert settings() == before, (before, settings())
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

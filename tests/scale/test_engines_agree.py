@@ -12,7 +12,6 @@ pytest.importorskip("pymilvus", reason="needs the milvus extra: pip install 'tra
 
 from transhash.codes import Codes
 from transhash.index import Index, open_index
-from transhash.index.milvus.milvus import MilvusIndex
 
 COUNT = 100_000
 
@@ -28,10 +27,8 @@ def clustered() -> tuple[np.ndarray, Codes, Codes]:
 
 def check(index: Index, expected: Index) -> None:
     ids, codes, queries = clustered()
-    if isinstance(index, MilvusIndex):
-        assert index.ingest(ids, codes) == COUNT
-    else:
-        index.add(ids, codes)
+    assert index.ingest(ids, codes) == COUNT
+    index.wait_until_ready()
     pairs = [
         (index.search(queries, 100), expected.search(queries, 100)),
         (index.search(queries[:1], 20_000), expected.search(queries[:1], 20_000)),

@@ -112,7 +112,6 @@ def _encode_to_file(
 def copy_indexes(run: Path, source: str, into: str | None) -> None:
     """Every code of one engine into another, both modalities; sends only what is not there yet."""
     from transhash.index import open_index
-    from transhash.index.sending import send
     from transhash.runs.catalog import MODALITIES
     from transhash.runs.search import modality_url
     from transhash.storage import read_json
@@ -126,7 +125,7 @@ def copy_indexes(run: Path, source: str, into: str | None) -> None:
             new = open_index(modality_url(into, modality), old.bits)
             try:
                 before, wanted = len(new), len(old)
-                sent = send(new, *old.export(), bar)
+                sent = new.ingest(*old.export(), bar)
                 after = len(new)
             finally:
                 new.close()

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import operator
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from transhash.codes import Codes
+from transhash.codes import Codes, check_bits
 from transhash.errors import DataError, EngineError
+from transhash.progress import Track, silent
 
 Ids = npt.NDArray[np.int64]
+Distances = npt.NDArray[np.int32]
+
+MOST_BITS = 65_528  # a distance is counted in 16 bits on the way
+_BLOCK = 100_000  # items of one update while ingesting: what an interruption repeats
 
 
 class Ranking(NamedTuple):
-    """The k nearest items of each query, nearest first, equal distances by ascending id."""
+    """The k nearest items of each query, nearest first, equal distances by ascending id.
 
-    ids: Ids  # (queries, k); -1 where fewer than k items exist
-    distances: npt.NDArray[np.int32]  # (queries, k); -1 where fewer than k items exist
+    Where an index holds fewer than k items, there are as many columns as items.
+    """
+
+    ids: Ids  # (queries, min(k, items)); -1 where an approximate engine found fewer
+    distances: Distances  # (queries, min(k, items)); -1 likewise
 
 
 class Neighbours(NamedTuple):
@@ -25,7 +34,7 @@ class Neighbours(NamedTuple):
 
     offsets: Ids  # (queries + 1,)
     ids: Ids  # by distance, then by id
-    distances: npt.NDArray[np.int32]
+    distances: Distances
 
 
 class Index(Protocol):
@@ -43,6 +52,15 @@ class Index(Protocol):
     def remove(self, ids: npt.ArrayLike) -> int:
         """Forget items; returns how many of the ids were there."""
 
+    def ingest(self, ids: npt.ArrayLike, codes: Codes, track: Track = silent) -> int:
+        """Store what is lacking or held with another code; returns how many items that were.
+
+        So an interrupted call goes on where it stopped when it is made again.
+        """
+
+    def wait_until_ready(self) -> None:
+        """Until searches use all that was stored in the way they always will."""
+
     def search(self, codes: Codes, k: int) -> Ranking: ...
 
     def search_radius(self, codes: Codes, radius: int) -> Neighbours: ...
@@ -50,9 +68,34 @@ class Index(Protocol):
     def export(self) -> tuple[Ids, Codes]:
         """Every item, by ascending id."""
 
+    def verify(self) -> None:
+        """Read all that is stored; damage is an EngineError that names what is damaged."""
+
     def __len__(self) -> int: ...
 
     def close(self) -> None: ...
+
+
+class LocalIndex:
+    """What the engines of this machine share: they know at once what they hold."""
+
+    def ingest(self: Index, ids: npt.ArrayLike, codes: Codes, track: Track = silent) -> int:
+        array = check_items(ids, codes, self.bits)
+        held, stored = self.export()
+        sent = 0
+        for start in track(range(0, len(array), _BLOCK), "sending codes"):
+            part, packed = array[start : start + _BLOCK], codes[start : start + _BLOCK]
+            lacking = np.ones(len(part), np.bool_)
+            if len(held):
+                place = np.minimum(np.searchsorted(held, part), len(held) - 1)
+                same = (stored.packed[place] == packed.packed).all(axis=1)
+                lacking = (held[place] != part) | ~same
+            self.update(part[lacking], packed[lacking])
+            sent += int(lacking.sum())
+        return sent
+
+    def wait_until_ready(self) -> None:
+        """They are."""
 
 
 def as_ids(ids: npt.ArrayLike) -> Ids:
@@ -81,6 +124,12 @@ def check_items(ids: npt.ArrayLike, codes: Codes, bits: int) -> Ids:
     return array
 
 
+def refuse_known(known: Ids) -> None:
+    """Refuses an `add` of which these ids are in the index already."""
+    if len(known):
+        raise EngineError(f"id {known[0]} is already in the index; use update to replace it")
+
+
 def check_query(codes: Codes, bits: int) -> None:
     if codes.bits != bits:
         raise EngineError(
@@ -89,24 +138,49 @@ def check_query(codes: Codes, bits: int) -> None:
         )
 
 
-def check_count(k: int) -> None:
+def check_length(bits: int) -> int:
+    """A code length that every engine can search, as a plain int."""
+    bits = _whole(bits, "the code length")
+    check_bits(bits)
+    if bits > MOST_BITS:
+        raise DataError(f"an index takes codes of up to {MOST_BITS:,} bits, got {bits:,}")
+    return bits
+
+
+def check_count(k: int) -> int:
+    """k as a plain int."""
+    k = _whole(k, "k, the number of neighbours,")
     if k < 1:
         raise DataError(f"k, the number of neighbours, must be 1 or more, got {k}")
+    return k
 
 
-def check_radius(radius: int) -> None:
+def check_radius(radius: int) -> int:
+    """The radius as a plain int."""
+    radius = _whole(radius, "the radius")
     if radius < 0:
         raise DataError(f"the radius must be 0 or more, got {radius}")
+    return radius
 
 
-def pad_rows(offsets: Ids, ids: Ids, distances: npt.NDArray[np.int32], k: int) -> Ranking:
-    """The first k of each query's list as a matrix, -1 where the list is shorter."""
-    place = np.arange(len(ids)) - np.repeat(offsets[:-1], np.diff(offsets))
-    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+def _whole(number: int, name: str) -> int:
+    try:
+        return operator.index(number)  # NumPy's integers, too
+    except TypeError:
+        raise DataError(f"{name} must be a whole number, got {number!r}") from None
+
+
+def empty_ranking(queries: int, k: int) -> Ranking:
+    return Ranking(np.full((queries, k), -1, np.int64), np.full((queries, k), -1, np.int32))
+
+
+def pad_rows(offsets: Ids, ids: Ids, distances: Distances, k: int) -> Ranking:
+    """The first k of each query's list as a matrix as wide as the longest, -1 beyond an end."""
+    sizes = np.diff(offsets)
+    place = np.arange(len(ids)) - np.repeat(offsets[:-1], sizes)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
     kept = place < k
-    ranking = Ranking(
-        np.full((len(offsets) - 1, k), -1, np.int64), np.full((len(offsets) - 1, k), -1, np.int32)
-    )
+    ranking = empty_ranking(len(sizes), min(k, int(sizes.max(initial=0))))
     ranking.ids[owner[kept], place[kept]] = ids[kept]
     ranking.distances[owner[kept], place[kept]] = distances[kept]
     return ranking

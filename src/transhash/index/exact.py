@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from transhash.codes import Codes
-from transhash.index.base import Neighbours, Ranking, check_count, check_query, check_radius
+from transhash.index.base import (
+    Neighbours,
+    Ranking,
+    check_count,
+    check_query,
+    check_radius,
+    empty_ranking,
+)
 from transhash.index.items import SortedItems
 
 
@@ -16,21 +23,18 @@ class ExactIndex(SortedItems):
 
     def search(self, codes: Codes, k: int) -> Ranking:
         check_query(codes, self._bits)
-        check_count(k)
-        ids = np.full((len(codes), k), -1, np.int64)
-        distances = np.full((len(codes), k), -1, np.int32)
+        ids, distances = empty_ranking(len(codes), min(check_count(k), len(self)))
         items = Codes(self._packed, self._bits)
         for q in range(len(codes)):
             row = codes[q : q + 1].hamming(items)[0]
             # Items are sorted by id, so a stable sort by distance leaves ties by ascending id.
-            best = np.argsort(row, kind="stable")[:k]
-            ids[q, : len(best)] = self._ids[best]
-            distances[q, : len(best)] = row[best]
+            best = np.argsort(row, kind="stable")[: ids.shape[1]]
+            ids[q], distances[q] = self._ids[best], row[best]
         return Ranking(ids, distances)
 
     def search_radius(self, codes: Codes, radius: int) -> Neighbours:
         check_query(codes, self._bits)
-        check_radius(radius)
+        radius = check_radius(radius)
         items = Codes(self._packed, self._bits)
         ids, distances = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
         for q in range(len(codes)):

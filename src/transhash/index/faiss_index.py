@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from transhash.codes import Codes
 from transhash.index.base import (
+    Distances,
     Ids,
     Neighbours,
     Ranking,
@@ -28,13 +29,13 @@ class FaissIndex(SortedItems):
 
     def search(self, codes: Codes, k: int) -> Ranking:
         check_query(codes, self._bits)
-        check_count(k)
+        k = check_count(k)
         offsets, rows, distances = nearest_rows(self._index(), codes.packed, k)
         return pad_rows(offsets, self._ids[rows], distances, k)
 
     def search_radius(self, codes: Codes, radius: int) -> Neighbours:
         check_query(codes, self._bits)
-        check_radius(radius)
+        radius = check_radius(radius)
         offsets, rows, distances = rows_within(self._index(), codes.packed, radius)
         return Neighbours(offsets, self._ids[rows], distances)
 
@@ -56,9 +57,7 @@ def flat_index(packed: npt.NDArray[np.uint8]) -> Any:
     return flat
 
 
-def nearest_rows(
-    flat: Any, queries: npt.NDArray[np.uint8], k: int
-) -> tuple[Ids, Ids, npt.NDArray[np.int32]]:
+def nearest_rows(flat: Any, queries: npt.NDArray[np.uint8], k: int) -> tuple[Ids, Ids, Distances]:
     """(offsets, rows, distances): all rows no farther than the k-th, by distance, then by row.
 
     FAISS keeps any k rows and does not say which of those at the k-th distance; asking for all
@@ -68,7 +67,7 @@ def nearest_rows(
     if count == 0 or len(queries) == 0:
         return np.zeros(len(queries) + 1, np.int64), np.empty(0, np.int64), np.empty(0, np.int32)
     last = flat.search(queries, count)[0][:, -1]
-    parts: list[tuple[Ids, npt.NDArray[np.int32]]] = [(np.empty(0, np.int64),) * 2] * len(queries)  # type: ignore[list-item]
+    parts: list[tuple[Ids, Distances]] = [(np.empty(0, np.int64),) * 2] * len(queries)  # type: ignore[list-item]
     for radius in np.unique(last):
         chosen = np.flatnonzero(last == radius)
         offsets, rows, distances = rows_within(flat, queries[chosen], int(radius))
@@ -84,7 +83,7 @@ def nearest_rows(
 
 def rows_within(
     flat: Any, queries: npt.NDArray[np.uint8], radius: int
-) -> tuple[Ids, Ids, npt.NDArray[np.int32]]:
+) -> tuple[Ids, Ids, Distances]:
     """(offsets, rows, distances) of all rows within `radius`, by distance, then by row."""
     if flat.ntotal == 0 or len(queries) == 0:
         return np.zeros(len(queries) + 1, np.int64), np.empty(0, np.int64), np.empty(0, np.int32)

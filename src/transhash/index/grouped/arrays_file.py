@@ -8,19 +8,20 @@ import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from transhash.errors import EngineError
+from transhash.errors import DamageError, EngineError
+from transhash.storage import atomic_file
 
-MAGIC = b"THARRAY1"  # the last sign is the version of this layout
-PAGE = 4096
-Array = npt.NDArray[Any]
+_NAME, _VERSION = b"THARRAY", b"1"
+_PAGE = 4096
+_Array = npt.NDArray[Any]
 
 
-def write_arrays(path: Path, about: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+def write_arrays(path: Path, about: Mapping[str, Any], arrays: Mapping[str, _Array]) -> None:
     """On disk for good when this returns; before that there is no file of this name."""
     entries, at = {}, 0
     for name, array in arrays.items():
@@ -31,31 +32,47 @@ def write_arrays(path: Path, about: Mapping[str, Any], arrays: Mapping[str, Arra
             "at": at,
             "crc32": zlib.crc32(data.data.cast("B")) if data.nbytes else 0,
         }
-        at += -(-data.nbytes // PAGE) * PAGE
+        at += -(-data.nbytes // _PAGE) * _PAGE
     header = json.dumps({"about": dict(about), "arrays": entries, "bytes": at}).encode()
-    head = MAGIC + len(header).to_bytes(4, "little") + zlib.crc32(header).to_bytes(4, "little")
-    draft = path.with_suffix(".draft")
-    with draft.open("wb") as file:
-        file.write(_padded(head + header))
+    sizes = len(header).to_bytes(4, "little") + zlib.crc32(header).to_bytes(4, "little")
+    with atomic_file(path) as file:
+        file.write(_padded(_NAME + _VERSION + sizes + header))
         for array in arrays.values():
             file.write(np.ascontiguousarray(array).data)
-            file.write(bytes(-array.nbytes % PAGE))
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+            file.write(bytes(-array.nbytes % _PAGE))
 
 
-def open_arrays(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+def open_arrays(path: Path) -> tuple[dict[str, Any], dict[str, _Array]]:
     """(about, arrays) of a file; costs the header only, pages are read when touched."""
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        start, header = _read_header(path, file.read(16), file)
-        if size != start + header["bytes"]:
-            raise EngineError(
-                f"{path} is cut short or longer than written ({size} bytes, "
-                f"{start + header['bytes']} expected); restore it from a copy or rebuild the index"
-            )
-        view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    header, arrays = _open(path)
+    return header["about"], arrays
+
+
+def verify_arrays(path: Path) -> None:
+    """Reads everything and compares the checksums: a flipped bit on disk is found here."""
+    header, arrays = _open(path)
+    for name, array in arrays.items():
+        if array.nbytes and zlib.crc32(array.data.cast("B")) != header["arrays"][name]["crc32"]:
+            raise DamageError(f"{path} is damaged: {name} does not match its checksum")
+
+
+def _open(path: Path) -> tuple[dict[str, Any], dict[str, _Array]]:
+    try:
+        with path.open("rb") as file:
+            start, header = _read_header(path, file)
+            size = os.fstat(file.fileno()).st_size
+            if size != start + header["bytes"]:
+                raise DamageError(
+                    f"{path} is cut short or longer than written ({size} bytes, "
+                    f"{start + header['bytes']} expected)"
+                )
+            view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise EngineError(
+            f"{path} cannot be read ({error.strerror}); check the disk and who may read it"
+        ) from None
     arrays = {}
     for name, entry in header["arrays"].items():
         count = int(np.prod(entry["shape"], dtype=np.int64))
@@ -64,48 +81,26 @@ def open_arrays(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
             np.frombuffer(view, dtype, count, start + entry["at"]) if count else np.empty(0, dtype)
         )
         arrays[name] = flat.reshape(entry["shape"])
-    return header["about"], arrays
+    return header, arrays
 
 
-def verify_arrays(path: Path) -> None:
-    """Reads everything and compares the checksums: a flipped bit on disk is found here."""
-    _, arrays = open_arrays(path)
-    with path.open("rb") as file:
-        _, header = _read_header(path, file.read(16), file)
-    for name, array in arrays.items():
-        data = array.data.cast("B") if array.nbytes else b""
-        if array.nbytes and zlib.crc32(data) != header["arrays"][name]["crc32"]:
-            raise EngineError(
-                f"{path} is damaged: {name} does not match its checksum; "
-                "restore it from a copy or rebuild the index"
-            )
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes renames and new names in a folder last through a power cut."""
-    if os.name == "nt":  # folders cannot be opened there
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _read_header(path: Path, head: bytes, file: Any) -> tuple[int, dict[str, Any]]:
+def _read_header(path: Path, file: BinaryIO) -> tuple[int, dict[str, Any]]:
     """(where the data starts, header)."""
-    if head[:8] != MAGIC:
-        known = head[:7] == MAGIC[:7]
-        reason = "was written by another version" if known else "is not part of an index"
-        raise EngineError(f"{path} {reason}; rebuild the index with this one")
+    head = file.read(16)
+    version = head[7:8]
+    if head[:7] != _NAME or not version.isdigit():
+        raise DamageError(f"{path} is not part of an index or is damaged")
+    if version != _VERSION:
+        raise EngineError(
+            f"{path} has layout version {version.decode()}, this transhash reads "
+            f"{_VERSION.decode()}; use the transhash that wrote it, or rebuild the index"
+        )
     length, checksum = (int.from_bytes(head[at : at + 4], "little") for at in (8, 12))
     header = file.read(length)
     if len(header) != length or zlib.crc32(header) != checksum:
-        raise EngineError(
-            f"{path} has a damaged header; restore it from a copy or rebuild the index"
-        )
-    return -(-(16 + length) // PAGE) * PAGE, json.loads(header)
+        raise DamageError(f"{path} has a damaged header")
+    return -(-(16 + length) // _PAGE) * _PAGE, json.loads(header)
 
 
 def _padded(data: bytes) -> bytes:
-    return data + bytes(-len(data) % PAGE)
+    return data + bytes(-len(data) % _PAGE)

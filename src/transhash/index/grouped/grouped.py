@@ -8,49 +8,51 @@ never rebuilds everything. Searches take the state of the moment and are never b
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import threading
 from pathlib import Path
-from typing import NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
 
-from transhash.codes import Codes, check_bits
-from transhash.errors import DataError, EngineError, NoIndexError
+from transhash.codes import Codes
+from transhash.errors import DamageError, DataError, EngineError, NoIndexError
 from transhash.index.base import (
     Ids,
+    LocalIndex,
     Neighbours,
     Ranking,
     as_ids,
     check_count,
     check_items,
+    check_length,
     check_query,
     check_radius,
+    refuse_known,
 )
 from transhash.index.grouped import log, store
 from transhash.index.grouped.parts import (
-    Array,
     Delta,
-    Part,
+    LiveSegment,
+    State,
     expand,
     merge_from,
+    rewritten,
     search_parts,
     with_segment,
     within_parts,
 )
-from transhash.index.grouped.segment import to_packed, to_words
+from transhash.index.grouped.segment import CodeWords, to_packed, to_words
 from transhash.index.kernel import core_count
 from transhash.storage import WriterLock
 
-
-class State(NamedTuple):
-    """What a search sees; replaced as a whole, so every search sees one moment."""
-
-    parts: tuple[Part, ...]
-    newest: tuple[Part, ...]  # the delta as a part, if it holds anything
+_log = logging.getLogger("transhash")
+_opened: WeakSet[GroupedIndex] = WeakSet()
 
 
-class GroupedIndex:
+class GroupedIndex(LocalIndex):
     """See `open`; `threads` may be set at any time (1: leave the other cores alone)."""
 
     engine = "grouped"
@@ -58,15 +60,16 @@ class GroupedIndex:
 
     def __init__(self, bits: int) -> None:
         """An index in memory; `open` makes those on disk."""
-        check_bits(bits)
+        self._bits = bits = check_length(bits)
         self.threads = core_count()
-        self._bits = bits
         self._folder: Path | None = None
         self._lock: WriterLock | None = None
         self._log: log.Log | None = None
         self._generation = store.Generation(0, bits, (), "")
         self._seen: tuple[int, int] = (0, 0)
+        self._retry_at = 0  # changes in the log before a segment that failed is tried again
         self._mutex = threading.RLock()
+        _opened.add(self)
         self._delta = Delta(to_words(np.empty((0, bits // 8), np.uint8)))
         self._state = State((), ())
 
@@ -82,24 +85,27 @@ class GroupedIndex:
             if bits is None:
                 raise DataError("an index in memory needs its code length; pass bits=")
             return cls(bits)
-        exists = (folder / store.MANIFEST).exists()
-        if not exists and read_only:
-            raise NoIndexError(folder)
-        if not exists and bits is None:
-            raise DataError(f"a new index at {folder} needs its code length; pass bits=")
-        if not exists:
-            check_bits(bits or 0)
+        if bits is not None:
+            bits = check_length(bits)
+        if not store.exists(folder):
+            if read_only:
+                raise NoIndexError(folder)
+            if bits is None:
+                raise DataError(f"a new index at {folder} needs its code length; pass bits=")
         lock = None if read_only else WriterLock(folder)
         try:
-            if not (folder / store.MANIFEST).exists():
-                store.create(folder, bits or 0)
+            if bits is not None and not store.exists(folder):
+                store.create(folder, bits)
             stored = store.read_generation(folder).bits
             if bits not in (None, stored):
                 raise EngineError(f"{folder} holds {stored}-bit codes, not {bits}-bit ones")
             index = cls(stored)
             index._folder, index._lock = folder, lock
             index._load()
-            if index._log is not None and lock is not None:
+            if lock is not None and index._log is not None:
+                if index._log.version == 1:  # left behind, so that the next change can be told
+                    parts = index._state.parts
+                    index._commit(parts, index._delta, first=len(parts))
                 index._log.drop_torn_end()
                 store.clean(folder, index._generation)
         except BaseException:
@@ -115,19 +121,13 @@ class GroupedIndex:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays; those on disk are in memory only as far as they are used."""
-        state = self._state
-        return sum(part.segment.nbytes + 8 * part.gone for part in state.parts + state.newest)
+        return sum(part.segment.nbytes + 8 * part.gone for part in self._state.everything)
 
     def add(self, ids: npt.ArrayLike, codes: Codes) -> None:
         array = check_items(ids, codes, self._bits)
         with self._mutex:
             self._check_writable()
-            for holds in (self._delta.holds, *(part.holds for part in self._state.parts)):
-                known = array[holds(array)]
-                if len(known):
-                    raise EngineError(
-                        f"id {known[0]} is already in the index; use update to replace it"
-                    )
+            refuse_known(array[self._holds(array)])
             self._change(log.ADD, array, codes.packed)
 
     def update(self, ids: npt.ArrayLike, codes: Codes) -> None:
@@ -140,34 +140,28 @@ class GroupedIndex:
         array = np.unique(as_ids(ids))
         with self._mutex:
             self._check_writable()
-            here = self._delta.holds(array)
-            for part in self._state.parts:
-                here |= part.holds(array)
+            here = self._holds(array)
             self._change(log.REMOVE, array[here], np.empty((0, self._bits // 8), np.uint8))
         return int(here.sum())
 
     def search(self, codes: Codes, k: int) -> Ranking:
         check_query(codes, self._bits)
-        check_count(k)
-        state = self._now()
-        return search_parts(state.parts + state.newest, to_words(codes.packed), k, self.threads)
+        k = check_count(k)
+        return search_parts(self._now().everything, to_words(codes.packed), k, self.threads)
 
     def search_radius(self, codes: Codes, radius: int) -> Neighbours:
         check_query(codes, self._bits)
-        check_radius(radius)
-        state = self._now()
+        radius = check_radius(radius)
         words = to_words(codes.packed)
-        return within_parts(state.parts + state.newest, words, radius, self.threads)
+        return within_parts(self._now().everything, words, radius, self.threads)
 
     def export(self) -> tuple[Ids, Codes]:
-        state = self._now()
-        ids, words = expand(state.parts + state.newest, self._delta.items()[1])
+        ids, words = expand(self._now().everything, self._delta.items()[1])
         order = np.argsort(ids)
         return ids[order], Codes(to_packed(words[order], self._bits), self._bits)
 
     def __len__(self) -> int:
-        state = self._now()
-        return sum(len(part) for part in state.parts + state.newest)
+        return sum(len(part) for part in self._now().everything)
 
     def compact(self) -> None:
         """One segment and no removed ids: the smallest and fastest form. Costs a rebuild."""
@@ -176,20 +170,32 @@ class GroupedIndex:
             self._commit(self._state.parts, self._delta, first=0)
 
     def verify(self) -> None:
-        """Reads every byte on disk and compares checksums; opening checks headers and sizes."""
-        if self._folder is not None:
-            store.verify(self._folder, self._generation)
+        """Reads every byte on disk and compares checksums; opening checks headers and the log."""
+        whole = False
+        while self._folder is not None and not whole:
+            self._now()
+            with self._mutex:
+                generation, end = self._generation, self._log.end if self._log else 0
+            whole = store.verify(self._folder, generation, end, following=not self._writing)
 
     def refresh(self) -> None:
         """Takes in what the writer has acknowledged; a read-only index does so by itself."""
-        if self._folder is None or self._lock is not None:
+        if self._folder is None or self._writing:
             return
         with self._mutex:
-            if self._log is not None and self._seen == _stamp(self._folder):
-                if self._log.has_more():
-                    self._replay()
-            else:
-                self._load()
+            if self._log is not None and self._seen == store.stamp(self._folder):
+                # A writer takes back what it could not sync: only a second look proves damage.
+                with contextlib.suppress(DamageError):
+                    if self._log.has_more():
+                        self._replay()
+                    return
+            self._load()
+
+    def wait_until_ready(self) -> None:
+        """At once, unless its files are gone."""
+        if self._writing:
+            self._check_writable()
+        self._now()
 
     def close(self) -> None:
         with self._mutex:
@@ -197,30 +203,44 @@ class GroupedIndex:
                 self._log.close()
             if self._lock is not None:
                 self._lock.release()
-            self._log = self._lock = None
+            self._log = None
             self._state = State((), ())
 
     # ---- state ----
 
+    @property
+    def _writing(self) -> bool:
+        return self._lock is not None and self._lock.held
+
     def _now(self) -> State:
+        if self._folder is None:
+            return self._state
+        if self._log is None:
+            raise EngineError(f"the index at {self._folder} was closed; open it again")
+        if self._writing:
+            return self._state
+        with self._mutex:  # another thread may be half through taking in a generation
+            self.refresh()
+            return self._state
+
+    def _check_writable(self) -> None:
         if self._folder is not None:
             if self._log is None:
                 raise EngineError(f"the index at {self._folder} was closed; open it again")
             if self._lock is None:
-                with self._mutex:  # another thread may be half through taking in a generation
-                    self.refresh()
-                    return self._state
-        return self._state
+                raise EngineError(f"the index at {self._folder} was opened read-only")
+            self._lock.check()
+            self._log.check_there()
 
-    def _check_writable(self) -> None:
-        if self._folder is not None and self._log is None:
-            raise EngineError(f"the index at {self._folder} was closed; open it again")
-        if self._folder is not None and self._lock is None:
-            raise EngineError(f"the index at {self._folder} was opened read-only")
-
-    def _set(self, parts: tuple[Part, ...]) -> None:
+    def _set(self, parts: tuple[LiveSegment, ...]) -> None:
         newest = self._delta.segment()
-        self._state = State(parts, () if newest is None else (Part(newest),))
+        self._state = State(parts, () if newest is None else (LiveSegment(newest),))
+
+    def _holds(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        here = self._delta.holds(ids)
+        for part in self._state.parts:
+            here |= part.holds(ids)
+        return here
 
     # ---- changes ----
 
@@ -241,10 +261,15 @@ class GroupedIndex:
         if self._log is not None:
             self._log.append(operation, ids, packed)
         self._apply(operation, ids, packed)
-        if len(self._delta) + sum(len(p.recent) for p in self._state.parts) >= self.flush_at:
-            # The change is safe in the log; without space for a segment it simply stays there.
-            with contextlib.suppress(EngineError):
+        changes = len(self._delta) + sum(len(part.recent) for part in self._state.parts)
+        if changes >= max(self.flush_at, self._retry_at):
+            # The change is safe in the log: without space for a segment, or with damage in those
+            # that would be merged, it simply stays there.
+            try:
                 self._commit(self._state.parts, self._delta)
+            except EngineError as error:
+                self._retry_at = 2 * changes
+                _log.warning("changes stay in the log: %s", error)
 
     def _apply(self, operation: int, ids: Ids, packed: npt.NDArray[np.uint8]) -> None:
         parts = self._state.parts
@@ -257,9 +282,9 @@ class GroupedIndex:
 
     def _commit(
         self,
-        parts: tuple[Part, ...],
+        parts: tuple[LiveSegment, ...],
         delta: Delta,
-        more: tuple[Ids, Array] | None = None,
+        more: tuple[Ids, CodeWords] | None = None,
         first: int | None = None,
     ) -> None:
         """A new generation: the delta, `more` and the parts worth merging become one segment."""
@@ -267,13 +292,20 @@ class GroupedIndex:
         if more is not None:
             ids, words = np.concatenate([ids, more[0]]), np.concatenate([words, more[1]])
         first = merge_from(parts, len(ids)) if first is None else first
+        if self._folder is not None:  # what is read is checked, else damage would look like data
+            store.verify_files(self._folder, rewritten(parts, first))
         committed = with_segment(parts, first, ids, words, self._bits, self._generation.number + 1)
         if self._folder is not None:
-            generation, committed = store.commit(self._folder, self._generation, committed)
-            if self._log is not None:
-                self._log.close()
+            try:
+                generation, committed = store.commit(self._folder, self._generation, committed)
+            except EngineError:
+                if store.read_generation(self._folder) != self._generation:
+                    self.close()  # committed, but perhaps not for good: not to be written past
+                raise
+            assert self._log is not None
+            self._log.close()
             self._log = log.Log(self._folder / generation.log, self._bits // 8, writable=True)
-            self._generation = generation
+            self._generation, self._retry_at = generation, 0
             store.clean(self._folder, generation)
         self._delta = Delta(words)
         self._set(committed)
@@ -282,19 +314,17 @@ class GroupedIndex:
         """Reads the manifest, maps its files, replays its log."""
         assert self._folder is not None
         for attempt in range(100):
-            seen = _stamp(self._folder)
+            seen = store.stamp(self._folder)
             generation = store.read_generation(self._folder)
             try:
                 parts = store.open_parts(self._folder, generation, self._state.parts)
                 path = self._folder / generation.log
-                opened = log.Log(path, self._bits // 8, writable=self._lock is not None)
+                opened = log.Log(path, self._bits // 8, writable=self._writing)
                 break
             except FileNotFoundError as error:
                 # The writer moved on to the next generation while we read this one.
-                if attempt == 99 or self._lock is not None:
-                    raise EngineError(
-                        f"{error.filename} is missing; restore it from a copy or rebuild the index"
-                    ) from None
+                if attempt == 99 or self._writing:
+                    raise DamageError(f"{error.filename} is missing") from None
         if self._log is not None:
             self._log.close()
         self._log, self._generation, self._seen = opened, generation, seen
@@ -304,12 +334,15 @@ class GroupedIndex:
 
     def _replay(self) -> None:
         assert self._log is not None
-        with contextlib.closing(self._log.replay()) as records:
-            for record in records:
-                self._apply(record.operation, record.ids, record.packed)
+        for record in self._log.replay():
+            self._apply(*record)
 
 
-def _stamp(folder: Path) -> tuple[int, int]:
-    """Changes whenever a generation is committed."""
-    stat = (folder / store.MANIFEST).stat()
-    return stat.st_ino, stat.st_mtime_ns
+def _start_over_in_child() -> None:
+    """A forked child reads its indexes anew: a thread of the parent may have been changing one."""
+    for index in _opened:
+        index._mutex, index._seen = threading.RLock(), (0, 0)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_over_in_child)

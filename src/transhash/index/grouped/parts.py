@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from transhash.index.base import Ids, Neighbours, Ranking
-from transhash.index.grouped.segment import Segment, build, in_sorted, ordered
+from transhash.index.base import Ids, Neighbours, Ranking, empty_ranking
+from transhash.index.grouped.segment import CodeWords, Segment, build, in_sorted, ordered
 
-Array = npt.NDArray[Any]
 NOTHING = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class LiveSegment:
     """A segment and the ids of it that were removed or replaced since it was written."""
 
     segment: Segment
@@ -36,26 +35,26 @@ class Part:
     def holds(self, ids: Ids) -> npt.NDArray[np.bool_]:
         return self.segment.contains(ids) & ~self._is_gone(ids)
 
-    def without(self, ids: Ids) -> Part:
+    def without(self, ids: Ids) -> LiveSegment:
         leaving = ids[self.holds(ids)]
         if not len(leaving):
             return self
         return replace(self, recent=np.union1d(self.recent, leaving))
 
-    def expand(self) -> tuple[Ids, Array]:
+    def expand(self) -> tuple[Ids, CodeWords]:
         ids, words = self.segment.expand()
         if not self.gone:
             return ids, words
         alive = ~self._is_gone(ids)
         return ids[alive], words[alive]
 
-    def search(self, words: Array, k: int, threads: int) -> Ranking:
+    def search(self, words: CodeWords, k: int, threads: int) -> Ranking:
         """The segment's k nearest that are not gone; asks for more until there are enough."""
-        if not self.gone:
+        k = min(k, len(self))
+        if not self.gone and k:
             return self.segment.search(words, k, threads)
-        ids = np.full((len(words), k), -1, np.int64)
-        distances = np.full((len(words), k), -1, np.int32)
-        open_rows = np.arange(len(words))
+        ids, distances = empty_ranking(len(words), k)
+        open_rows = np.arange(len(words) if k else 0)
         ask = min(k + min(self.gone, k // 4 + 16), self.segment.items)
         while len(open_rows):
             found = self.segment.search(words[open_rows], ask, threads)
@@ -73,7 +72,7 @@ class Part:
             ask = min(ask * 4, self.segment.items)
         return Ranking(ids, distances)
 
-    def within(self, words: Array, radius: int, threads: int) -> Neighbours:
+    def within(self, words: CodeWords, radius: int, threads: int) -> Neighbours:
         found = self.segment.within(words, radius, threads)
         if not self.gone:
             return found
@@ -85,13 +84,24 @@ class Part:
         return in_sorted(ids, self.dead) | in_sorted(ids, self.recent)
 
 
+class State(NamedTuple):
+    """What a search sees; replaced as a whole, so every search sees one moment."""
+
+    parts: tuple[LiveSegment, ...]
+    newest: tuple[LiveSegment, ...]  # the delta, if it holds anything
+
+    @property
+    def everything(self) -> tuple[LiveSegment, ...]:
+        return self.parts + self.newest
+
+
 class Delta:
     """The items since the last generation; grows in place, shrinks by copy.
 
     So a search may go on with the view it took while the next change is made.
     """
 
-    def __init__(self, like: Array) -> None:
+    def __init__(self, like: CodeWords) -> None:
         self._ids = np.empty(0, np.int64)
         self._words = np.empty((0, *like.shape[1:]), like.dtype)
         self._rows: dict[int, int] = {}
@@ -109,7 +119,7 @@ class Delta:
         rows = self._rows
         return np.fromiter((i in rows for i in ids.tolist()), np.bool_, len(ids))
 
-    def put(self, ids: Ids, words: Array) -> None:
+    def put(self, ids: Ids, words: CodeWords) -> None:
         """Items whose ids are not here."""
         used, needed = len(self._rows), len(self._rows) + len(ids)
         if needed > len(self._ids):
@@ -128,7 +138,7 @@ class Delta:
             self._ids, self._words = (a[: len(keep)][keep] for a in (self._ids, self._words))
             self._rows = {i: row for row, i in enumerate(self._ids.tolist())}
 
-    def items(self) -> tuple[Ids, Array]:
+    def items(self) -> tuple[Ids, CodeWords]:
         return self._ids[: len(self._rows)], self._words[: len(self._rows)]
 
     def segment(self) -> Segment | None:
@@ -136,20 +146,18 @@ class Delta:
         return Segment(words, None, ids, None, None, None) if len(ids) else None
 
 
-def _grown(array: Array, room: int) -> Array:
+def _grown(array: CodeWords, room: int) -> CodeWords:
     grown = np.empty((room, *array.shape[1:]), array.dtype)
     grown[: len(array)] = array
     return grown
 
 
-def search_parts(parts: Iterable[Part], words: Array, k: int, threads: int) -> Ranking:
+def search_parts(parts: Iterable[LiveSegment], words: CodeWords, k: int, threads: int) -> Ranking:
     found = [part.search(words, k, threads) for part in parts]
     if len(found) == 1:
         return found[0]
     if not found:
-        return Ranking(
-            np.full((len(words), k), -1, np.int64), np.full((len(words), k), -1, np.int32)
-        )
+        return empty_ranking(len(words), 0)
     ids = np.concatenate([ranking.ids for ranking in found], axis=1)
     distances = np.concatenate([ranking.distances for ranking in found], axis=1)
     last = np.where(distances < 0, np.iinfo(np.int32).max, distances)
@@ -157,7 +165,9 @@ def search_parts(parts: Iterable[Part], words: Array, k: int, threads: int) -> R
     return Ranking(np.take_along_axis(ids, order, 1), np.take_along_axis(distances, order, 1))
 
 
-def within_parts(parts: Iterable[Part], words: Array, radius: int, threads: int) -> Neighbours:
+def within_parts(
+    parts: Iterable[LiveSegment], words: CodeWords, radius: int, threads: int
+) -> Neighbours:
     found = [part.within(words, radius, threads) for part in parts]
     if len(found) == 1:
         return found[0]
@@ -170,7 +180,7 @@ def within_parts(parts: Iterable[Part], words: Array, radius: int, threads: int)
     )
 
 
-def expand(parts: Iterable[Part], like: Array) -> tuple[Ids, Array]:
+def expand(parts: Iterable[LiveSegment], like: CodeWords) -> tuple[Ids, CodeWords]:
     """(ids, words) of all items; `like` gives the type of the words where there are none."""
     pieces = [part.expand() for part in parts]
     return (
@@ -179,7 +189,7 @@ def expand(parts: Iterable[Part], like: Array) -> tuple[Ids, Array]:
     )
 
 
-def merge_from(parts: tuple[Part, ...], fresh: int) -> int:
+def merge_from(parts: tuple[LiveSegment, ...], fresh: int) -> int:
     """First of the last parts to merge with `fresh` items: those not twice as large as the rest.
 
     Sizes then at least triple from part to part: few parts to search, few merges an item.
@@ -194,16 +204,23 @@ def merge_from(parts: tuple[Part, ...], fresh: int) -> int:
     return first
 
 
+def rewritten(parts: tuple[LiveSegment, ...], first: int) -> list[str]:
+    """The files that `with_segment` reads to write their content elsewhere."""
+    merged = [name for part in parts[first:] for name in (part.file, part.dead_file)]
+    grown = [part.dead_file for part in parts[:first] if len(part.recent)]
+    return [name for name in (*merged, *grown) if name]
+
+
 def with_segment(
-    parts: tuple[Part, ...], first: int, ids: Ids, words: Array, bits: int, number: int
-) -> tuple[Part, ...]:
+    parts: tuple[LiveSegment, ...], first: int, ids: Ids, words: CodeWords, bits: int, number: int
+) -> tuple[LiveSegment, ...]:
     """Parts [0, first) and one new segment of the rest and the given items."""
     if first < len(parts):
         old_ids, old_words = expand(parts[first:], words)
         ids, words = np.concatenate([old_ids, ids]), np.concatenate([old_words, words])
         del old_ids, old_words
     kept = [
-        Part(
+        LiveSegment(
             part.segment,
             np.union1d(part.dead, part.recent) if len(part.recent) else part.dead,
             file=part.file,
@@ -212,5 +229,5 @@ def with_segment(
         for place, part in enumerate(parts[:first])
     ]
     if len(ids):
-        kept.append(Part(build(ids, words, bits), file=f"segment-{number}.bin"))
+        kept.append(LiveSegment(build(ids, words, bits), file=f"segment-{number}.bin"))
     return tuple(kept)

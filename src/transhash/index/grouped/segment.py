@@ -10,32 +10,33 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.errors import EngineError
-from transhash.index.base import Ids, Neighbours, Ranking, pad_rows
+from transhash.index.base import Distances, Ids, Neighbours, Ranking, empty_ranking, pad_rows
 from transhash.index.kernel import native
 
-Array = npt.NDArray[Any]
+CodeWords = npt.NDArray[Any]  # (n, words a code) uint32 or uint64
+_Array = npt.NDArray[Any]
 Packed = npt.NDArray[np.uint8]
 
-CHUNK = 1 << 16  # values of the 16-bit chunk a table is indexed by
+_CHUNKS = 1 << 16  # values of the 16-bit chunk a table is indexed by
 TABLES_FROM = 1 << 19  # bytes of codes; a smaller segment is scanned in about 10 µs
 MOST_TABLES = 64  # as in the kernel
 MOST_ITEMS = (1 << 32) - 2  # rows and postings are counted in 32 bits
 # Bytes an item beside twice its packed code, for ids, offsets and tables: where the tables
 # hardly help, and where they do.
 SPARE, SPARE_IF_PAID = 8, 16
-TRIALS = 32  # rows asked for at build time to see whether the tables pay
+_TRIALS = 32  # rows asked for at build time to see whether the tables pay
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
     """Codes in ascending order, each with the ids that carry it (CSR), and chunk tables."""
 
-    words: Array  # (rows, words a code) uint32 or uint64
-    offsets: Array | None  # (rows + 1,) uint32; None: one item a row, repeated codes repeat
-    ids: Array  # (items,) uint32 or int64; ascending within a code
-    sorted_ids: Array | None  # (items,); None: the ids are first, first + 1, ..., last
-    starts: Array | None  # (tables, CHUNK + 1) uint32: where the rows of a chunk value begin
-    orders: Array | None  # (tables - 1, rows) uint32: rows by chunk; table 0 is the row order
+    words: CodeWords  # (rows, words a code)
+    offsets: _Array | None  # (rows + 1,) uint32; None: one item a row, repeated codes repeat
+    ids: _Array  # (items,) uint32 or int64; ascending within a code
+    sorted_ids: _Array | None  # (items,); None: the ids are first, first + 1, ..., last
+    starts: _Array | None  # (tables, _CHUNKS + 1) uint32: where the rows of a chunk value begin
+    orders: _Array | None  # (tables - 1, rows) uint32: rows by chunk; table 0 is the row order
     patience: float = 0.25  # part of a scan the tables may cost before they give up
 
     @property
@@ -46,29 +47,25 @@ class Segment:
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.arrays().values())
 
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> dict[str, _Array]:
         """The arrays that are there, by name: what a file holds."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: array for name, array in named.items() if isinstance(array, np.ndarray)}
 
     def search(
-        self, words: Array, k: int, threads: int = 1, patience: float | None = None
+        self, words: CodeWords, k: int, threads: int = 1, patience: float | None = None
     ) -> Ranking:
         if native is None:
             return self._search_with_faiss(words, k)
-        ranking = Ranking(
-            np.full((len(words), k), -1, np.int64), np.full((len(words), k), -1, np.int32)
-        )
+        ranking = empty_ranking(len(words), k)
         try:
             native.search(*self._arrays(words), k, self._patience(patience), threads, *ranking)
         except ValueError as error:
-            raise EngineError(
-                f"the index is damaged ({error}); rebuild it from its items"
-            ) from None
+            raise _damaged(error) from None
         return ranking
 
     def within(
-        self, words: Array, radius: int, threads: int = 1, patience: float | None = None
+        self, words: CodeWords, radius: int, threads: int = 1, patience: float | None = None
     ) -> Neighbours:
         if native is None:
             return self._within_with_faiss(words, radius)
@@ -78,9 +75,7 @@ class Segment:
                 *self._arrays(words), radius, self._patience(patience), threads
             )
         except ValueError as error:
-            raise EngineError(
-                f"the index is damaged ({error}); rebuild it from its items"
-            ) from None
+            raise _damaged(error) from None
         offsets = np.concatenate([[0], np.cumsum(np.frombuffer(counts, np.int64))])
         return Neighbours(
             offsets, np.frombuffer(ids, np.int64).copy(), np.frombuffer(distances, np.int32).copy()
@@ -93,12 +88,16 @@ class Segment:
             return (ids >= self._first) & (ids < self._first + self.items)
         return in_sorted(ids, self.sorted_ids)
 
-    def expand(self) -> tuple[Ids, Array]:
+    def expand(self) -> tuple[Ids, CodeWords]:
         """(ids, words) of every item, in row order."""
         ids = self.ids.astype(np.int64)
         if self.offsets is None:
             return ids, np.asarray(self.words)
-        return ids, np.repeat(self.words, np.diff(self.offsets).astype(np.int64), axis=0)
+        bounds = self.offsets.astype(np.int64)
+        sizes = bounds[1:] - bounds[:-1]
+        if sizes.min(initial=0) < 0 or sizes.sum() != len(ids):
+            raise _damaged("its offsets do not fit its ids")
+        return ids, np.repeat(self.words, sizes, axis=0)
 
     @cached_property
     def _first(self) -> int:
@@ -107,7 +106,7 @@ class Segment:
     def _patience(self, wished: float | None) -> float:
         return self.patience if wished is None else wished
 
-    def _arrays(self, words: Array) -> tuple[Any, ...]:
+    def _arrays(self, words: CodeWords) -> tuple[Any, ...]:
         stride = self.words.shape[1] * self.words.dtype.itemsize
         return self.words, stride, self.offsets, self.ids, self.starts, self.orders, words
 
@@ -119,22 +118,24 @@ class Segment:
 
         return flat_index(np.ascontiguousarray(self.words).view(np.uint8))
 
-    def _search_with_faiss(self, words: Array, k: int) -> Ranking:
+    def _search_with_faiss(self, words: CodeWords, k: int) -> Ranking:
         from transhash.index.faiss_index import nearest_rows
 
         found = nearest_rows(self._flat, words.view(np.uint8), k)
         return pad_rows(*self._items_of(*found), k)
 
-    def _within_with_faiss(self, words: Array, radius: int) -> Neighbours:
+    def _within_with_faiss(self, words: CodeWords, radius: int) -> Neighbours:
         from transhash.index.faiss_index import rows_within
 
         return Neighbours(*self._items_of(*rows_within(self._flat, words.view(np.uint8), radius)))
 
-    def _items_of(self, offsets: Ids, rows: Ids, distances: npt.NDArray[np.int32]) -> Neighbours:
+    def _items_of(self, offsets: Ids, rows: Ids, distances: Distances) -> Neighbours:
         owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         if self.offsets is not None:
             begin = self.offsets[rows].astype(np.int64)
             sizes = self.offsets[rows + 1].astype(np.int64) - begin
+            if sizes.min(initial=0) < 0 or (begin + sizes).max(initial=0) > len(self.ids):
+                raise _damaged("its offsets do not fit its ids")
             jump = np.repeat(begin - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes)
             rows = np.arange(sizes.sum()) + jump if len(sizes) else rows
             owner, distances = np.repeat(owner, sizes), np.repeat(distances, sizes)
@@ -142,7 +143,11 @@ class Segment:
         return ordered(owner, ids, distances, len(offsets) - 1)
 
 
-def build(ids: Ids, words: Array, bits: int) -> Segment:
+def _damaged(why: object) -> EngineError:
+    return EngineError(f"the index is damaged ({why}); rebuild it from its items")
+
+
+def build(ids: Ids, words: CodeWords, bits: int) -> Segment:
     """Sorts by (code, id), groups equal codes if that saves memory, adds the tables that fit."""
     if len(ids) > MOST_ITEMS:
         raise EngineError(f"a segment holds at most {MOST_ITEMS} items, got {len(ids)}")
@@ -172,11 +177,11 @@ def _with_tables(segment: Segment, bits: int) -> Segment:
     most = _tables_that_fit(segment, bits, max(SPARE, SPARE_IF_PAID))
     if segment.words.nbytes < TABLES_FROM or most < 1:
         return segment
-    starts = np.zeros((most, CHUNK + 1), np.uint32)
+    starts = np.zeros((most, _CHUNKS + 1), np.uint32)
     orders = np.empty((most - 1, len(segment.words)), np.uint32)
     for table in range(most):
         chunk = chunk_of(segment.words, table)
-        np.cumsum(np.bincount(chunk, minlength=CHUNK), out=starts[table, 1:])
+        np.cumsum(np.bincount(chunk, minlength=_CHUNKS), out=starts[table, 1:])
         if table:
             orders[table - 1] = np.argsort(chunk, kind="stable")  # radix sort for 16 bits
     # The longer the codes, the less a scan may be delayed before a plain one would have won.
@@ -192,9 +197,13 @@ def _with_tables(segment: Segment, bits: int) -> Segment:
 
 
 def _tables_that_fit(segment: Segment, bits: int, spare: int) -> int:
-    left = segment.items * (bits // 4 + spare) - segment.nbytes - 4 * (CHUNK + 1)
+    left = segment.items * (bits // 4 + spare) - segment.nbytes - 4 * (_CHUNKS + 1)
     return int(
-        min((bits + 15) // 16, MOST_TABLES, 1 + left // (4 * (len(segment.words) + CHUNK + 1)))
+        min(
+            (bits + 15) // 16,
+            MOST_TABLES,
+            1 + left // (4 * (len(segment.words) + _CHUNKS + 1)),
+        )
     )
 
 
@@ -205,16 +214,16 @@ def _tables_pay(segment: Segment, k: int = 100) -> bool:
     """
     if native is None:
         return False
-    rows = np.linspace(0, len(segment.words) - 1, TRIALS).astype(np.int64)
+    rows = np.linspace(0, len(segment.words) - 1, _TRIALS).astype(np.int64)
     out = np.empty((1, k), np.int64), np.empty((1, k), np.int32)
     solved = sum(
         native.search(*segment._arrays(segment.words[row : row + 1]), k, segment.patience, 1, *out)
         for row in rows
     )
-    return bool(solved * 4 >= TRIALS)
+    return bool(solved * 4 >= _TRIALS)
 
 
-def chunk_of(words: Array, table: int) -> npt.NDArray[np.uint16]:
+def chunk_of(words: CodeWords, table: int) -> npt.NDArray[np.uint16]:
     """Bits [16 table, 16 table + 16) of every code, first bit highest."""
     width = words.dtype.itemsize * 8
     column = words[:, table * 16 // width]
@@ -222,7 +231,7 @@ def chunk_of(words: Array, table: int) -> npt.NDArray[np.uint16]:
     return np.asarray(column >> shift, dtype=np.uint16)
 
 
-def code_order(words: Array) -> Array:
+def code_order(words: CodeWords) -> _Array:
     """The stable order of the rows by code.
 
     Half a word and the row number make one 64-bit key, and NumPy sorts those with vector
@@ -243,7 +252,7 @@ def code_order(words: Array) -> Array:
     return order
 
 
-def to_words(packed: Packed) -> Array:
+def to_words(packed: Packed) -> CodeWords:
     """Packed bytes as machine words whose order is the order of the bytes, padded with zeros."""
     size = packed.shape[1]
     width = 4 if size <= 4 else 8
@@ -252,12 +261,12 @@ def to_words(packed: Packed) -> Array:
     return np.ascontiguousarray(packed).view(f">u{width}").astype(f"<u{width}")
 
 
-def to_packed(words: Array, bits: int) -> Packed:
+def to_packed(words: CodeWords, bits: int) -> Packed:
     swapped = np.ascontiguousarray(words.astype(words.dtype.newbyteorder(">")))
     return np.ascontiguousarray(swapped.view(np.uint8)[:, : bits // 8])
 
 
-def in_sorted(ids: Ids, known: Array) -> npt.NDArray[np.bool_]:
+def in_sorted(ids: Ids, known: _Array) -> npt.NDArray[np.bool_]:
     """Which of `ids` (any shape) are in `known`, which ascends."""
     if not len(known):
         return np.zeros(ids.shape, np.bool_)
@@ -267,7 +276,7 @@ def in_sorted(ids: Ids, known: Array) -> npt.NDArray[np.bool_]:
     return np.asarray((known[place] == wanted) & (wanted == ids))
 
 
-def ordered(owner: Array, ids: Ids, distances: npt.NDArray[np.int32], queries: int) -> Neighbours:
+def ordered(owner: _Array, ids: Ids, distances: Distances, queries: int) -> Neighbours:
     """Items in any order, put by query, then distance, then id."""
     order = np.lexsort((ids, distances, owner))
     offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=queries))])

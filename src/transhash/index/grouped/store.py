@@ -9,29 +9,27 @@ writer.lock        held by the one process that writes
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
+import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transhash.codes import check_bits
-from transhash.errors import DataError, EngineError
-from transhash.index.base import Ids
-from transhash.index.grouped.arrays_file import (
-    open_arrays,
-    sync_folder,
-    verify_arrays,
-    write_arrays,
-)
-from transhash.index.grouped.log import create_log
-from transhash.index.grouped.parts import NOTHING, Part
+from transhash.errors import DamageError, DataError, EngineError
+from transhash.index.base import Ids, check_length
+from transhash.index.grouped.arrays_file import open_arrays, verify_arrays, write_arrays
+from transhash.index.grouped.log import Log, create_log
+from transhash.index.grouped.parts import NOTHING, LiveSegment
 from transhash.index.grouped.segment import Segment
+from transhash.storage import write_json
 
 MANIFEST = "index.json"
-FORMAT = "transhash grouped index"
-VERSION = 1
+_FORMAT = "transhash grouped index"
+_VERSION = 1
+_OWN = re.compile(r"(segment-\d+|dead-\d+-\d+|log-\d+)\.bin")
+_DRAFT = re.compile(r"(\..+|segment-.+|dead-.+|index)\.draft")
 
 
 class SegmentEntry(NamedTuple):
@@ -45,28 +43,46 @@ class Generation(NamedTuple):
     segments: tuple[SegmentEntry, ...]
     log: str
 
+    @property
+    def files(self) -> list[str]:
+        """All but the log."""
+        return [name for entry in self.segments for name in entry if name]
+
+
+def exists(folder: Path) -> bool:
+    """Whether there is an index; one that lost its manifest is damage, not an empty place."""
+    if (folder / MANIFEST).exists():
+        return True
+    # A crash while an index is made leaves a log of nothing but its name.
+    for path in folder.glob("*.bin"):
+        if _OWN.fullmatch(path.name) and path.stat().st_size > 8:
+            raise DamageError(f"{folder / MANIFEST} is missing beside {path.name}")
+    return False
+
 
 def read_generation(folder: Path) -> Generation:
     path = folder / MANIFEST
     try:
         document = json.loads(path.read_bytes())
         body = document["index"]
-        if document["format"] != FORMAT:
-            raise EngineError(f"{path} is not the manifest of a grouped index")
-        if document["version"] != VERSION:
+        if document["format"] != _FORMAT:
+            raise ValueError("not the manifest of a grouped index")
+        if document["version"] != _VERSION:
             raise EngineError(
                 f"{folder} has layout version {document['version']}, this transhash reads "
-                f"{VERSION}; use the transhash that wrote it, or rebuild the index"
+                f"{_VERSION}; use the transhash that wrote it, or rebuild the index"
             )
         if document["crc32"] != _checksum(body):
             raise ValueError("the checksum does not match")
         entries = tuple(SegmentEntry(entry["file"], entry["dead"]) for entry in body["segments"])
-        check_bits(body["bits"])
-        return Generation(body["generation"], body["bits"], entries, body["log"])
-    except (ValueError, KeyError, TypeError, DataError) as error:
-        raise EngineError(
-            f"{path} is damaged ({error}); restore it from a copy or rebuild the index"
-        ) from None
+        bits = check_length(body["bits"])
+        return Generation(body["generation"], bits, entries, body["log"])
+    except FileNotFoundError:
+        raise DamageError(f"{path} is missing") from None
+    except OSError as error:
+        raise EngineError(f"{path} cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError, DataError, RecursionError) as error:
+        raise DamageError(f"{path} is damaged ({error})") from None
 
 
 def write_generation(folder: Path, generation: Generation) -> None:
@@ -77,15 +93,17 @@ def write_generation(folder: Path, generation: Generation) -> None:
         "segments": [entry._asdict() for entry in generation.segments],
         "log": generation.log,
     }
-    document = {"format": FORMAT, "version": VERSION, "crc32": _checksum(body), "index": body}
-    sync_folder(folder)  # the new files' names, before anything refers to them
-    draft = folder / "index.draft"
-    with draft.open("w") as file:
-        json.dump(document, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(folder / MANIFEST)
-    sync_folder(folder)
+    document = {"format": _FORMAT, "version": _VERSION, "crc32": _checksum(body), "index": body}
+    write_json(folder / MANIFEST, document)
+
+
+def stamp(folder: Path) -> tuple[int, int]:
+    """Changes whenever a generation is committed."""
+    try:
+        found = (folder / MANIFEST).stat()
+    except FileNotFoundError as error:
+        raise DamageError(f"{error.filename} is missing") from None
+    return found.st_ino, found.st_mtime_ns
 
 
 def create(folder: Path, bits: int) -> Generation:
@@ -97,47 +115,48 @@ def create(folder: Path, bits: int) -> Generation:
 
 def clean(folder: Path, generation: Generation) -> None:
     """Deletes what no generation names: left over from before, or from a crash."""
-    named = {generation.log} | {name for entry in generation.segments for name in entry if name}
-    for pattern in ("segment-*", "dead-*", "log-*", "*.draft"):
-        for path in folder.glob(pattern):
-            if path.name not in named:
-                path.unlink(missing_ok=True)  # readers that have it open keep it
+    named = {generation.log, *generation.files}
+    for path in folder.iterdir():
+        if path.name not in named and (_OWN.fullmatch(path.name) or _DRAFT.fullmatch(path.name)):
+            with contextlib.suppress(OSError):  # the next one that writes tries again
+                path.unlink()  # readers that have it open keep it
 
 
 def commit(
-    folder: Path, last: Generation, parts: Sequence[Part]
-) -> tuple[Generation, tuple[Part, ...]]:
+    folder: Path, last: Generation, parts: Sequence[LiveSegment]
+) -> tuple[Generation, tuple[LiveSegment, ...]]:
     """The generation after `last`, on disk for good, and its parts as mapped files."""
-    known = {name for entry in last.segments for name in entry}
     written = []
     try:
         for part in parts:
             segment, dead = part.segment, part.dead
-            if part.file not in known:
+            if part.file not in last.files:
                 about = {"bits": last.bits, "patience": segment.patience}
                 write_arrays(folder / part.file, about, segment.arrays())
                 segment = _open_segment(folder / part.file, last.bits)
-            if part.dead_file is not None and part.dead_file not in known:
+            if part.dead_file is not None and part.dead_file not in last.files:
                 write_arrays(folder / part.dead_file, {}, {"ids": dead})
                 dead = _open_dead(folder, part.dead_file)
-            written.append(Part(segment, dead, NOTHING, part.file, part.dead_file))
+            written.append(LiveSegment(segment, dead, NOTHING, part.file, part.dead_file))
         number = last.number + 1
         entries = tuple(SegmentEntry(part.file, part.dead_file) for part in written)
         generation = Generation(number, last.bits, entries, f"log-{number}.bin")
         create_log(folder / generation.log)
         write_generation(folder, generation)
-    except OSError as error:
-        raise EngineError(f"cannot write to {folder} ({error}); nothing was stored") from None
+    except EngineError:
+        if read_generation(folder) == last:
+            clean(folder, last)  # half a generation would keep a full disk full
+        raise
     return generation, tuple(written)
 
 
 def open_parts(
-    folder: Path, generation: Generation, mapped: Sequence[Part] = ()
-) -> tuple[Part, ...]:
+    folder: Path, generation: Generation, mapped: Sequence[LiveSegment] = ()
+) -> tuple[LiveSegment, ...]:
     """The parts a generation names; files that `mapped` has open already are not opened again."""
     opened = {part.file: part.segment for part in mapped}
     return tuple(
-        Part(
+        LiveSegment(
             opened.get(entry.file) or _open_segment(folder / entry.file, generation.bits),
             _open_dead(folder, entry.dead),
             file=entry.file,
@@ -159,11 +178,51 @@ def _open_dead(folder: Path, name: str | None) -> Ids:
     return NOTHING if name is None else open_arrays(folder / name)[1]["ids"]
 
 
-def verify(folder: Path, generation: Generation) -> None:
-    for entry in generation.segments:
-        for name in entry:
-            if name:
-                verify_arrays(folder / name)
+def verify_files(folder: Path, names: Iterable[str]) -> None:
+    """Reads files of arrays whole; all that is damaged or missing is told at once."""
+    found: list[str] = []
+    for name in names:
+        try:
+            verify_arrays(folder / name)
+        except DamageError as error:
+            found += error.what
+        except FileNotFoundError:
+            found.append(f"{folder / name} is missing")
+    if found:
+        raise DamageError(*found)
+
+
+def verify(folder: Path, generation: Generation, log_end: int, *, following: bool) -> bool:
+    """Reads a generation and its log, which once went to `log_end`; all damage is told at once.
+
+    False where a generation that is followed was left behind by its writer meanwhile.
+    """
+    found: list[str] = []
+    try:
+        verify_files(folder, generation.files)
+    except DamageError as error:
+        found += error.what
+    path = folder / generation.log
+    try:
+        with contextlib.closing(Log(path, generation.bits // 8, writable=False)) as log:
+            for _ in log.replay():
+                pass
+            if log.end < log_end:
+                found.append(f"{path} is cut short ({log.end} bytes, {log_end} expected)")
+    except DamageError as error:
+        found += error.what
+    except FileNotFoundError:
+        found.append(f"{path} is missing")
+    try:
+        if read_generation(folder) != generation:
+            if following:
+                return False
+            found.append(f"{folder / MANIFEST} was changed by another process")
+    except DamageError as error:
+        found += error.what
+    if found:
+        raise DamageError(*found)
+    return True
 
 
 def _checksum(body: dict[str, Any]) -> int:

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import re
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,8 +16,8 @@ from transhash.errors import DataError, EngineError, NoIndexError
 from transhash.index.milvus.file import files
 from transhash.index.milvus.place import Place
 
-log = logging.getLogger("transhash")
-T = TypeVar("T")
+_log = logging.getLogger("transhash")
+_T = TypeVar("_T")
 COPYING = 120.0  # seconds that a server may be away while codes are written or copied
 LOADING = 900.0  # seconds that loading or sealing a collection may take
 # gRPC's own pauses between attempts to connect grow to two minutes.
@@ -56,7 +57,7 @@ class Connection:
         """client.verb(...), again and again while the server says that it is not there yet."""
         return self.persist(lambda client: getattr(client, verb)(timeout=self.timeout, **arguments))
 
-    def persist(self, action: Callable[[Any], T], patience: float | None = None) -> T:
+    def persist(self, action: Callable[[Any], _T], patience: float | None = None) -> _T:
         from grpc import RpcError
         from pymilvus.exceptions import MilvusException
 
@@ -79,7 +80,7 @@ class Connection:
                     ) from error
                 if waited > _SILENCE and not self._told:
                     self._told = True
-                    log.warning(
+                    _log.warning(
                         "%s does not answer (%s); trying for another %.0f s",
                         self.place, _sentence(error), patience - waited,
                     )  # fmt: skip
@@ -121,7 +122,7 @@ class Connection:
         return f"{self.place} refused: {sentence}"
 
 
-def prepare(connection: Connection, bits: int | None, read_only: bool) -> int:
+def open_collection(connection: Connection, bits: int | None, read_only: bool) -> int:
     """Collection and partition exist and are loaded afterwards; returns their code length.
 
     The connection's place then names the index that the collection has, whatever the URL said.
@@ -226,15 +227,17 @@ def _heard(error: BaseException) -> Any:
 
 
 def _import() -> Any:
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else it writes to standard error itself
+    ours = "pymilvus" not in sys.modules  # who imported it before us chose how it logs
+    if ours:
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else it writes to standard error itself
     try:
         import pymilvus
     except ImportError:
         raise EngineError(
             "the milvus engine needs pymilvus; pip install 'transhash[milvus]'"
         ) from None
-    # It logs a page of traceback for every refusal; our errors say the same in a sentence.
-    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+    if ours:  # it logs a page of traceback for every refusal; our errors say it in a sentence
+        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
     return pymilvus
 
 

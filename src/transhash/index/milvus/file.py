@@ -6,10 +6,14 @@ import logging
 import os
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from transhash.errors import EngineError
+
+_LOGGING = "GLOG_minloglevel"
 
 
 class Files:
@@ -28,7 +32,8 @@ class Files:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 if not self._users.get(str(file)):
                     _check_free(file)
-                address = manager.start_and_get_uri(str(file))
+                with _quiet():
+                    address = manager.start_and_get_uri(str(file))
             except OSError as error:
                 raise EngineError(
                     f"Milvus Lite cannot write to {file.parent}: {error.strerror}"
@@ -55,16 +60,33 @@ def _manager() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it still imports pkg_resources
         try:
-            from milvus_lite import server, server_manager
+            from milvus_lite import server_manager
         except ImportError as error:
             raise EngineError(
                 f"Milvus Lite cannot be loaded ({error}); pip install 'transhash[milvus]'"
             ) from None
-    # Its errors go to the root logger; ours say the same in a sentence.
-    server.logger = server_manager.logger = logging.getLogger("pymilvus")
-    # Else the process writes to standard error, and leaves log files in /tmp whenever it starts.
-    os.environ.setdefault("GLOG_minloglevel", "3")
     return server_manager.server_manager_instance
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """While a process is started: Milvus Lite's errors, which ours say in a sentence.
+
+    It logs them to the root logger, and its process to standard error and to files in /tmp.
+    """
+
+    def of_others(record: logging.LogRecord) -> bool:
+        return "milvus_lite" not in record.pathname
+
+    root, level = logging.getLogger(), os.environ.get(_LOGGING)
+    root.addFilter(of_others)
+    os.environ[_LOGGING] = level or "3"
+    try:
+        yield
+    finally:
+        root.removeFilter(of_others)
+        if level is None:
+            del os.environ[_LOGGING]
 
 
 def _check_free(file: Path) -> None:

@@ -15,24 +15,27 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from transhash.codes import Codes, check_bits
+from transhash.codes import Codes
 from transhash.errors import EngineError, NoIndexError
 from transhash.index.base import (
+    Distances,
     Ids,
     Neighbours,
     Ranking,
     as_ids,
     check_count,
     check_items,
+    check_length,
     check_query,
     check_radius,
     pad_rows,
+    refuse_known,
 )
-from transhash.index.milvus.connection import COPYING, LOADING, Connection, prepare, seconds
+from transhash.index.milvus.connection import COPYING, LOADING, Connection, open_collection, seconds
 from transhash.index.milvus.place import Place
 from transhash.progress import Track, silent
 
-Found = tuple[Ids, npt.NDArray[np.int32]]  # ids and distances of one query
+_Found = tuple[Ids, Distances]  # ids and distances of one query
 
 MOST = 16_384  # what Milvus returns of one query at most
 BATCH = 10_000  # items of one request; 5 MB as rows, far below the 64 MB of a message
@@ -66,13 +69,13 @@ class MilvusIndex:
                 f"{place}: Milvus Lite has BIN_FLAT only; use a server for the others"
             )
         if bits is not None:
-            check_bits(bits)
+            bits = check_length(bits)
         if read_only and place.embedded and not Path(place.uri).exists():
             # Asking Milvus Lite would make the file.
             raise NoIndexError(place)
         connection = Connection(place, reading=read_only)
         try:
-            stored = prepare(connection, bits, read_only)
+            stored = open_collection(connection, bits, read_only)
         except BaseException:
             connection.close()
             raise
@@ -84,19 +87,14 @@ class MilvusIndex:
 
     def add(self, ids: npt.ArrayLike, codes: Codes) -> None:
         array = check_items(ids, codes, self._bits)
-        known = array[np.isin(array, self._stored(array))]
-        if len(known):
-            raise EngineError(f"id {known[0]} is already in the index; use update to replace it")
+        refuse_known(array[np.isin(array, self._stored(array))])
         self._put(array, codes)
 
     def update(self, ids: npt.ArrayLike, codes: Codes) -> None:
         self._put(check_items(ids, codes, self._bits), codes)
 
     def ingest(self, ids: npt.ArrayLike, codes: Codes, track: Track = silent) -> int:
-        """update() with progress, sending only what is not there yet; returns how many were sent.
-
-        So an interrupted ingest goes on where it stopped when it is called again.
-        """
+        """Asks what is there, batch by batch: a whole export would cost more than it saves."""
         array = check_items(ids, codes, self._bits)
         fresh = len(self) == 0
         sent = 0
@@ -114,7 +112,7 @@ class MilvusIndex:
             self._connection.persist(lambda client: client.flush(table, timeout=LOADING))
         return sent
 
-    def wait_until_indexed(self) -> None:
+    def wait_until_ready(self) -> None:
         """Until IVF lists are built: before, a server compares with every code, whatever nprobe."""
         if self._place.index_type == "BIN_FLAT":
             return
@@ -136,13 +134,13 @@ class MilvusIndex:
 
     def search(self, codes: Codes, k: int) -> Ranking:
         check_query(codes, self._bits)
-        check_count(k)
+        k = check_count(k)
         return pad_rows(*self._lists(codes, k, self._bits), k)
 
     def search_radius(self, codes: Codes, radius: int) -> Neighbours:
         check_query(codes, self._bits)
-        check_radius(radius)
-        return Neighbours(*self._lists(codes, None, min(radius, self._bits)))
+        radius = min(check_radius(radius), self._bits)
+        return Neighbours(*self._lists(codes, None, radius))
 
     def export(self) -> tuple[Ids, Codes]:
         ids, packed = [np.empty(0, np.int64)], [np.empty((0, self._bits // 8), np.uint8)]
@@ -159,6 +157,10 @@ class MilvusIndex:
             yield self._columns(rows)
             last = int(rows[-1]["id"])
 
+    def verify(self) -> None:
+        """Milvus checks its own files; this checks that it answers."""
+        len(self)
+
     def __len__(self) -> int:
         return int(self._query(filter="", output_fields=["count(*)"])[0]["count(*)"])
 
@@ -167,7 +169,7 @@ class MilvusIndex:
 
     def _lists(self, codes: Codes, wanted: int | None, radius: int) -> tuple[Ids, Ids, Any]:
         """Each query's nearest `wanted` (all, if None) within a radius, ties whole or cut by id."""
-        results: list[Found] = [(np.empty(0, np.int64), np.empty(0, np.int32))] * len(codes)
+        results: list[_Found] = [(np.empty(0, np.int64), np.empty(0, np.int32))] * len(codes)
         todo = np.arange(len(codes))
         limit = min(MOST, 1024 if wanted is None else 2 * wanted + 62)
         while len(todo):
@@ -193,9 +195,9 @@ class MilvusIndex:
         distances = [distances for _, distances in results] or [np.empty(0, np.int32)]
         return offsets, np.concatenate(ids), np.concatenate(distances)
 
-    def _walk(self, query: Codes, wanted: int | None, radius: int) -> Found:
+    def _walk(self, query: Codes, wanted: int | None, radius: int) -> _Found:
         """One query's list when a single answer cannot hold it: outwards, a full answer a time."""
-        parts: list[Found] = []
+        parts: list[_Found] = []
         have, inner = 0, 0
         while inner <= radius and (wanted is None or have < wanted):
             if inner and not self._ranges:
@@ -213,9 +215,9 @@ class MilvusIndex:
         ids, distances = (np.concatenate(column) for column in zip(*parts, strict=True))
         return _in_order((ids, distances), wanted)
 
-    def _by_ids(self, query: Codes, inner: int, radius: int, wanted: int | None) -> Found:
+    def _by_ids(self, query: Codes, inner: int, radius: int, wanted: int | None) -> _Found:
         """Items with inner <= distance <= radius, those of smallest id, by ranges that fit."""
-        parts: list[Found] = [(np.empty(0, np.int64), np.empty(0, np.int32))]
+        parts: list[_Found] = [(np.empty(0, np.int64), np.empty(0, np.int32))]
         ranges, have = [(0, _LAST_ID)], 0
         while ranges and (wanted is None or have < wanted):
             first, last = ranges.pop()
@@ -234,7 +236,7 @@ class MilvusIndex:
 
     def _nearest(
         self, queries: Codes, limit: int, radius: int, inner: int = 0, inside: str = ""
-    ) -> list[Found]:
+    ) -> list[_Found]:
         """Up to `limit` items of each query, nearest first, the nearest with distance >= inner.
 
         Without range search (BIN_IVF_FLAT) nearer and farther ones are among them.
@@ -323,12 +325,12 @@ class MilvusIndex:
             raise EngineError(f"the index at {self._place} was opened read-only")
 
 
-def _cut(found: Found, inner: int, radius: int) -> Found:
+def _cut(found: _Found, inner: int, radius: int) -> _Found:
     kept = (found[1] >= inner) & (found[1] <= radius)
     return found[0][kept], found[1][kept]
 
 
-def _in_order(found: Found, wanted: int | None) -> Found:
+def _in_order(found: _Found, wanted: int | None) -> _Found:
     ids, distances = found
     order = np.lexsort((ids, distances))[:wanted]
     return ids[order], distances[order]

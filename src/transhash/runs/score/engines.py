@@ -13,8 +13,6 @@ from transhash.errors import DataError, EngineError, NoIndexError
 from transhash.evaluation import DistanceHistogram
 from transhash.index import Index, open_index
 from transhash.index.base import Ids
-from transhash.index.milvus.milvus import MilvusIndex
-from transhash.index.sending import send
 from transhash.progress import Track, silent
 from transhash.runs.catalog import Modality
 from transhash.runs.score.directions import AMONG, Coded, Direction
@@ -41,14 +39,13 @@ def engine_histograms(
         codes, ids = direction.database, np.arange(len(direction.database))
         index = open_index(places[name], codes.bits)
         try:
-            sent += send(index, ids, codes, track)
+            sent += index.ingest(ids, codes, track)
             if len(index) != len(codes):
                 raise EngineError(
                     f"{places[name]} holds {len(index):,} codes after {len(codes):,} were sent; "
                     "give the same command again"
                 )
-            if isinstance(index, MilvusIndex):
-                index.wait_until_indexed()
+            index.wait_until_ready()
             histograms[name] = _rank(
                 index, ids, direction.queries, direction.query_labels,
                 direction.database_labels, track,

@@ -1,0 +1,48 @@
+"""A history of changes that a writer, a dictionary and a checker go through alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from transhash.codes import Codes
+from transhash.index import Index
+from transhash.index.grouped.grouped import GroupedIndex
+
+BITS = 32
+Items = dict[int, bytes]
+
+
+class SmallIndex(GroupedIndex):
+    flush_at = 60  # a new generation every few changes
+
+
+def change(step: int) -> tuple[str, np.ndarray[Any, Any], Codes]:
+    """The step-th change: verb, ids, codes."""
+    generator = np.random.default_rng(step)
+    verb = ["add", "add", "update", "remove"][step % 4]
+    count = int(generator.integers(1, 30)) if step % 9 else 90  # some go straight to a segment
+    fresh = step * 100 + np.arange(count)
+    known = generator.choice((step + 1) * 100, count, replace=False)
+    packed = generator.integers(0, 256, (count, BITS // 8), dtype=np.uint8)
+    return verb, fresh if verb == "add" else known, Codes(packed, BITS)
+
+
+def apply(target: Index | Items, step: int) -> None:
+    verb, ids, codes = change(step)
+    if isinstance(target, dict):
+        if verb == "remove":
+            for i in ids.tolist():
+                target.pop(i, None)
+        else:
+            target.update(zip(ids.tolist(), map(bytes, codes.packed)))
+    elif verb == "remove":
+        target.remove(ids)
+    else:
+        getattr(target, verb)(ids, codes)
+
+
+def items_of(index: Index) -> Items:
+    ids, codes = index.export()
+    return dict(zip(ids.tolist(), map(bytes, codes.packed)))
