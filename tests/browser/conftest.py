@@ -34,8 +34,8 @@ FLAGS = [
 SCRIPT = """
 import sys
 from pathlib import Path
-from transhash.service import serve
-serve(Path(sys.argv[1]), port=int(sys.argv[2]), on_ready=lambda url: print(url, flush=True))
+from transhash.service import serve_run
+serve_run(Path(sys.argv[1]), port=int(sys.argv[2]), on_ready=lambda url: print(url, flush=True))
 """
 
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from transhash.errors import EngineError
-from transhash.service import serve
+from transhash.service import serve_run
 from transhash.service.diagnostics import presentable
 
 
@@ -46,7 +46,7 @@ def test_a_taken_port_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(EngineError, match="choose another with --port"):
-            serve(tmp_path / "no run", port=taken.getsockname()[1])
+            serve_run(tmp_path / "no run", port=taken.getsockname()[1])
 
 
 @pytest.mark.parametrize(

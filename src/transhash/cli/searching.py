@@ -162,7 +162,7 @@ def serve(
 
     Example: `transhash serve runs/mine`
     """
-    from transhash.service import serve as serve_run
+    from transhash.service import serve_run
 
     serve_run(
         run, host=host, port=port, index_url=index, writable=writable, api_key=api_key,

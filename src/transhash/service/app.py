@@ -24,11 +24,11 @@ from transhash.service.desk import Desk, NoSuchItemError
 from transhash.service.diagnostics import presentable, read_diagnostics
 from transhash.service.guard import LOOPBACK, Guard
 from transhash.service.lanes import BusyError
-from transhash.service.metrics import Metrics
+from transhash.service.metrics import RequestMetrics
 from transhash.service.models import About
 from transhash.service.routes import about_routes, change_routes, search_routes
 
-log = logging.getLogger("transhash.service")
+_log = logging.getLogger("transhash.service")
 _TYPES = {".js": "text/javascript", ".svg": "image/svg+xml", ".webmanifest": "application/json"}
 
 
@@ -51,7 +51,7 @@ def create_app(
     """
     if writable and not api_key:
         raise DataError("a writable service needs a key; give --api-key or TRANSHASH_API_KEY")
-    desk, metrics = Desk(engine), Metrics()
+    desk, metrics = Desk(engine), RequestMetrics()
     encoder = engine.encoder
     about = About(
         version=__version__,
@@ -106,9 +106,9 @@ async def _warm(desk: Desk) -> None:
     try:
         await desk.images.run(desk.warm)
     except TranshashError as error:
-        log.warning("the first query may fail: %s", error)
+        _log.warning("the first query may fail: %s", error)
     except Exception:
-        log.exception("warming up failed; the first query may, too")
+        _log.exception("warming up failed; the first query may, too")
 
 
 def _add_page(app: FastAPI) -> None:
@@ -163,7 +163,7 @@ def _add_sentences(app: FastAPI) -> None:
         return reply(422, str(error))
 
     async def engine(_: Request, error: EngineError) -> JSONResponse:
-        log.warning("engine: %s", error)
+        _log.warning("engine: %s", error)
         return reply(503, f"the search engine refused: {error}")
 
     async def busy(_: Request, error: BusyError) -> JSONResponse:

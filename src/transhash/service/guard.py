@@ -16,9 +16,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from transhash.service.metrics import Metrics
+from transhash.service.metrics import RequestMetrics
 
-log = logging.getLogger("transhash.service")
+_log = logging.getLogger("transhash.service")
 
 # Scripts and styles only from our own files. Trusted types: the browser itself refuses innerHTML.
 POLICY = (
@@ -69,7 +69,7 @@ class Guard:
         self,
         app: ASGIApp,
         *,
-        metrics: Metrics,
+        metrics: RequestMetrics,
         hosts: Sequence[str] = LOOPBACK,
         max_upload: int = 10 << 20,
         rate_limit: float | None = None,
@@ -102,13 +102,13 @@ class Guard:
             async with asyncio.timeout(self.timeout):
                 await self._checked(scope, receive, reply)
         except TimeoutError:
-            log.warning("%s %s took over %.0f s", scope["method"], scope["path"], self.timeout)
+            _log.warning("%s %s took over %.0f s", scope["method"], scope["path"], self.timeout)
             if not status:
                 text = f"no answer within {self.timeout:.0f} seconds; try again later"
                 await _refuse(504, text)(scope, receive, reply)
         except Exception:
             # The client gets a sentence, the log the rest.
-            log.exception("%s %s failed", scope["method"], scope["path"])
+            _log.exception("%s %s failed", scope["method"], scope["path"])
             if not status:
                 text = "something went wrong in the service; its log says what"
                 await _refuse(500, text)(scope, receive, reply)

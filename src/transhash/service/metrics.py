@@ -11,7 +11,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class Metrics:
+class RequestMetrics:
     """Requests by route and status, and how long they took. Routes are templates: few labels."""
 
     def __init__(self) -> None:

@@ -10,8 +10,9 @@ from fastapi import APIRouter, Depends, Form, Header, HTTPException, Path, Query
 from starlette.responses import PlainTextResponse, Response
 
 from transhash import __version__
+from transhash.runs.catalog import Modality
 from transhash.service.desk import Desk
-from transhash.service.metrics import CONTENT_TYPE, Metrics
+from transhash.service.metrics import CONTENT_TYPE, RequestMetrics
 from transhash.service.models import (
     LARGEST_NUMBER,
     LONGEST_TEXT,
@@ -22,12 +23,11 @@ from transhash.service.models import (
     BatchOut,
     Diagnostics,
     Examples,
-    Found,
     Id,
     ItemOut,
-    Modality,
-    Problem,
+    Refusal,
     Removed,
+    SearchOut,
     Status,
     TextsIn,
 )
@@ -39,7 +39,7 @@ Number = Annotated[int, Path(ge=0, le=LARGEST_NUMBER)]
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """For the OpenAPI document: these statuses, and those any route may give."""
-    return {status: {"model": Problem} for status in (*statuses, 403, 421, 422, 429, 500, 503, 504)}
+    return {status: {"model": Refusal} for status in (*statuses, 403, 421, 422, 429, 500, 503, 504)}
 
 
 def search_routes(desk: Desk) -> APIRouter:
@@ -52,22 +52,24 @@ def search_routes(desk: Desk) -> APIRouter:
         ],
         k: Count = 24,
         among: Among = "images",
-    ) -> Found:
+    ) -> SearchOut:
         """Items nearest to a sentence."""
         return await desk.texts.run(desk.by_text, q.strip(), k, among)
 
     @router.post("/search/image", responses=refusals(400, 413))
-    async def search_by_image(image: UploadFile, k: Count = 24, among: Among = "texts") -> Found:
+    async def search_by_image(
+        image: UploadFile, k: Count = 24, among: Among = "texts"
+    ) -> SearchOut:
         """Items nearest to a picture: JPEG, PNG, WebP, BMP, GIF or TIFF."""
 
-        def search() -> Found:
+        def search() -> SearchOut:
             # Read here: until a thread is free the picture waits on disk, not in memory.
             return desk.by_image(image.file.read(), k, among)
 
         return await desk.images.run(search)
 
     @router.get("/items/{number}/similar", responses=refusals(404))
-    async def search_by_item(number: Number, k: Count = 24, among: Among = "images") -> Found:
+    async def search_by_item(number: Number, k: Count = 24, among: Among = "images") -> SearchOut:
         """Items nearest to an indexed one, itself left out."""
         return await desk.texts.run(desk.by_item, number, k, among)
 
@@ -100,7 +102,9 @@ def search_routes(desk: Desk) -> APIRouter:
     return router
 
 
-def about_routes(desk: Desk, metrics: Metrics, about: About, diagnostics: Diagnostics) -> APIRouter:
+def about_routes(
+    desk: Desk, metrics: RequestMetrics, about: About, diagnostics: Diagnostics
+) -> APIRouter:
     router = APIRouter(tags=["about"])
     kept: list[Examples] = []
 

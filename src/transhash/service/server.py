@@ -1,4 +1,4 @@
-"""serve(run): open the run, listen, say where."""
+"""serve_run(run): open the run, listen, say where."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from transhash.runs.search import SearchEngine
 from transhash.service.app import create_app
 from transhash.service.guard import LOOPBACK
 
-log = logging.getLogger("transhash.service")
+_log = logging.getLogger("transhash.service")
 
 
-def serve(
+def serve_run(
     run: Path,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -88,7 +88,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        log.info("serving at %s", self._address)
+        _log.info("serving at %s", self._address)
         if self._on_ready is not None:
             self._on_ready(self._address)
         if self._open_browser:
