@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ from transhash.service.models import (
     TextIn,
     TextQuery,
 )
+from transhash.service.opened import OpenRun, RunGoneError
 
 
 class NoSuchItemError(DataError):
@@ -37,26 +40,42 @@ class NoSuchItemError(DataError):
 class Desk:
     """The engine, the threads that may use it, and what keeps changes apart."""
 
-    def __init__(self, engine: SearchEngine) -> None:
-        self.engine = engine
+    def __init__(self, run: OpenRun) -> None:
+        self._run = run
         self._change = Changes()
         # Pictures cost 100 times a text, so they queue apart and cannot starve the texts.
         self.texts = Lane("texts", threads=2, waiting=254)
         self.images = Lane("images", threads=1, waiting=15)
         self.reads = Lane("reads", threads=2, waiting=254)
         self.changes = Lane("changes", threads=1, waiting=15)
+        self.counting = Lane("counting", threads=1, waiting=15)
+        self._counted: asyncio.Future[dict[Modality, int]] | None = None
         self._warm = False
 
     @property
+    def engine(self) -> SearchEngine:
+        """Raises if the run's files are gone."""
+        return self._run.engine
+
+    @property
     def lanes(self) -> tuple[Lane, ...]:
-        return (self.texts, self.images, self.reads, self.changes)
+        return (self.texts, self.images, self.reads, self.changes, self.counting)
 
     def close(self) -> None:
         for lane in self.lanes:
             lane.close()
+        self._counted = None
+        self._run.close()
 
     def count(self, modality: Modality) -> int:
         return len(self.engine.indexes[modality])
+
+    async def counts(self) -> dict[Modality, int]:
+        """How many items there are, counted once for all who ask meanwhile: it may take long."""
+        if self._counted is None or self._counted.done():
+            work = self.counting.run(lambda: {name: self.count(name) for name in MODALITIES})
+            self._counted = asyncio.ensure_future(work)
+        return await asyncio.shield(self._counted)
 
     def warm(self) -> None:
         """Load what the first query would wait for: the image backbone, the index's pages."""
@@ -150,21 +169,30 @@ class Desk:
         ids = [text.id or _new_id() for text in texts]
         if len(set(ids)) != len(ids):
             raise DataError("the same id occurs twice; give each text its own id")
-        with self._change.one():
-            self.engine.add_texts(Collection(ids, [text.text for text in texts]))
+        with self._changing() as engine:
+            engine.add_texts(Collection(ids, [text.text for text in texts]))
         return self._known("texts", ids)
 
     def add_image(self, data: bytes, item_id: str | None) -> list[ItemOut]:
         code = self.engine.encoder.encode_image(data)
         new = NewItem(item_id or _new_id(), code.packed[0].tobytes(), thumbnail=thumbnail(data))
-        with self._change.one():
-            self.engine._add("images", [new], code)
+        with self._changing() as engine:
+            engine._add("images", [new], code)
         return self._known("images", [new.id])
 
     def remove(self, number: int) -> int:
-        with self._change.one():
+        with self._changing() as engine:
             item = self._item(number)
-            return self.engine.remove(item.modality, [item.id])
+            return engine.remove(item.modality, [item.id])
+
+    @contextmanager
+    def _changing(self) -> Iterator[SearchEngine]:
+        """The engine to change, alone; an error if its files are gone afterwards."""
+        with self._change.one():
+            engine = self.engine
+            yield engine
+            if self.engine is not engine:
+                raise RunGoneError("the files of this run were replaced meanwhile; send it again")
 
     def _known(self, modality: Modality, ids: Sequence[str]) -> list[ItemOut]:
         found = [self.engine.catalog.find(modality, item_id) for item_id in ids]
