@@ -153,7 +153,9 @@ def serve(
     index: str | None = typer.Option(None, help="The engine, if not the run's own."),
     writable: bool = typer.Option(False, help="Allow adding and removing items; needs --api-key."),
     api_key: str | None = typer.Option(
-        None, envvar="TRANSHASH_API_KEY", help="Key of writing clients."
+        None,
+        envvar="TRANSHASH_API_KEY",
+        help="Key of writing clients; of all clients if the host is not loopback.",
     ),
     rate_limit: float | None = typer.Option(None, help="Requests a second allowed to one client."),
     browser: bool = typer.Option(False, "--open", help="Open the page in the browser."),
