@@ -169,7 +169,9 @@ def serve(
     serve_run(
         run, host=host, port=port, index_url=index, writable=writable, api_key=api_key,
         rate_limit=rate_limit, open_browser=browser,
-        on_ready=lambda address: out.print(f"serving {run} at {address} - Ctrl-C stops it"),
+        on_ready=lambda address: out.print(
+            f"serving {run} at {address} - Ctrl-C stops it", soft_wrap=True
+        ),
     )  # fmt: skip
 
 

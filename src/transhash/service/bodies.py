@@ -80,7 +80,7 @@ class Body:
 
     def give_way(self) -> None:
         self._late = True
-        if self._waiting is not None:
+        if self._waiting is not None and not self._waiting.expired():
             self._waiting.reschedule(0)
 
 

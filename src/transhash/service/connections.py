@@ -22,19 +22,27 @@ _REFUSAL = (
 
 def most_connections() -> int:
     """As many as there are file descriptors for."""
-    if sys.platform == "win32":
-        return MOST_CONNECTIONS
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = _files()[0]
     return min(MOST_CONNECTIONS, max(files - _OTHER_FILES, files // 4))
 
 
 def allow_more_files() -> None:
     """Take what the system grants: the usual 1,024 descriptors are fewer than the connections."""
-    if sys.platform != "win32":
-        files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = min(most, MOST_CONNECTIONS + _OTHER_FILES)
-        if files < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    files, most = _files()
+    wanted = min(most, MOST_CONNECTIONS + _OTHER_FILES)
+    if sys.platform != "win32" and files < wanted:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _files() -> tuple[int, int]:
+    """File descriptors this process may have, and may allow itself."""
+    unlimited = 1 << 20
+    if sys.platform == "win32":
+        return unlimited, unlimited
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    endless = resource.RLIM_INFINITY
+    return unlimited if soft == endless else soft, unlimited if hard == endless else hard
 
 
 class Connection(H11Protocol):

@@ -105,7 +105,8 @@ class InWork:
         self.stopping = True
         end = asyncio.get_running_loop().time() + seconds
         for deadline in self._deadlines:
-            deadline.reschedule(min(deadline.when() or end, end))
+            if not deadline.expired():
+                deadline.reschedule(min(deadline.when() or end, end))
 
 
 class Guard:
