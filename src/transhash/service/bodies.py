@@ -58,9 +58,10 @@ class Body:
         self._waiting: asyncio.Timeout | None = None
 
     def rate(self, now: float) -> float:
-        """Bytes a second; infinite as long as it cannot be judged."""
+        """Bytes a second; infinite where it says nothing: just begun, all there, given up."""
         age = now - self._begun
-        return self.size / age if age > _GRACE and not self.whole else float("inf")
+        judged = age > _GRACE and not self.whole and not self._late
+        return self.size / age if judged else float("inf")
 
     async def next(self, receive: Receive) -> Message:
         """The next message; a refusal where none comes or others should have the place."""

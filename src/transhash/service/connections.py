@@ -45,7 +45,7 @@ def _files() -> tuple[int, int]:
     return unlimited if soft == endless else soft, unlimited if hard == endless else hard
 
 
-class Connection(H11Protocol):
+class ClientConnection(H11Protocol):
     """uvicorn's HTTP/1.1, which waits for a first request forever and for as many as come."""
 
     _deadline: asyncio.TimerHandle | None = None
@@ -97,7 +97,7 @@ class Connection(H11Protocol):
 
     def _make_room(self) -> bool:
         """Cut off whoever has been idle longest; False if all are being answered."""
-        others = [c for c in self.connections if isinstance(c, Connection) and c.idle]
+        others = [c for c in self.connections if isinstance(c, ClientConnection) and c.idle]
         if not others:
             return False
         longest = min(others, key=lambda connection: connection._since)

@@ -17,7 +17,7 @@ import uvicorn
 from transhash.errors import DataError, EngineError
 from transhash.runs.search import SearchEngine
 from transhash.service.app import create_app
-from transhash.service.connections import Connection, allow_more_files
+from transhash.service.connections import ClientConnection, allow_more_files
 from transhash.service.guard import LOOPBACK, InWork
 from transhash.storage import read_json
 
@@ -70,7 +70,7 @@ def serve_run(
             )
             config = uvicorn.Config(
                 app,
-                http=Connection,
+                http=ClientConnection,
                 loop="asyncio",
                 ws="none",
                 backlog=_ACCEPTED,
