@@ -10,10 +10,10 @@ from starlette.types import Message, Receive
 
 STALL_SECONDS = 10.0  # without a byte
 PLACE_SECONDS = 5.0  # to wait for a place; nothing is read meanwhile, TCP holds it back
-_GRACE = 1.0  # seconds before a body can be slow
+_GRACE = 0.5  # seconds before a body can be slow
 _SLOW = 64 << 10  # bytes a second, on average; a slower body gives way when its place is wanted
-_MOVING = 4  # bodies read at full speed; each further one slows all, so that questions get through
-_PAUSE = 0.002
+_MOVING = 2  # bodies read at full speed; each further one slows all, so that questions get through
+_PAUSE = 0.003
 _DRAIN = 32 << 20
 _DRAIN_SECONDS = 8.0
 
