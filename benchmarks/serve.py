@@ -38,8 +38,8 @@ BITS = 32
 SERVER = """
 import sys
 from pathlib import Path
-from transhash.service import serve
-serve(Path(sys.argv[1]), port=0, on_ready=lambda url: print(url, flush=True))
+from transhash.service import serve_run
+serve_run(Path(sys.argv[1]), port=0, on_ready=lambda url: print(url, flush=True))
 """
 WORDS = ("small", "blue", "old", "by the door", "in the rain", "at night", "with sails", "asleep")
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +12,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="pip install 'transhash[serve]'")
 
+from service.served import Served
 from service.small_run import build_run
 
 if TYPE_CHECKING:
@@ -31,33 +29,6 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-SCRIPT = """
-import sys
-from pathlib import Path
-from transhash.service import serve
-serve(Path(sys.argv[1]), port=int(sys.argv[2]), on_ready=lambda url: print(url, flush=True))
-"""
-
-
-class Served:
-    """The service in a process of its own, which a test may stop and start again."""
-
-    def __init__(self, run: Path) -> None:
-        self.run = run
-        self.port = 0
-        self.start()
-
-    def start(self) -> None:
-        command = [sys.executable, "-c", SCRIPT, str(self.run), str(self.port)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        self.url = self.process.stdout.readline().strip()
-        assert self.url, "the service did not start"
-        self.port = int(self.url.rstrip("/").rpartition(":")[2])
-
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGINT)
-        self.process.wait(30)
 
 
 @pytest.fixture(scope="session")
@@ -67,9 +38,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def served(run: Path) -> Iterator[Served]:
-    served = Served(run)
-    yield served
-    served.stop()
+    with Served(run) as served:
+        yield served
 
 
 @pytest.fixture(scope="package")  # Playwright keeps an event loop running in this thread

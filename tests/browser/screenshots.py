@@ -13,7 +13,8 @@ from playwright.sync_api import Page, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from browser.conftest import CHROMIUM, FLAGS, Served
+from browser.conftest import CHROMIUM, FLAGS
+from service.served import Served
 
 WIDE, PHONE = (1280, 860), (390, 844)
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from service.served import Served
 from service.small_run import EACH, HOSTILE, picture
-
-from .conftest import Served
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
@@ -265,3 +264,16 @@ def test_a_slow_answer_shows_that_something_happens(page: Page) -> None:
     held[0].continue_()
     page.wait_for_selector(IMAGES)
     assert page.locator("#results").get_attribute("aria-busy") is None
+
+
+def test_the_whole_never_takes_less_than_the_search(page: Page) -> None:
+    def tell_an_old_time(route: Route) -> None:
+        found = route.fetch()
+        assert found.headers["cache-control"] == "no-store"
+        route.fulfill(response=found, json={**found.json(), "took_ms": 123456})
+
+    page.route("**/api/search/text*", tell_an_old_time)
+    page.goto("/")
+    search(page, "a boat with sails")
+    status = page.locator("#status").inner_text()
+    assert "123456 ms to search, 123456 ms in all" in status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,26 @@ def test_a_bad_picture_is_refused(writer: TestClient) -> None:
 def test_a_read_only_service_has_no_such_routes(client: TestClient) -> None:
     reply = client.post("/api/items/texts", json={"texts": [{"text": "a"}]}, headers={})
     assert reply.status_code in (404, 405)
+
+
+def test_an_item_is_never_missing_while_it_is_being_replaced(writer: TestClient) -> None:
+    """Catalog and index change one after the other; no search sees the moment between."""
+
+    def put(text: str) -> int:
+        reply = writer.post("/api/items/texts", json={"texts": [{"text": text, "id": "one"}]})
+        return int(reply.json()["items"][0]["number"])
+
+    def replace() -> None:
+        for i in range(40):
+            put(("a cat in a house", "a fish with fins")[i % 2])
+
+    number = put("a boat")
+    searches = 0
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(replace)
+        while not done.done():
+            found = writer.get("/api/search/text", params={"q": "boat", "among": "texts", "k": 200})
+            assert number in [hit["number"] for hit in found.json()["hits"]]
+            searches += 1
+        done.result()
+    assert searches > 10

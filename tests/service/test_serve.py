@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from transhash.errors import EngineError
-from transhash.service import serve
+from transhash.errors import DataError, EngineError
+from transhash.service import serve_run
 from transhash.service.diagnostics import presentable
 
 
@@ -41,12 +41,20 @@ def test_a_served_run_answers_and_ends_quietly(run: Path) -> None:
     assert "Traceback" not in complaints
 
 
-def test_a_taken_port_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_a_missing_run_is_said_first_and_a_taken_port_before_anything_is_loaded(
+    tmp_path: Path,
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(DataError, match="no run is not a folder"):
+            serve_run(tmp_path / "no run", port=port)
+        with pytest.raises(DataError, match=r"config\.json is missing"):
+            serve_run(tmp_path, port=port)
+        (tmp_path / "config.json").write_text("{}")  # a model that could not be loaded
         with pytest.raises(EngineError, match="choose another with --port"):
-            serve(tmp_path / "no run", port=taken.getsockname()[1])
+            serve_run(tmp_path, port=port)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def demo(
         out.print(f"curves and tables: {write_report(to)}")
     out.print(f"run, index and results are in {to} after {time.perf_counter() - start:.0f} s")
     if serve:
-        from transhash.service import serve as serve_run
+        from transhash.service import serve_run
 
         invitation = "\nOpen {} and type a sentence or drop a drawing. Ctrl-C stops it."
         serve_run(to, port=port, on_ready=lambda address: out.print(invitation.format(address)))

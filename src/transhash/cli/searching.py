@@ -153,7 +153,9 @@ def serve(
     index: str | None = typer.Option(None, help="The engine, if not the run's own."),
     writable: bool = typer.Option(False, help="Allow adding and removing items; needs --api-key."),
     api_key: str | None = typer.Option(
-        None, envvar="TRANSHASH_API_KEY", help="Key of writing clients."
+        None,
+        envvar="TRANSHASH_API_KEY",
+        help="Key of writing clients; of all clients if the host is not loopback.",
     ),
     rate_limit: float | None = typer.Option(None, help="Requests a second allowed to one client."),
     browser: bool = typer.Option(False, "--open", help="Open the page in the browser."),
@@ -162,12 +164,14 @@ def serve(
 
     Example: `transhash serve runs/mine`
     """
-    from transhash.service import serve as serve_run
+    from transhash.service import serve_run
 
     serve_run(
         run, host=host, port=port, index_url=index, writable=writable, api_key=api_key,
         rate_limit=rate_limit, open_browser=browser,
-        on_ready=lambda address: out.print(f"serving {run} at {address} - Ctrl-C stops it"),
+        on_ready=lambda address: out.print(
+            f"serving {run} at {address} - Ctrl-C stops it", soft_wrap=True
+        ),
     )  # fmt: skip
 
 

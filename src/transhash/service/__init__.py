@@ -9,11 +9,11 @@ from transhash.errors import DataError
 
 if TYPE_CHECKING:
     from transhash.service.app import create_app
-    from transhash.service.server import serve
+    from transhash.service.server import serve_run
 
-__all__ = ["create_app", "serve"]
+__all__ = ["create_app", "serve_run"]
 
-_HOMES = {"create_app": "app", "serve": "server"}
+_HOMES = {"create_app": "app", "serve_run": "server"}
 _NEEDED = ("fastapi", "uvicorn", "python_multipart")
 
 

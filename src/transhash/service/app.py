@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 import logging
 import mimetypes
-from collections.abc import AsyncIterator, Sequence
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 from typing import Any
@@ -22,13 +23,14 @@ from transhash.errors import DataError, EngineError, TranshashError
 from transhash.runs.search import SearchEngine
 from transhash.service.desk import Desk, NoSuchItemError
 from transhash.service.diagnostics import presentable, read_diagnostics
-from transhash.service.guard import LOOPBACK, Guard
+from transhash.service.guard import LOOPBACK, Guard, InWork, Key
 from transhash.service.lanes import BusyError
-from transhash.service.metrics import Metrics
+from transhash.service.metrics import RequestMetrics
 from transhash.service.models import About
+from transhash.service.opened import OpenRun, RunGoneError
 from transhash.service.routes import about_routes, change_routes, search_routes
 
-log = logging.getLogger("transhash.service")
+_log = logging.getLogger("transhash.service")
 _TYPES = {".js": "text/javascript", ".svg": "image/svg+xml", ".webmanifest": "application/json"}
 
 
@@ -42,16 +44,19 @@ def create_app(
     diagnostics: dict[str, Any] | None = None,
     allowed_hosts: Sequence[str] = LOOPBACK,
     timeout: float = 30.0,
+    key_to_read: bool = False,
+    reopen: Callable[[], SearchEngine] | None = None,
 ) -> FastAPI:
     """The service over an open engine, which the caller closes.
 
     `rate_limit` is in requests a second a client. `allowed_hosts` are the names under which the
     service may be addressed; ("*",) switches the check off. Without `diagnostics` they are read
-    from the run folder.
+    from the run folder. `key_to_read` asks for the key everywhere, not only for changes. `reopen`
+    opens the run anew when its files were replaced; without it they have to come back themselves.
     """
-    if writable and not api_key:
+    if (writable or key_to_read) and not api_key:
         raise DataError("a writable service needs a key; give --api-key or TRANSHASH_API_KEY")
-    desk, metrics = Desk(engine), Metrics()
+    desk, metrics, in_work = Desk(OpenRun(engine, reopen)), RequestMetrics(), InWork(timeout)
     encoder = engine.encoder
     about = About(
         version=__version__,
@@ -69,6 +74,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         # In the background: the page is there at once, the first picture does not wait longer.
+        in_work.stopping = False
         warming = asyncio.create_task(_warm(desk))
         yield
         warming.cancel()
@@ -86,19 +92,20 @@ def create_app(
     )
     app.include_router(search_routes(desk))
     app.include_router(about_routes(desk, metrics, about, shown))
-    if writable and api_key:
-        app.include_router(change_routes(desk, api_key))
+    if writable:
+        app.include_router(change_routes(desk))
     _add_page(app)
     _add_sentences(app)
     app.add_middleware(
         Guard,
         metrics=metrics,
+        in_work=in_work,
         hosts=tuple(allowed_hosts),
+        key=Key(api_key, to_read=key_to_read) if api_key and (writable or key_to_read) else None,
         max_upload=max_upload,
         rate_limit=rate_limit,
-        timeout=timeout,
     )
-    app.state.desk = desk
+    app.state.desk, app.state.in_work = desk, in_work
     return app
 
 
@@ -106,9 +113,9 @@ async def _warm(desk: Desk) -> None:
     try:
         await desk.images.run(desk.warm)
     except TranshashError as error:
-        log.warning("the first query may fail: %s", error)
+        _log.warning("the first query may fail: %s", error)
     except Exception:
-        log.exception("warming up failed; the first query may, too")
+        _log.exception("warming up failed; the first query may, too")
 
 
 def _add_page(app: FastAPI) -> None:
@@ -162,9 +169,19 @@ def _add_sentences(app: FastAPI) -> None:
     async def data(_: Request, error: DataError) -> JSONResponse:
         return reply(422, str(error))
 
+    async def gone(_: Request, error: RunGoneError) -> JSONResponse:
+        _log.warning("%s", error)
+        return reply(503, "the files of this run are gone or were replaced; put them back")
+
     async def engine(_: Request, error: EngineError) -> JSONResponse:
-        log.warning("engine: %s", error)
-        return reply(503, f"the search engine refused: {error}")
+        # The message may hold paths and addresses: those are for the log.
+        _log.warning("engine: %s", error)
+        return reply(503, "the search engine cannot do this now; the service's log says why")
+
+    async def files(_: Request, error: OSError | sqlite3.Error) -> JSONResponse:
+        _log.warning("files: %s", error)
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        return reply(503, f"the files of this run cannot be used now: {str(reason).lower()}")
 
     async def busy(_: Request, error: BusyError) -> JSONResponse:
         return reply(503, "too many searches at once; try again", {"Retry-After": "1"})
@@ -174,7 +191,10 @@ def _add_sentences(app: FastAPI) -> None:
         HTTPException: http,
         NoSuchItemError: missing,
         DataError: data,
+        RunGoneError: gone,
         EngineError: engine,
+        OSError: files,
+        sqlite3.Error: files,
         BusyError: busy,
     }
     for kind, handler in handlers.items():

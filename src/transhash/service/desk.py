@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,24 +16,21 @@ from PIL import Image
 from transhash.codes import Codes
 from transhash.data.collection import Collection
 from transhash.errors import DataError
-from transhash.runs.catalog import MODALITIES, Item, NewItem
+from transhash.runs.catalog import MODALITIES, Item, Modality, NewItem
 from transhash.runs.search import Hit, SearchEngine, thumbnail
-from transhash.service.lanes import Lane, SharedLock
+from transhash.service.lanes import Changes, Lane
 from transhash.service.models import (
     BatchIn,
     BatchOut,
     Examples,
-    Found,
     HitOut,
     ItemOut,
-    Modality,
     QueryOut,
+    SearchOut,
     TextIn,
     TextQuery,
 )
-
-# Decoding needs up to 12 bytes a pixel and one picture is decoded at a time: under 600 MB.
-MAX_PIXELS = 50_000_000
+from transhash.service.opened import OpenRun, RunGoneError
 
 
 class NoSuchItemError(DataError):
@@ -39,28 +38,44 @@ class NoSuchItemError(DataError):
 
 
 class Desk:
-    """The engine, the threads that may use it, and the lock that keeps changes apart."""
+    """The engine, the threads that may use it, and what keeps changes apart."""
 
-    def __init__(self, engine: SearchEngine) -> None:
-        self.engine = engine
-        self.lock = SharedLock()
+    def __init__(self, run: OpenRun) -> None:
+        self._run = run
+        self._change = Changes()
         # Pictures cost 100 times a text, so they queue apart and cannot starve the texts.
         self.texts = Lane("texts", threads=2, waiting=254)
         self.images = Lane("images", threads=1, waiting=15)
         self.reads = Lane("reads", threads=2, waiting=254)
         self.changes = Lane("changes", threads=1, waiting=15)
+        self.counting = Lane("counting", threads=1, waiting=15)
+        self._counted: asyncio.Future[dict[Modality, int]] | None = None
         self._warm = False
 
     @property
+    def engine(self) -> SearchEngine:
+        """Raises if the run's files are gone."""
+        return self._run.engine
+
+    @property
     def lanes(self) -> tuple[Lane, ...]:
-        return (self.texts, self.images, self.reads, self.changes)
+        return (self.texts, self.images, self.reads, self.changes, self.counting)
 
     def close(self) -> None:
         for lane in self.lanes:
             lane.close()
+        self._counted = None
+        self._run.close()
 
     def count(self, modality: Modality) -> int:
         return len(self.engine.indexes[modality])
+
+    async def counts(self) -> dict[Modality, int]:
+        """How many items there are, counted once for all who ask meanwhile: it may take long."""
+        if self._counted is None or self._counted.done():
+            work = self.counting.run(lambda: {name: self.count(name) for name in MODALITIES})
+            self._counted = asyncio.ensure_future(work)
+        return await asyncio.shield(self._counted)
 
     def warm(self) -> None:
         """Load what the first query would wait for: the image backbone, the index's pages."""
@@ -84,7 +99,7 @@ class Desk:
                 )
                 self._search(code, 1, modality)
 
-    def by_text(self, text: str, k: int, among: Modality) -> Found:
+    def by_text(self, text: str, k: int, among: Modality) -> SearchOut:
         start = time.perf_counter()
         code = self.engine.encoder.encode_texts([text])
         query = QueryOut(text=text, code=bit_string(code.packed[0].tobytes()))
@@ -93,14 +108,13 @@ class Desk:
             query.known_words = list(dict.fromkeys(features.known_words(text)))
         return self._found(query, code, k, among, start)
 
-    def by_image(self, data: bytes, k: int, among: Modality) -> Found:
+    def by_image(self, data: bytes, k: int, among: Modality) -> SearchOut:
         start = time.perf_counter()
-        check_picture(data)
         code = self.engine.encoder.encode_image(data)
         query = QueryOut(code=bit_string(code.packed[0].tobytes()))
         return self._found(query, code, k, among, start)
 
-    def by_item(self, number: int, k: int, among: Modality) -> Found:
+    def by_item(self, number: int, k: int, among: Modality) -> SearchOut:
         start = time.perf_counter()
         item = self._item(number)
         query = QueryOut(item=item_out(item), code=bit_string(item.code))
@@ -155,26 +169,34 @@ class Desk:
         ids = [text.id or _new_id() for text in texts]
         if len(set(ids)) != len(ids):
             raise DataError("the same id occurs twice; give each text its own id")
-        with self.lock.writing():
-            self.engine.add_texts(Collection(ids, [text.text for text in texts]))
-        found = [self.engine.catalog.find("texts", i) for i in ids]
-        return [item_out(item) for item in found if item is not None]
+        with self._changing() as engine:
+            engine.add_texts(Collection(ids, [text.text for text in texts]))
+        return self._known("texts", ids)
 
     def add_image(self, data: bytes, item_id: str | None) -> list[ItemOut]:
-        check_picture(data)
-        item_id = item_id or _new_id()
         code = self.engine.encoder.encode_image(data)
-        new = NewItem(item_id, code.packed[0].tobytes(), thumbnail=thumbnail(data))
-        with self.lock.writing():
-            # Catalog first: an item without a code is invisible, a code without an item is a hole.
-            numbers = self.engine.catalog.add("images", [new])
-            self.engine.indexes["images"].update(np.array(numbers, dtype=np.int64), code)
-        return [self.item(number) for number in numbers]
+        new = NewItem(item_id or _new_id(), code.packed[0].tobytes(), thumbnail=thumbnail(data))
+        with self._changing() as engine:
+            engine._add("images", [new], code)
+        return self._known("images", [new.id])
 
     def remove(self, number: int) -> int:
-        with self.lock.writing():
+        with self._changing() as engine:
             item = self._item(number)
-            return self.engine.remove(item.modality, [item.id])
+            return engine.remove(item.modality, [item.id])
+
+    @contextmanager
+    def _changing(self) -> Iterator[SearchEngine]:
+        """The engine to change, alone; an error if its files are gone afterwards."""
+        with self._change.one():
+            engine = self.engine
+            yield engine
+            if self.engine is not engine:
+                raise RunGoneError("the files of this run were replaced meanwhile; send it again")
+
+    def _known(self, modality: Modality, ids: Sequence[str]) -> list[ItemOut]:
+        found = [self.engine.catalog.find(modality, item_id) for item_id in ids]
+        return [item_out(item) for item in found if item is not None]
 
     def _item(self, number: int) -> Item:
         item = self.engine.catalog.get([number]).get(number)
@@ -183,12 +205,13 @@ class Desk:
         return item
 
     def _search(self, codes: Codes, k: int, among: Modality) -> list[list[Hit]]:
-        with self.lock.reading():
-            return self.engine.similar_to_codes(codes, k, among)
+        return self._change.apart(lambda: self.engine.similar_to_codes(codes, k, among))
 
-    def _found(self, query: QueryOut, code: Codes, k: int, among: Modality, start: float) -> Found:
+    def _found(
+        self, query: QueryOut, code: Codes, k: int, among: Modality, start: float
+    ) -> SearchOut:
         hits = self._search(code, k, among)[0]
-        return Found(
+        return SearchOut(
             query=query,
             among=among,
             total=self.count(among),
@@ -196,17 +219,6 @@ class Desk:
             took_ms=_since(start),
             hits=[hit_out(hit) for hit in hits],
         )
-
-
-def check_picture(data: bytes) -> None:
-    """Refuse by the header alone what would take too much memory to decode."""
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            width, height = image.size
-    except Exception:
-        return  # the decoder knows better what to say
-    if width * height > MAX_PIXELS:
-        raise DataError(f"{width} x {height} pixels are more than the {MAX_PIXELS:,} accepted here")
 
 
 def bit_string(code: bytes) -> str:

@@ -6,19 +6,23 @@ One ASGI class instead of a stack of middlewares, because the order of the check
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import hmac
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from transhash.service.metrics import Metrics
+from transhash.service.bodies import Places, Sink
+from transhash.service.metrics import RequestMetrics
 
-log = logging.getLogger("transhash.service")
+_log = logging.getLogger("transhash.service")
 
 # Scripts and styles only from our own files. Trusted types: the browser itself refuses innerHTML.
 POLICY = (
@@ -38,11 +42,11 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 UPLOADS = frozenset({"/api/search/image", "/api/items/images"})
 _SMALL_BODY = 1 << 20  # JSON
 _ENVELOPE = 1 << 16  # what multipart adds around a picture
-_DRAIN = 32 << 20
-_DRAIN_SECONDS = 8.0
 _CLIENTS = 10_000
-UPLOADS_AT_ONCE = 4  # bodies being read; one thread decodes, more would only share the loop
-UPLOAD_WAIT = 5.0  # seconds for one of those places; nothing is read meanwhile, TCP holds it back
+UPLOADS_AT_ONCE = 8  # one thread decodes; more would only share the loop
+_OTHERS_AT_ONCE = 64
+_STOPPING = "the service is stopping; try again later"
+_OPEN = frozenset({"/health", "/ready"})  # to those who watch the service, without a key
 
 
 class RateLimit:
@@ -62,6 +66,49 @@ class RateLimit:
         return tokens >= 1
 
 
+class Key:
+    """Who may change things, and with `to_read` who may see them."""
+
+    def __init__(self, key: str, *, to_read: bool = False) -> None:
+        self._key = key.encode()
+        self.to_read = to_read
+
+    def opens(self, method: str, path: str, headers: Headers) -> bool:
+        # Header bytes arrive read as Latin-1; back to bytes, a key may hold any character.
+        given = headers.get("x-api-key", "").encode("latin-1", "replace")
+        if method not in ("GET", "HEAD") and path.startswith("/api/items/"):
+            return self._is(given)  # not by password: browsers send that along for other sites
+        return not self.to_read or path in _OPEN or self._is(given) or self._is(_password(headers))
+
+    def _is(self, given: bytes) -> bool:
+        # Takes the same time wherever the first difference is.
+        return hmac.compare_digest(given, self._key)
+
+
+class InWork:
+    """The requests being answered, each with the time it has; a stopping service shortens it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.stopping = False
+        self._deadlines: set[asyncio.Timeout] = set()
+
+    @contextmanager
+    def hold(self, deadline: asyncio.Timeout) -> Iterator[None]:
+        self._deadlines.add(deadline)
+        try:
+            yield
+        finally:
+            self._deadlines.discard(deadline)
+
+    def stop(self, seconds: float) -> None:
+        self.stopping = True
+        end = asyncio.get_running_loop().time() + seconds
+        for deadline in self._deadlines:
+            if not deadline.expired():
+                deadline.reschedule(min(deadline.when() or end, end))
+
+
 class Guard:
     """Wraps the application; refusals are JSON with one sentence, like the application's own."""
 
@@ -69,20 +116,23 @@ class Guard:
         self,
         app: ASGIApp,
         *,
-        metrics: Metrics,
+        metrics: RequestMetrics,
+        in_work: InWork,
         hosts: Sequence[str] = LOOPBACK,
+        key: Key | None = None,
         max_upload: int = 10 << 20,
         rate_limit: float | None = None,
-        timeout: float = 30.0,
     ) -> None:
         self.app = app
         self.metrics = metrics
+        self.in_work = in_work
         self.hosts = hosts
+        self.key = key
         self.max_upload = max_upload
         self.rate = None if rate_limit is None else RateLimit(rate_limit)
-        self.timeout = timeout
-        self.uploads = 0
-        self.draining = 0
+        self.sink = Sink()
+        self.uploads = Places(UPLOADS_AT_ONCE, self.sink)
+        self.others = Places(_OTHERS_AT_ONCE, self.sink)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -95,20 +145,26 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message).update(HEADERS)
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                # What people search for is kept by nobody, and no reply tells an old time.
+                headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
         try:
-            async with asyncio.timeout(self.timeout):
-                await self._checked(scope, receive, reply)
+            async with asyncio.timeout(self.in_work.seconds) as deadline:
+                with self.in_work.hold(deadline):
+                    await self._checked(scope, receive, reply)
         except TimeoutError:
-            log.warning("%s %s took over %.0f s", scope["method"], scope["path"], self.timeout)
+            seconds, stopping = time.perf_counter() - start, self.in_work.stopping
+            _log.warning("%s %s took over %.0f s", scope["method"], scope["path"], seconds)
             if not status:
-                text = f"no answer within {self.timeout:.0f} seconds; try again later"
-                await _refuse(504, text)(scope, receive, reply)
+                late = f"no answer within {self.in_work.seconds:.0f} seconds; try again later"
+                refusal = _refuse(503, _STOPPING, 1) if stopping else _refuse(504, late)
+                await refusal(scope, receive, reply)
         except Exception:
             # The client gets a sentence, the log the rest.
-            log.exception("%s %s failed", scope["method"], scope["path"])
+            _log.exception("%s %s failed", scope["method"], scope["path"])
             if not status:
                 text = "something went wrong in the service; its log says what"
                 await _refuse(500, text)(scope, receive, reply)
@@ -128,87 +184,54 @@ class Guard:
         )
         if refusal is None and _declared(headers) > limit:
             refusal = _refuse(413, too_large)
-        if refusal is None and upload and not await self._place():
-            refusal = _refuse(429, "too many pictures are being sent at once; try again", 1)
-        if refusal is not None:
-            await self._drain(receive, _declared(headers))
+        if refusal is None and not _declared(headers) and "transfer-encoding" not in headers:
+            await self.app(scope, receive, send)
+            return
+        places = self.uploads if upload else self.others
+        body = await places.enter() if refusal is None else None
+        if body is None:
+            await self.sink.drain(receive, _declared(headers))
+            refusal = refusal or _refuse(429, "too many are sending at once; try again", 1)
             await refusal(scope, receive, send)
             return
         try:
-            await self.app(scope, self._counted(receive, limit, too_large), send)
+            await self.app(scope, places.counted(body, receive, limit, too_large), send)
         finally:
-            self.uploads -= upload
-
-    async def _place(self) -> bool:
-        """Take one of the places for uploads; False if none became free in time."""
-        patience = time.monotonic() + UPLOAD_WAIT
-        while self.uploads >= UPLOADS_AT_ONCE:
-            if time.monotonic() >= patience:
-                return False
-            await asyncio.sleep(0.05)
-        self.uploads += 1
-        return True
+            places.leave(body)
 
     def _refusal(self, scope: Scope, headers: Headers) -> JSONResponse | None:
+        method, path = scope["method"], scope["path"]
+        if self.in_work.stopping:
+            return _refuse(503, _STOPPING, 1)
         # Another site's page may point its own name at 127.0.0.1 (DNS rebinding): the name tells.
         if "*" not in self.hosts and _host(headers) not in self.hosts:
             return _refuse(421, f"this service answers for {', '.join(self.hosts)} only")
-        if scope["method"] != "GET" and headers.get("sec-fetch-site") == "cross-site":
+        if method != "GET" and headers.get("sec-fetch-site") == "cross-site":
             return _refuse(403, "requests from pages of other sites are refused")
-        path = scope["path"]
         counted = path.startswith("/api/") and not path.endswith("/thumbnail")
         client = (scope.get("client") or ("unknown",))[0]
         if self.rate and counted and not self.rate.allows(client, time.monotonic()):
             return _refuse(429, "too many requests; wait a second and try again", 1)
+        if self.key is not None and not self.key.opens(method, path, headers):
+            refusal = _refuse(401, "this needs the right key in the header X-API-Key")
+            if self.key.to_read and method == "GET":  # browsers ask for a password then
+                refusal.headers["WWW-Authenticate"] = 'Basic realm="transhash", charset="UTF-8"'
+            return refusal
         return None
-
-    def _counted(self, receive: Receive, limit: int, sentence: str) -> Receive:
-        """`receive` that stops once more than `limit` bytes have come, whatever was declared.
-
-        An HTTPException, because the parsers of the framework let only that one through.
-        """
-        seen = 0
-
-        async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
-            if message["type"] == "http.request":
-                seen += len(message.get("body", b""))
-                if seen > limit:
-                    if message.get("more_body"):
-                        await self._drain(receive, _DRAIN)
-                    raise HTTPException(413, sentence)
-            return message
-
-        return counted
-
-    async def _drain(self, receive: Receive, declared: int) -> None:
-        """Read and forget what a refused client still sends, within reason.
-
-        A client in the middle of sending does not read; closing on it would hide the answer.
-        The more of them there are, the slower each is read: a crowd must not take the loop.
-        """
-        if not 0 < declared <= _DRAIN:
-            return
-        seen = 0
-        self.draining += 1
-        try:
-            async with asyncio.timeout(_DRAIN_SECONDS):
-                while seen < _DRAIN:
-                    message = await receive()
-                    seen += len(message.get("body", b""))
-                    if message["type"] != "http.request" or not message.get("more_body"):
-                        return
-                    await asyncio.sleep(0.002 * self.draining)
-        except TimeoutError:
-            return  # the answer goes out now; whether it is read is up to the client
-        finally:
-            self.draining -= 1
 
 
 def _refuse(status: int, sentence: str, retry_after: int | None = None) -> JSONResponse:
     headers = None if retry_after is None else {"Retry-After": str(retry_after)}
     return JSONResponse({"error": sentence}, status, headers)
+
+
+def _password(headers: Headers) -> bytes:
+    scheme, _, value = headers.get("authorization", "").partition(" ")
+    try:
+        decoded = base64.b64decode(value, validate=True) if scheme.lower() == "basic" else b""
+    except (binascii.Error, ValueError):
+        return b""
+    return decoded.partition(b":")[2]
 
 
 def _host(headers: Headers) -> str:

@@ -9,8 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-P = ParamSpec("P")
-T = TypeVar("T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class BusyError(Exception):
@@ -32,7 +32,7 @@ class Lane:
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None  # from the first work to `close`
 
-    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """work(...) on one of the lane's threads."""
         with self._lock:
             if self.pending >= self.limit:
@@ -51,42 +51,39 @@ class Lane:
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _leave(self, _: Future[T]) -> None:
+    def _leave(self, _: Future[_T]) -> None:
         with self._lock:
             self.pending -= 1
 
 
-class SharedLock:
-    """Many searches or one change; a waiting change goes before later searches."""
+class Changes:
+    """One change at a time; a search that met one is done again behind it.
+
+    The catalog and the index change one after the other: in between an item that is being
+    replaced has two codes and would be left out of the results.
+    """
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._readers = 0
-        self._writers_waiting = 0
-        self._writing = False
+        self._lock = threading.Lock()
+        self._begun = 0
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        with self._condition:
-            self._condition.wait_for(lambda: not self._writing and not self._writers_waiting)
-            self._readers += 1
-        try:
+    def one(self) -> Iterator[None]:
+        with self._lock:
+            self._begun += 1
             yield
-        finally:
-            with self._condition:
-                self._readers -= 1
-                self._condition.notify_all()
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        with self._condition:
-            self._writers_waiting += 1
-            self._condition.wait_for(lambda: not self._writing and not self._readers)
-            self._writers_waiting -= 1
-            self._writing = True
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._writing = False
-                self._condition.notify_all()
+    def apart(self, search: Callable[[], _T]) -> _T:
+        """search(), as it is when nothing changes meanwhile."""
+        begun = self._begun  # read before the lock is looked at: a change takes it, then counts
+        if not self._lock.locked():
+            try:
+                found = search()
+            except Exception:
+                if begun == self._begun:
+                    raise
+            else:
+                if begun == self._begun:
+                    return found
+        with self._lock:
+            return search()

@@ -8,11 +8,15 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class Metrics:
-    """Requests by route and status, and how long they took. Routes are templates: few labels."""
+class RequestMetrics:
+    """Requests by route and status, and how long they took.
+
+    Routes are templates and methods those of HTTP: no client can invent a label.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -21,6 +25,7 @@ class Metrics:
         self._seconds: dict[str, float] = defaultdict(float)
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
+        method = method if method in _METHODS else "other"
         with self._lock:
             self._requests[method, route, status] += 1
             buckets = self._buckets.setdefault(route, [0] * (len(_BOUNDS) + 1))

@@ -6,13 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from transhash.runs.catalog import Modality
+
 MOST_RESULTS = 200
 LONGEST_TEXT = 4000
 LARGEST_NUMBER = 2**63 - 1  # SQLite's integers
 MOST_QUERIES = 64
 MOST_TEXTS = 256
 
-Modality = Literal["images", "texts"]
 Sentence = Annotated[
     str,
     StringConstraints(strip_whitespace=True, min_length=1, max_length=LONGEST_TEXT, pattern=r"\S"),
@@ -25,7 +26,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Problem(BaseModel):
+class Refusal(BaseModel):
     """Every refusal, with any 4xx or 5xx status."""
 
     error: str
@@ -54,7 +55,7 @@ class QueryOut(BaseModel):
     )
 
 
-class Found(BaseModel):
+class SearchOut(BaseModel):
     query: QueryOut
     among: Modality
     total: int = Field(description="how many items were searched")

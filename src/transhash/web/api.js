@@ -10,7 +10,9 @@ export class Trouble extends Error {
 async function ask(path, options = {}) {
   let reply;
   try {
-    reply = await fetch(path, { ...options, headers: { Accept: "application/json" } });
+    // Never from a cache: its reply would be faster than the search it tells of.
+    const fresh = { cache: "no-store", headers: { Accept: "application/json" } };
+    reply = await fetch(path, { ...options, ...fresh });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Trouble("The service does not answer.", "offline");

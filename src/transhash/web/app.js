@@ -135,7 +135,7 @@ function render(query, among, k, found, ms, trail) {
   $("status").replaceChildren(
     view.el("b", {}, `${view.plural(found.hits.length, one, many)}`),
     ` nearest of ${view.count(found.total)} · ${milliseconds(found.took_ms)} to search`,
-    `, ${milliseconds(ms)} in all${model}`,
+    `, ${milliseconds(Math.max(ms, found.took_ms))} in all${model}`,
   );
   $("results").replaceChildren(view.grid(found, itemAddress));
   $("more").hidden = found.hits.length < k || found.total <= k || k >= MOST;
