@@ -1,7 +1,8 @@
+# ruff: noqa: E501 - a fault is a line
 """Small faults, each put into a copy of the sources: does a test notice?
 
-    python tests/mutants.py            all of them; prints the survivors, exits with 1 if there are any
-    python tests/mutants.py thn ramp   those whose name or file contains one of the words
+    python tests/mutants.py            all of them; prints survivors, exits with 1 if there are any
+    python tests/mutants.py thn ramp   those in which one of the words occurs
 
 Every fault names the tests that should notice it, so that all of them take minutes and not hours.
 """
@@ -32,7 +33,7 @@ class Mutant(NamedTuple):
 OBJECTIVE = "hashers/test_objective.py"
 THN = "hashers/test_thn.py"
 GAP = "hashers/test_contract.py -k domain_gap"
-SPLITS = "data/test_splits.py"
+SPLITS = "experiments/test_splits.py data/test_benchmark.py"
 MUTANTS = (
     # The objective: signs, weights, ramps.
     Mutant("hashers/losses.py", "return -z.abs().clamp_min", "return z.abs().clamp_min", OBJECTIVE),
@@ -189,8 +190,89 @@ MUTANTS = (
         "return plain_bridge(training, False)",
         "hashers/test_golden.py -k paper",
     ),
-    # Splits and words.
-    # Features.
+    Mutant(
+        "hashers/towers.py",
+        "self.fch(hidden) + self.straight(x)",
+        "self.fch(hidden)",
+        "hashers/test_golden.py -k THN-Q",
+    ),
+    Mutant(
+        "hashers/base.py",
+        "if not np.isfinite(array).all():",
+        "if False:",
+        "hashers/test_contract.py -k finite",
+    ),
+    # Rivals and baselines.
+    Mutant("hashers/qch.py", "whiten.T @ total", "whiten @ total", "hashers/test_qch.py"),
+    Mutant("hashers/imh.py", "+ np.median(zx @ weights_x, axis=0)", "", "hashers/test_imh.py"),
+    Mutant("hashers/hth.py", "own @ self.translator_", "own", "hashers/test_hth.py"),
+    Mutant(
+        "hashers/losses.py",
+        "code = torch.where(outputs.detach() > 0, 1.0, -1.0)",
+        "code = torch.where(outputs.detach() > 0, -1.0, 1.0)",
+        "test_losses.py",
+    ),
+    Mutant("hashers/knn.py", "/ of_image[own_x]", "", "hashers/test_baselines.py"),
+    Mutant(
+        "hashers/tuning.py", "trial.score > max(", "trial.score < min(", "hashers/test_tuning.py"
+    ),
+    # Splits and words: what may not be seen.
+    Mutant(
+        "data/benchmark.py",
+        "            held_y,\n            query_x,",
+        "            aux_y,\n            query_x,",
+        SPLITS,
+    ),
+    Mutant(
+        "data/benchmark.py",
+        "held[0].extend(free[2 * wanted : 3 * wanted])",
+        "held[0].extend(free[:wanted])",
+        SPLITS,
+    ),
+    Mutant("data/benchmark.py", "[row for row in base if row not in taken]", "list(base)", SPLITS),
+    Mutant(
+        "data/benchmark.py",
+        "np.sort(rng.permutation(base_y)[: sizes.target])",
+        "np.sort(rng.permutation(query_y)[: sizes.target])",
+        SPLITS,
+    ),
+    Mutant(
+        "data/training.py",
+        "rest_x, rest_y = np.setdiff1d(np.arange(n), held_x)",
+        "rest_x, rest_y = np.arange(n)",
+        "data/test_relation.py hashers/test_tuning.py",
+    ),
+    Mutant(
+        "runs/task.py",
+        "fit([*auxiliary.texts.items, *target_texts.items])",
+        "fit([*auxiliary.texts.items, *benchmark.texts.items])",
+        SPLITS,
+    ),
+    Mutant(
+        "features/text.py", "counts.data = np.log1p(counts.data)", "pass", "features/test_text.py"
+    ),
+    # Codes, scores, search.
+    Mutant(
+        "codes.py", "np.packbits(z > 0, axis=1)", "np.packbits(z >= 0, axis=1)", "test_codes.py"
+    ),
+    Mutant(
+        "evaluation/average_precision.py",
+        "found + 1 - slope - slope * earlier",
+        "found + 1 - slope * earlier",
+        "evaluation/test_average_precision.py",
+    ),
+    Mutant(
+        "evaluation/counting.py",
+        "return items, relevant",
+        "return relevant, relevant",
+        "evaluation/test_counting.py",
+    ),
+    Mutant(
+        "index/exact.py",
+        'best = np.argsort(row, kind="stable")',
+        "best = np.argsort(-row.astype(int))",
+        "index/test_contract.py",
+    ),
 )
 
 
@@ -209,10 +291,12 @@ def survives(mutant: Mutant) -> tuple[bool, float]:
             "PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
         }  # fmt: skip
         start = time.monotonic()
-        where, *options = mutant.tests.split(" ")
+        words = mutant.tests.split(" ")
+        cut = words.index("-k") if "-k" in words else len(words)
+        paths, options = [str(ROOT / "tests" / word) for word in words[:cut]], words[cut:]
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
-             "-p", "no:randomly", str(ROOT / "tests" / where), *options],
+             *paths, *options],
             cwd=copy, env=environment, capture_output=True, text=True,
         )  # fmt: skip
     if done.returncode not in (0, 1, 2):  # no test was found, or pytest itself failed

@@ -69,3 +69,22 @@ def test_no_source_file_outgrows_its_room() -> None:
         str(p.relative_to(ROOT)): n for p in modules() if (n := len(p.open().readlines())) > 350
     }
     assert not long
+
+
+def public_names(path: Path) -> Iterator[str]:
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+
+
+def test_no_public_name_has_two_meanings() -> None:
+    homes: dict[str, set[str]] = {}
+    for path in modules():
+        for name in public_names(path):
+            if not name.startswith("_"):
+                homes.setdefault(name, set()).add(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}

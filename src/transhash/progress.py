@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sized
 from time import monotonic
 from typing import Protocol, TypeVar
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _REFRESH = 0.1  # seconds between two looks at the bar
 
 
@@ -14,20 +14,20 @@ class Track(Protocol):
     """Passes items through and shows how far they have come."""
 
     def __call__(
-        self, items: Iterable[T], description: str, total: int | None = None, start: int = 0
-    ) -> Iterable[T]: ...
+        self, items: Iterable[_T], description: str, total: int | None = None, start: int = 0
+    ) -> Iterable[_T]: ...
 
 
 def silent(
-    items: Iterable[T], description: str, total: int | None = None, start: int = 0
-) -> Iterable[T]:
+    items: Iterable[_T], description: str, total: int | None = None, start: int = 0
+) -> Iterable[_T]:
     """The library's default: no output."""
     return items
 
 
 def bar(
-    items: Iterable[T], description: str, total: int | None = None, start: int = 0
-) -> Iterator[T]:
+    items: Iterable[_T], description: str, total: int | None = None, start: int = 0
+) -> Iterator[_T]:
     """A bar on standard error with rate and time left; `start` is what a resumed run has done."""
     from rich.console import Console
     from rich.progress import (

@@ -110,6 +110,17 @@ def test_a_saved_hasher_gives_the_same_bits(method: str, tmp_path: Path) -> None
 
 
 @every_method
+def test_what_is_not_finite_is_never_saved(method: str, tmp_path: Path) -> None:
+    hasher = make(method).restore({**fitted(method).state()})
+    state = hasher.state()
+    broken = max(state, key=lambda name: state[name].size)
+    state[broken] = np.full_like(state[broken], np.nan)
+    with pytest.raises(DataError, match=r"not finite"):
+        hasher.restore(state).save_state(tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+@every_method
 def test_a_folder_without_a_hasher_is_refused_by_its_name(method: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"hasher\.safetensors is missing"):
         make(method).load_state(tmp_path)

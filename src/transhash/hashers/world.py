@@ -22,7 +22,7 @@ from torch import Tensor
 
 from transhash.errors import DataError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class World:
             gradient.copy_(flat[start : start + gradient.numel()].view_as(gradient))
             start += gradient.numel()
 
-    def first(self, compute: Callable[[], T]) -> T:
+    def first(self, compute: Callable[[], _T]) -> _T:
         """What the first process computes, in all of them.
 
         For linear algebra before the training: on other machines, or with other numbers of
@@ -69,7 +69,7 @@ class World:
         dist.broadcast_object_list(result)
         return result[0]  # type: ignore[return-value]
 
-    def in_turn(self, prepare: Callable[[], T]) -> T:
+    def in_turn(self, prepare: Callable[[], _T]) -> _T:
         """One process of each machine goes first and fills the caches that the others read."""
         leads = int(os.environ.get("LOCAL_RANK", "0")) == 0
         result = prepare() if leads or self.size == 1 else None

@@ -30,7 +30,7 @@ _HEAD = struct.Struct("<4sIIII")  # mark, operation, items, crc32 of the body, c
 _HEAD_1 = struct.Struct("<4sIII")  # of version 1: mark, operation, items, crc32 of these and body
 
 
-class Record(NamedTuple):
+class LogRecord(NamedTuple):
     operation: int
     ids: Ids
     packed: npt.NDArray[np.uint8]  # (items, bytes); (0, bytes) for REMOVE
@@ -99,7 +99,7 @@ class Log:
     def has_more(self) -> bool:
         return self._size() > self.end
 
-    def replay(self) -> Generator[Record]:
+    def replay(self) -> Generator[LogRecord]:
         """Records after `end`, as far as they are complete; damage is told, not passed over."""
         start, data = self.end, self._read(self.end, self._size())
         decode = _decode_1 if self.version == 1 else _decode
@@ -152,7 +152,7 @@ class Log:
         return version
 
 
-def _decode(data: memoryview, place: int, code_bytes: int) -> tuple[Record, int] | None:
+def _decode(data: memoryview, place: int, code_bytes: int) -> tuple[LogRecord, int] | None:
     """The first record of `data` and its length; None if it was cut off before it was whole."""
     head, body = data[: _HEAD.size], data[_HEAD.size :]
     if len(head) < _HEAD.size:
@@ -170,7 +170,7 @@ def _decode(data: memoryview, place: int, code_bytes: int) -> tuple[Record, int]
     return _record(operation, items, body, code_bytes), _HEAD.size + len(body)
 
 
-def _decode_1(data: memoryview, _: int, code_bytes: int) -> tuple[Record, int] | None:
+def _decode_1(data: memoryview, _: int, code_bytes: int) -> tuple[LogRecord, int] | None:
     """The same for version 1, whose head is known to be right only if the body is."""
     if len(data) < _HEAD_1.size:
         _check_cut(data, _HEAD_1.size)
@@ -229,9 +229,9 @@ def _width(operation: int, code_bytes: int) -> int:
     return 8 + (0 if operation == REMOVE else code_bytes)
 
 
-def _record(operation: int, items: int, body: memoryview, code_bytes: int) -> Record:
+def _record(operation: int, items: int, body: memoryview, code_bytes: int) -> LogRecord:
     if operation not in (ADD, UPDATE, REMOVE):
         raise ValueError(f"there is no operation {operation}")
     ids = np.frombuffer(body, "<i8", items).astype(np.int64)
     codes = np.frombuffer(body, np.uint8, offset=items * 8)
-    return Record(operation, ids, codes.reshape(-1, code_bytes))
+    return LogRecord(operation, ids, codes.reshape(-1, code_bytes))
