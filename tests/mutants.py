@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-JOBS = 2
+JOBS = int(os.environ.get("JOBS", "2"))
 
 
 class Mutant(NamedTuple):

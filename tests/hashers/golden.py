@@ -23,7 +23,7 @@ QUICK: dict[str, dict[str, Any]] = {"DCMH": {"epochs": 10}}
 
 def codes(method: str, sort: str) -> list[str]:
     """Images, then texts, as hexadecimal numbers."""
-    world = World(seed=11)
+    world = World(seed=11, classes=20)  # more classes than bits: no arbitrary direction
     training, fresh = world.training(200, sort), world.draw(ITEMS)
     steps = {"steps": 60, "batch": 64, "target_batch": 32} if method.startswith("THN") else {}
     hasher = make_hasher(method, bits=16, seed=0, **steps, **QUICK.get(method, {})).fit(training)

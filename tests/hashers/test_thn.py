@@ -80,7 +80,7 @@ def test_a_checkpoint_of_another_relation_is_not_resumed(
     """The same features under other labels are other data."""
     assert isinstance(training.relation, LabelRelation)
     turned = LabelRelation(
-        np.roll(training.relation.image_labels, 1, axis=1), training.relation.text_labels
+        np.roll(training.relation.image_labels, 1, axis=0), training.relation.text_labels
     )
     with pytest.raises(Killed):
         THN(**SMALL).fit(training, folder=tmp_path, track=kill_after(41))
