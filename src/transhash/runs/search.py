@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import io
-import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from transhash.codes import Codes
 from transhash.data.collection import Images, Problem, Texts
 from transhash.errors import DataError
-from transhash.features.decode import open_image
+from transhash.features.decode import open_image, thumbnail_of
 from transhash.index import Index, Ranking, open_index
 from transhash.progress import Track, silent
 from transhash.runs.catalog import MODALITIES, Catalog, Item, Modality, NewItem
 from transhash.runs.encoder import Encoder
 
-log = logging.getLogger("transhash")
-THUMBNAIL = 256  # pixels of the longer side
+_log = logging.getLogger("transhash")
 _MANY = 10_000  # results that every engine can give room to
 _BLOCK = 1024  # items added at a time: bounds memory, and what an interruption repeats
 
@@ -93,32 +89,32 @@ class SearchEngine:
         return Codes(np.frombuffer(item.code, dtype=np.uint8)[None], self.encoder.bits)
 
     def add_images(self, images: Images, track: Track = silent) -> list[Problem]:
-        """Encode and index images; returns what was skipped."""
-        codes, kept, problems = self.encoder.encode_images(images, track)
-        rows = range(len(kept))
-        for block in _blocks(track(rows, "indexing images", total=len(kept)), _BLOCK):
+        """Encode and index images, block by block; returns what was skipped."""
+        problems = []
+        for block in self.encoder.encode_blocks(
+            images, "images", _BLOCK, thumbnails=True, track=track, description="indexing images"
+        ):
             new = [
-                NewItem(
-                    kept.ids[i],
-                    codes.packed[i].tobytes(),
-                    thumbnail=thumbnail(kept.items[i]),
-                    source=str(kept.items[i]),
-                )
-                for i in block
+                NewItem(images.ids[i], code.tobytes(), None, small, str(images.items[i]))
+                for i, code, small in zip(block.good, block.codes.packed, block.thumbnails)
             ]
-            self._add("images", new, codes[np.array(block)])
+            self._add("images", new, block.codes)
+            problems += [Problem(str(images.items[i]), images.ids[i], why) for i, why in block.bad]
+        if len(problems) == len(images):
+            raise DataError(
+                f"none of the {len(images)} images can be read; first: {problems[0].reason}"
+            )
         return problems
 
     def add_texts(self, texts: Texts, track: Track = silent) -> None:
-        rows = range(len(texts))
-        for block in _blocks(track(rows, "indexing texts", total=len(texts)), _BLOCK):
-            part = texts.take(block)
-            codes = self.encoder.encode_texts(part)
+        for block in self.encoder.encode_blocks(
+            texts, "texts", _BLOCK, track=track, description="indexing texts"
+        ):
             new = [
-                NewItem(part.ids[i], codes.packed[i].tobytes(), text=part.items[i])
-                for i in range(len(part))
+                NewItem(texts.ids[i], code.tobytes(), texts.items[i])
+                for i, code in zip(block.good, block.codes.packed)
             ]
-            self._add("texts", new, codes)
+            self._add("texts", new, block.codes)
 
     def add_codes(self, modality: Modality, parts: Iterable[tuple[list[str], Codes]]) -> None:
         """Items that were encoded elsewhere: ids and codes, with nothing to show but the id."""
@@ -155,7 +151,7 @@ class SearchEngine:
             results.append([hit for hit in hits if len(hit.differing) == hit.distance])
             strangers += len(hits) - len(results[-1])
         if strangers:
-            log.warning(
+            _log.warning(
                 "%d results were left out: the index holds other codes of these items than %s; "
                 "index them there again",
                 strangers, self.catalog.path,
@@ -168,15 +164,10 @@ def modality_url(url: str, modality: Modality) -> str:
     return f"{url}#{modality}" if url.startswith("milvus:") else f"{url.rstrip('/')}/{modality}"
 
 
-def thumbnail(source: Path | bytes) -> bytes | None:
-    """A small JPEG, encoded anew so that nothing of the original file but pixels survives."""
-    image = open_image(source, THUMBNAIL * 2)
-    if isinstance(image, str):
-        return None
-    image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=85)
-    return buffer.getvalue()
+def thumbnail(source: bytes) -> bytes | None:
+    """A small JPEG of an image file's bytes."""
+    image = open_image(source, 512)
+    return None if isinstance(image, str) else thumbnail_of(image)
 
 
 def _differing(a: bytes, b: bytes) -> tuple[int, ...]:
@@ -185,8 +176,3 @@ def _differing(a: bytes, b: bytes) -> tuple[int, ...]:
     difference = int.from_bytes(a, "big") ^ int.from_bytes(b, "big")
     return tuple(i for i in range(bits) if difference >> (bits - 1 - i) & 1)
 
-
-def _blocks(items: Iterable[int], size: int) -> Iterator[list[int]]:
-    iterator = iter(items)
-    while block := list(itertools.islice(iterator, size)):
-        yield block

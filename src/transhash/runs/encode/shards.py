@@ -16,10 +16,8 @@ from transhash.codes import Codes
 from transhash.data.collection import Collection, Problem
 from transhash.errors import DataError
 from transhash.runs.catalog import Modality
-from transhash.runs.encoder import model_digest
+from transhash.runs.encoder import CodedBlock, model_digest
 from transhash.storage import read_json, write_bytes
-
-NOTE = "job.json"
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,9 @@ def read_job(folder: str | Path, run: str | Path) -> Job:
     folder = Path(folder)
     if not folder.exists():
         raise DataError(f"{folder} does not exist; give a folder that `transhash encode` wrote")
-    if not (folder / NOTE).is_file():
+    if not note_path(folder).is_file():
         raise DataError(f"{folder} holds no codes; give a folder that `transhash encode` wrote")
-    job = Job(**read_json(folder / NOTE))
+    job = _read_note(folder)
     if job.model != model_digest(Path(run)):
         raise DataError(f"{folder} was encoded by another model than {run}; encode it anew")
     for number in range(job.shards):
@@ -66,7 +64,7 @@ def read_shards(folder: str | Path) -> Iterator[tuple[list[str], Codes]]:
     import pyarrow.parquet as pq
 
     folder = Path(folder)
-    job = Job(**read_json(folder / NOTE))
+    job = _read_note(folder)
     for number in range(job.shards):
         path = shard_path(folder, number)
         if not path.exists():
@@ -81,8 +79,32 @@ def read_shards(folder: str | Path) -> Iterator[tuple[list[str], Codes]]:
         yield table["id"].to_pylist(), Codes(packed.reshape(len(table), job.bits // 8), job.bits)
 
 
+def _read_note(folder: Path) -> Job:
+    note = read_json(note_path(folder))
+    if not isinstance(note, dict) or any(
+        not isinstance(note.get(name), {"str": str, "int": int, "Modality": str}[kind])
+        for name, kind in Job.__annotations__.items()
+    ):
+        raise DataError(f"{note_path(folder)} does not describe a job; encode it anew")
+    return Job(**{name: note[name] for name in Job.__annotations__})
+
+
+def note_path(folder: Path) -> Path:
+    return folder / "job.json"
+
+
 def shard_path(folder: Path, number: int) -> Path:
     return folder / f"part-{number:06d}.parquet"
+
+
+def write_block(path: Path, items: Collection[Any], block: CodedBlock) -> None:
+    """The block as a shard."""
+    problems = block_problems(items, block)
+    write_codes(path, [items.ids[i] for i in block.good], block.codes, problems)
+
+
+def block_problems(items: Collection[Any], block: CodedBlock) -> list[Problem]:
+    return [Problem(str(items.items[i]), items.ids[i], reason) for i, reason in block.bad]
 
 
 def write_codes(
