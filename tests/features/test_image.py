@@ -288,3 +288,39 @@ def test_alexnet_takes_pixels_channels_first(tmp_path: Path) -> None:
 def test_unknown_features_are_refused_by_name() -> None:
     with pytest.raises(DataError, match="resnet"):
         image_features("resnet")
+
+
+@pytest.mark.slow
+def test_beside_a_device_processes_read_and_the_order_is_the_same(
+    tmp_path: Path, own_cache: Path
+) -> None:
+    paths = coloured(tmp_path, 300)
+    paths[13].write_text("broken")
+    expected, bad = extract(Means(), paths)
+    paths[20] = photo(tmp_path / "new.png", "white")
+    expected[19] = 255
+    beside = Means(device="cuda", step=64)  # without a network nothing is asked of a GPU
+    rows, again = extract(beside, paths)
+    assert np.array_equal(rows, expected)
+    assert again == bad
+    assert beside.count == 1  # all others were kept
+    same = [
+        i
+        for part in stream_images(beside, paths, same=lambda i, _: i % 100 == 7)
+        for i in part.same
+    ]
+    assert same == [7, 107, 207]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gives_the_features_of_the_cpu_in_half_precision(
+    tmp_path: Path, own_cache: Path
+) -> None:
+    paths = coloured(tmp_path, 1200)
+    paths[700].write_text("broken")
+    here, bad = extract(EfficientNetLite0("cpu"), paths)
+    there, worse = extract(EfficientNetLite0("cuda"), paths)
+    assert bad == worse
+    assert np.abs(here - there).max() < 0.02 * np.abs(here).max()
+    again, _ = extract(EfficientNetLite0("cuda"), paths)
+    assert np.array_equal(there, again)

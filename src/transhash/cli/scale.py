@@ -86,12 +86,12 @@ def copy_indexes(run: Path, source: str, into: str | None) -> None:
     """Every code of one engine into another, both modalities; sends only what is not there yet."""
     from transhash.index import open_index
     from transhash.runs.catalog import MODALITIES
+    from transhash.runs.encoder import run_bits
     from transhash.runs.search import modality_url
-    from transhash.storage import read_json
 
     if into is None:
         raise DataError("--from needs --into, the engine to copy the codes to")
-    bits = int(read_json(run / "config.json")["settings"]["bits"])
+    bits = run_bits(run)
     for modality in MODALITIES:
         old = open_index(modality_url(source, modality), bits, read_only=True)
         try:

@@ -29,6 +29,7 @@ from transhash.runs.catalog import Modality
 from transhash.storage import read_json, read_tensors, write_json, write_tensors
 
 PRECOMPUTED = "precomputed"
+_FILES = ("hasher.safetensors", "text.safetensors", "vocabulary.json")  # beside config.json
 _HASHED = 512  # rows hashed at a time: what memory has to hold of them
 _FORMAT, _VERSION = "transhash-encoder", 1
 
@@ -189,6 +190,11 @@ class Encoder:
                 "settings": self.hasher.settings(),
                 "image_features": self.image_features.name if self.image_features else PRECOMPUTED,
                 "text_features": self.text_features.name if self.text_features else PRECOMPUTED,
+                "files": {
+                    name: content_digest((folder / name).read_bytes()).hex()
+                    for name in _FILES
+                    if (folder / name).exists()
+                },
             },
         )
 
@@ -205,6 +211,7 @@ class Encoder:
                 f"{folder} has format version {config.get('version')}, this transhash reads "
                 f"{_VERSION}; fit it anew or install transhash {config.get('transhash')}"
             )
+        _check_files(folder, config)
         hasher = _hasher(folder, config, device)
         named = config["image_features"]
         texts = _restored_words(folder) if config["text_features"] != PRECOMPUTED else None
@@ -233,6 +240,19 @@ def _config(folder: Path) -> dict[str, Any]:
         if not isinstance(config.get(name), kind):
             raise DataError(f"{path} does not say its {name}; fit it anew")
     return config
+
+
+def _check_files(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse files that are not those that were saved together: one changed bit changes codes."""
+    files = config.get("files")  # not noted before
+    for name, digest in files.items() if isinstance(files, dict) else ():
+        if not (folder / name).is_file():
+            raise DataError(f"{folder / name} is missing; restore it from a copy or fit anew")
+        if content_digest((folder / name).read_bytes()).hex() != digest:
+            raise DataError(
+                f"{folder / name} is not the one that was saved with {folder / 'config.json'}; "
+                "restore it from a copy or fit anew"
+            )
 
 
 def _hasher(folder: Path, config: dict[str, Any], device: str) -> Hasher:
@@ -265,13 +285,21 @@ def _restored_words(folder: Path) -> BagOfWords:
     return BagOfWords().restore(words, state)
 
 
+def run_bits(run: Path) -> int:
+    """The code length of a run, without loading it."""
+    bits = _config(run)["settings"].get("bits")
+    if not isinstance(bits, int):
+        raise DataError(f"{run / 'config.json'} does not say its code length; fit it anew")
+    return bits
+
+
 def model_digest(run: Path) -> str:
     """What codes of one model have in common: those of another one mean something else."""
     learned = run / "hasher.safetensors"
     if not learned.is_file():
         raise DataError(f"{learned} is missing; is {run} a folder that `transhash fit` wrote?")
     digest = hashlib.blake2b(digest_size=16)
-    for name in ("config.json", "hasher.safetensors", "text.safetensors", "vocabulary.json"):
+    for name in ("config.json", *_FILES):
         if (run / name).exists():
             digest.update(name.encode() + (run / name).read_bytes())
     return digest.hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,12 +21,13 @@ from transhash.runs.encode.shards import (
     block_problems,
     footer,
     input_digest,
+    item_keys,
     note_path,
     shard_path,
     write_block,
     write_codes,
 )
-from transhash.runs.encoder import Encoder, model_digest
+from transhash.runs.encoder import Encoder, model_digest, run_bits
 from transhash.storage import read_json, write_bytes, write_json
 
 SHARD = 4096  # items a shard: what an interruption repeats
@@ -64,8 +65,13 @@ def encode_shards(
     job = _start(run, items, modality, folder, shard_size)
     todo = [number for number in range(job.shards) if not shard_path(folder, number).exists()]
     if todo and engine == "ray":
-        shards = [(shard_path(folder, number), _cut(items, job.rows(number))) for number in todo]
-        start = len(items) - sum(len(part) for _, part in shards)
+        named = _keys(items)
+        shards = [
+            (shard_path(folder, number), _cut(items, cut), None if named is None else named[cut])
+            for number in todo
+            for cut in [job.rows(number)]
+        ]
+        start = len(items) - sum(len(part) for _, part, _ in shards)
         done: Iterable[int] = encode_on_ray(run, modality, shards, workers, device)
         each = (item for count in done for item in range(count))
         for _ in track(each, f"encoding {modality}", total=len(items), start=start):
@@ -74,13 +80,14 @@ def encode_shards(
         encoder = Encoder.load(run, device)
         rows = [row for number in todo for row in range(*job.rows(number).indices(len(items)))]
         left = items if len(rows) == len(items) else items.take(rows)
+        keys = None if (named := _keys(items)) is None else [named[row] for row in rows]
         # Only the last shard may be shorter, so blocks of this size are the shards.
         blocks = encoder.encode_blocks(
             left, modality, shard_size,
             cache=False, workers=workers, track=track, start=len(items) - len(left),
         )  # fmt: skip
         for number, block in zip(todo, blocks, strict=True):
-            write_block(shard_path(folder, number), left, block)
+            write_block(shard_path(folder, number), left, block, keys)
     parts = [footer(shard_path(folder, number)) for number in range(job.shards)]
     problems = [problem for _, bad in parts for problem in bad]
     return Encoded(sum(count for count, _ in parts), job.shards, job.shards - len(todo), problems)
@@ -116,23 +123,36 @@ def _start(
     run: Path, items: Collection[Any], modality: Modality, folder: Path, shard_size: int
 ) -> Job:
     """The job, noted in the folder; a folder that holds another one is refused."""
-    bits = int(read_json(run / "config.json")["settings"]["bits"])
-    job = Job(modality, bits, len(items), shard_size, model_digest(run), input_digest(items))
+    bits = run_bits(run)
+    job = Job(
+        modality, bits, len(items), shard_size, model_digest(run), input_digest(items), items.origin
+    )
     note = note_path(folder)
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder} is a file; give a folder for the shards")
     if note.exists():
         known = read_json(note)
-        changed = [name for name, value in asdict(job).items() if known.get(name) != value]
+        changed = [
+            name
+            for name, value in asdict(job).items()
+            if name != "origin" and (not isinstance(known, dict) or known.get(name) != value)
+        ]
         if changed:
             raise DataError(
                 f"{folder} holds the codes of another job (its {', '.join(changed)} differ); give "
                 "an empty folder, or the same run, input and shard size to go on"
             )
-    elif folder.exists() and any(folder.iterdir()):
+        return job
+    if folder.exists() and any(folder.iterdir()):
         raise DataError(f"{folder} holds other files; give an empty folder")
     write_json(note, asdict(job))
     return job
+
+
+def _keys(items: Collection[Any]) -> Sequence[str] | None:
+    """What the source calls the items, where that is not their ids."""
+    keys = item_keys(items) if items.numbered else items.ids
+    return None if keys is items.ids else keys
 
 
 def _cut(items: Collection[Any], rows: slice) -> Collection[Any]:

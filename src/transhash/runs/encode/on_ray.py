@@ -17,7 +17,7 @@ from transhash.runs.encoder import Encoder
 def encode_on_ray(
     run: Path,
     modality: Modality,
-    shards: Sequence[tuple[Path, Collection[Any]]],
+    shards: Sequence[tuple[Path, Collection[Any], Sequence[str] | None]],
     workers: int | None,
     device: str,
 ) -> Iterator[int]:
@@ -42,8 +42,9 @@ def encode_on_ray(
             "path": str(path.absolute()),
             "ids": list(part.ids),
             "items": [str(item) for item in part.items],
+            "keys": list(keys or ()),
         }
-        for path, part in shards
+        for path, part, keys in shards
     ]
     written = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _RayWorker,
@@ -65,12 +66,13 @@ class _RayWorker:
         self.workers = workers
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        for path, ids, items in zip(batch["path"], batch["ids"], batch["items"]):
+        rows = zip(batch["path"], batch["ids"], batch["items"], batch["keys"])
+        for path, ids, items, keys in rows:
             texts = [str(item) for item in items]
             parts = texts if self.modality == "texts" else [Path(text) for text in texts]
             part: Collection[Any] = Collection([str(name) for name in ids], parts)
             for block in self.encoder.encode_blocks(
                 part, self.modality, len(part), cache=False, workers=self.workers
             ):
-                write_block(Path(str(path)), part, block)
+                write_block(Path(str(path)), part, block, [str(k) for k in keys] or None)
         return {"items": [len(ids) for ids in batch["ids"]]}
