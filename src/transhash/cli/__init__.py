@@ -36,6 +36,7 @@ def main() -> None:
         scale,
         scoring,
         searching,
+        verify,
     )
 
     warnings.filterwarnings("ignore", module=r"PIL\b")  # of odd metadata in people's pictures
