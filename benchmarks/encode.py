@@ -74,7 +74,7 @@ def rate_from_memory(encoder: Encoder, count: int = 50) -> float:
     parts = computed(encoder.image_features, batches)
     next(parts)
     start = time.perf_counter()
-    return sum(len(rows) for _, rows in parts) / (time.perf_counter() - start)
+    return sum(step for _ in parts) / (time.perf_counter() - start)
 
 
 def pixels_for(encoder: Encoder, count: int) -> tuple[Tensor, int]:

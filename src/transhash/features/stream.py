@@ -102,13 +102,15 @@ def extract(
     features: ImageFeatures, paths: Sequence[Path], track: Track = silent
 ) -> tuple[npt.NDArray[Any], list[tuple[int, str]]]:
     """All rows at once, for those who learn from them, and the bad files."""
-    rows = features.of_pixels(np.empty((0, features.size, features.size, 3), np.uint8))
-    rows = np.empty((len(paths), *rows.shape[1:]), rows.dtype)
+    rows: npt.NDArray[Any] = np.empty((0, 0), np.float32)
     bad: list[tuple[int, str]] = []
     count = 0
     for part in shown(stream_images(features, paths), track, "image features", len(paths)):
-        rows[count : count + len(part.good)] = part.rows
-        count += len(part.good)
+        if part.good:
+            if not count:  # room for all, of the first one's kind
+                rows = np.empty((len(paths), *part.rows.shape[1:]), part.rows.dtype)
+            rows[count : count + len(part.good)] = part.rows
+            count += len(part.good)
         bad += part.bad
     return rows[:count], bad
 
@@ -145,7 +147,7 @@ def _by_threads(
             if picture is not None:
                 pixels.append(picture)
         rows = features.of_pixels(np.stack(pixels)) if pixels else None
-        return _assemble(features, start, seen, rows)
+        return _assemble(start, seen, rows)
 
     if len(paths) <= features.step:
         if paths:
@@ -177,7 +179,7 @@ def _by_processes(
     workers = default_workers() if workers is None else workers
     decoding = partial(decode_batches, paths, reader, features.step, workers=workers, threads=4)
     for batch, rows in computed(features, decoding):
-        part, fresh = _assemble(features, batch.start, batch.seen, rows)
+        part, fresh = _assemble(batch.start, batch.seen, rows)
         if same is not None:
             gone = {k for k, i in enumerate(part.good) if same(i, part.digests[k])}
             left = [k for k in range(len(part.good)) if k not in gone]
@@ -195,16 +197,17 @@ def _by_processes(
 
 def computed(
     features: ImageFeatures, batches: Callable[..., Iterable[PixelBatch]]
-) -> Iterator[tuple[PixelBatch, npt.NDArray[Any]]]:
-    """The batches and their rows; beside a GPU's work the next is copied, others are decoded.
+) -> Iterator[tuple[PixelBatch, npt.NDArray[Any] | None]]:
+    """The batches and the rows of their pixels.
 
-    `batches(on_memory=f)` must call f with the memory in which its batches will lie. The pixels of
-    a yielded batch may be overwritten already.
+    Beside a GPU's work the next batch is copied and others are decoded. `batches(on_memory=f)` must
+    call f with the memory in which its batches will lie. The pixels of a yielded batch may be
+    overwritten already.
     """
     network = features.network()
     if network is None:
         for batch in batches(on_memory=lambda _: None):
-            yield batch, features.of_pixels(batch.pixels)
+            yield batch, features.of_pixels(batch.pixels) if len(batch.pixels) else None
         return
     device = features.device
     copying = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -232,13 +235,10 @@ def computed(
 
         return arrived
 
-    waiting: tuple[PixelBatch, Callable[[], npt.NDArray[Any]]] | None = None
+    waiting: tuple[PixelBatch, Callable[[], npt.NDArray[Any] | None]] | None = None
     try:
         for batch in batches(on_memory=pin):
-            if len(batch.pixels):
-                launched = (batch, launch(batch.pixels))
-            else:
-                launched = (batch, partial(features.of_pixels, batch.pixels))
+            launched = (batch, launch(batch.pixels) if len(batch.pixels) else lambda: None)
             if waiting is not None:
                 yield waiting[0], waiting[1]()
             waiting = launched
@@ -250,20 +250,17 @@ def computed(
 
 
 def _assemble(
-    features: ImageFeatures, start: int, seen: Sequence[Seen], rows: npt.NDArray[Any] | None
+    start: int, seen: Sequence[Seen], rows: npt.NDArray[Any] | None
 ) -> tuple[FeaturePart, _Fresh]:
     """Computed and kept rows in the order of the files."""
     good = [k for k, one in enumerate(seen) if one.state in ("decoded", "known")]
     fresh = [j for j, k in enumerate(good) if seen[k].state == "decoded"]
-    if rows is None:
-        rows = features.of_pixels(np.empty((0, features.size, features.size, 3), np.uint8))
-    if len(fresh) < len(good):
-        whole = np.empty((len(good), *rows.shape[1:]), rows.dtype)
-        whole[fresh] = rows
-        for j, k in enumerate(good):
-            if seen[k].state == "known":
-                whole[j] = seen[k].row
-        rows = whole
+    if rows is None or len(fresh) < len(good):
+        fresh_rows = iter(() if rows is None else rows)
+        each: list[Any] = [
+            next(fresh_rows) if seen[k].state == "decoded" else seen[k].row for k in good
+        ]
+        rows = np.stack(each) if each else np.empty((0, 0), np.float32)
     part = FeaturePart(
         [start + k for k in good],
         rows,
