@@ -23,8 +23,8 @@ def verify_command(
 
     Example: `transhash verify runs/mine --repair`
 
-    Exit code 2 if there is damage that was not repaired. A damaged index is made anew from the
-    codes in the catalog, the old one kept beside it.
+    Run it while nothing is written there. Exit code 2 if there is damage that was not repaired. A
+    damaged index is made anew from the codes in the catalog, the old one kept beside it.
     """
     from transhash.runs.verify import verify_run
 
