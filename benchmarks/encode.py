@@ -23,9 +23,18 @@ from torch import Tensor
 
 from transhash.data.collection import Collection
 from transhash.data.manifest import read_images
-from transhash.features.decode import Batch, Pixels, decode, decode_batches, default_workers
+from transhash.features.decode import (
+    PixelBatch,
+    Pixels,
+    Reader,
+    Seen,
+    decode,
+    decode_batches,
+    default_workers,
+)
 from transhash.features.image import EfficientNetLite0
 from transhash.features.lite0 import load_lite0, original_lite0
+from transhash.features.stream import computed
 from transhash.runs.encode import encode_shards
 from transhash.runs.encoder import Encoder
 
@@ -56,15 +65,16 @@ def rate_from_memory(encoder: Encoder, count: int = 50) -> float:
     pixels, step = pixels_for(encoder, 3 * 512)
     memory = pixels.cpu().numpy().reshape(3, step, *pixels.shape[1:])
 
-    def batches(on_memory: Callable[[Pixels], None]) -> Iterator[Batch]:
+    def batches(on_memory: Callable[[Pixels], None]) -> Iterator[PixelBatch]:
         on_memory(memory)
         for number in range(count):
-            yield Batch(list(range(step)), memory[number % 3], [])
+            yield PixelBatch(number * step, [Seen("decoded")] * step, memory[number % 3])
 
-    parts = encoder.image_features.through_gpu(batches)  # type: ignore[union-attr]
+    assert encoder.image_features is not None
+    parts = computed(encoder.image_features, batches)
     next(parts)
     start = time.perf_counter()
-    return sum(len(part.good) for part in parts) / (time.perf_counter() - start)
+    return sum(step for _ in parts) / (time.perf_counter() - start)
 
 
 def pixels_for(encoder: Encoder, count: int) -> tuple[Tensor, int]:
@@ -119,11 +129,11 @@ def main() -> None:
         decode(path, size)
     decoded = 64 / (time.perf_counter() - start)
     workers = default_workers() if options.workers is None else options.workers
-    decoding = decode_batches(many.items, size, 512, workers=workers)
+    decoding = decode_batches(many.items, Reader(size), 512, workers=workers)
     next(decoding)  # the processes have started
     start, done = time.perf_counter(), 0
     for part in decoding:
-        done += len(part.good)
+        done += len(part.pixels)
     decoded_by_all = done / (time.perf_counter() - start)
     bare, rates = [bare_rate(encoder)], []
     for _ in range(options.repeats):

@@ -31,8 +31,9 @@ from transhash.datasets.drawn.words import THINGS
 from transhash.features.image import image_features
 from transhash.hashers import make_hasher
 from transhash.index import open_index
-from transhash.runs.catalog import Catalog, NewItem
+from transhash.runs.catalog import Catalog
 from transhash.runs.fit import Sources, fit_files, read_sources
+from transhash.runs.identity import NewItem
 
 BITS = 32
 SERVER = """
@@ -60,13 +61,15 @@ def build_run(folder: Path, items: int) -> Path:
     rng = random.Random(0)
     for start in range(0, items, 50_000):
         block = codes[start : start + 50_000]
-        numbers += catalog.add(
+        stored = catalog.add(
             "texts",
-            (
+            [
                 NewItem(f"text-{start + i}", row.tobytes(), text=f"{sentence(rng)} ({start + i})")
                 for i, row in enumerate(block)
-            ),
+            ],
         )
+        numbers += [one.number for one in stored]
+        catalog.settle("", numbers[start:])
     catalog.close()
     for modality, ids, packed in (("texts", numbers, codes), ("images", [], codes[:0])):
         index = open_index(f"grouped:{run / 'index' / modality}", BITS)

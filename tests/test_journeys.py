@@ -75,9 +75,22 @@ def test_codes_of_known_things_find_their_kind(run: Path, data: Path) -> None:
     assert np.mean(found) > 0.3
 
 
-def test_an_indexed_item_is_replaced_not_doubled(run: Path, data: Path) -> None:
-    said = transhash("index", run, "--texts", data / "texts.tsv").stdout
+def test_what_was_indexed_is_neither_doubled_nor_encoded_again(run: Path, data: Path) -> None:
+    said = " ".join(transhash("index", run, "--texts", data / "texts.tsv").stdout.split())
+    assert "0 added, 0 updated, 72 unchanged, 0 skipped" in said
     assert "72 images and 72 texts are searchable" in said
+
+
+def test_verify_tells_damage_by_its_exit_code_and_repairs_it(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    assert "are whole and belong together" in " ".join(transhash("verify", copy).stdout.split())
+    shutil.rmtree(copy / "index" / "images")
+    said = transhash("verify", copy, "--json", code=2)
+    (finding,) = json.loads(said.stdout)["findings"]
+    assert finding["part"] == "index of images"
+    assert "repaired: index of images" in transhash("verify", copy, "--repair").stderr
+    query = ("--text", "a boat", "-k", 5, "--json")
+    assert transhash("search", copy, *query).stdout == transhash("search", run, *query).stdout
 
 
 def test_a_loaded_run_gives_the_same_bits_in_a_new_process(run: Path, tmp_path: Path) -> None:
@@ -209,7 +222,7 @@ def test_codes_from_elsewhere_leave_an_item_its_picture(
     copy = shutil.copytree(run, tmp_path / "copy")
     transhash("encode", copy, "--images", data / "images", "--out", tmp_path / "codes")
     said = transhash("index", copy, "--codes", tmp_path / "codes").stdout
-    assert "72 had known ids and were replaced" in " ".join(said.split())
+    assert "0 added, 0 updated, 72 unchanged" in " ".join(said.split())
     engine = SearchEngine.open(copy)
     hit = engine.similar_to_text("a boat with sails", 1)[0]
     engine.close()
@@ -256,5 +269,15 @@ def test_precomputed_features_and_clicks_are_enough(tmp_path: Path) -> None:
 
 
 def test_every_command_explains_itself_with_an_example() -> None:
-    for command in ("fit", "encode", "index", "search", "evaluate", "demo", "doctor", "serve"):
+    for command in (
+        "fit",
+        "encode",
+        "index",
+        "search",
+        "evaluate",
+        "demo",
+        "doctor",
+        "serve",
+        "verify",
+    ):
         assert "Example" in transhash(command, "--help").stdout

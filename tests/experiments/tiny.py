@@ -6,18 +6,14 @@ As a script it is the process that a test kills: tiny.py FILE ROOT OUT JOBS.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 from rich.console import Console
 
 from transhash.experiments import run_experiment
-from transhash.features.image import Part
-from transhash.progress import Track, silent
 
 PLAN = """
 benchmark = "folder"
@@ -33,15 +29,14 @@ class Thumbnails:
 
     name = "thumbnails"
     size = 8
+    device = "cpu"
+    step = 16
 
-    def stream(self, paths: Sequence[Path], workers: int | None = None) -> Iterator[Part]:
-        yield Part(list(range(len(paths))), self.extract(paths)[0], [])
+    def key(self) -> None:
+        return None
 
-    def extract(
-        self, paths: Sequence[Path], track: Track = silent
-    ) -> tuple[npt.NDArray[Any], list[tuple[int, str]]]:
-        pixels = [np.asarray(Image.open(path).convert("RGB").resize((8, 8))) for path in paths]
-        return self.of_pixels(np.stack(pixels)), []
+    def network(self) -> None:
+        return None
 
     def of_pixels(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
         return pixels.reshape(len(pixels), -1)[:, ::2].astype(np.float32) / 255

@@ -1,17 +1,30 @@
 import io
 import multiprocessing
+import sqlite3
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from PIL import Image
 
 from transhash.errors import DataError, EngineError
-from transhash.features.decode import Batch, Pixels, decode, decode_batches, open_image
+from transhash.features.cache import FeatureCache
+from transhash.features.decode import (
+    PixelBatch,
+    Pixels,
+    Reader,
+    content_digest,
+    decode,
+    decode_batches,
+    open_image,
+)
 from transhash.features.image import AlexNetPixels, EfficientNetLite0, image_features
 from transhash.features.lite0 import load_lite0, original_lite0
+from transhash.features.stream import extract, stream_images
 
 
 def photo(path: Path, colour: str = "red", size: tuple[int, int] = (40, 30)) -> Path:
@@ -69,13 +82,14 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded() -> None:
     assert "100,000,000" in reason
 
 
-def everything(batches: Iterable[Batch]) -> list[Pixels | str]:
+def everything(batches: Iterable[PixelBatch]) -> list[Pixels | str]:
     """Pixels or reason of every image, by position."""
-    found: dict[int, Pixels | str] = {}
-    for good, pixels, bad in batches:
-        found.update(zip(good, pixels.copy(), strict=True))
-        found.update(bad)
-    return [found[i] for i in range(len(found))]
+    found: list[Pixels | str] = []
+    for start, seen, pixels in batches:
+        assert start == len(found)
+        rows = iter(pixels.copy())
+        found += [next(rows) if one.state == "decoded" else one.reason for one in seen]
+    return found
 
 
 @pytest.mark.slow
@@ -84,17 +98,31 @@ def test_worker_processes_and_threads_give_the_same_pixels_in_the_same_order(
 ) -> None:
     paths = [photo(tmp_path / f"{i}.png", f"#{i % 256:02x}{i // 2:02x}40") for i in range(300)]
     paths[70].write_text("broken")
-    threads = everything(decode_batches(paths, 8, 20, threads=2))
-    processes = everything(decode_batches(paths, 8, 48, workers=2))
+    threads = everything(decode_batches(paths, Reader(8), 20, threads=2))
+    processes = everything(decode_batches(paths, Reader(8), 48, workers=2))
     assert isinstance(processes[70], str)
     assert all(np.array_equal(a, b) for a, b in zip(threads, processes, strict=True))
     assert all(np.array_equal(threads[i], decode(paths[i], 8)) for i in (0, 150, 299))
 
 
 @pytest.mark.slow
+def test_worker_processes_leave_out_what_the_cache_holds(tmp_path: Path) -> None:
+    paths = [photo(tmp_path / f"{i}.png", f"#{i % 256:02x}{i // 2:02x}40") for i in range(300)]
+    cache = FeatureCache("kind", tmp_path / "cache")
+    kept = content_digest(paths[7].read_bytes())
+    cache.put([kept], np.full((1, 3), 7, np.float32))
+    reader = Reader(8, thumbnails=True, kept=cache.get)
+    seen = [one for batch in decode_batches(paths, reader, 48, workers=1) for one in batch.seen]
+    assert [i for i, one in enumerate(seen) if one.state == "known"] == [7]
+    assert seen[7].row is not None
+    assert seen[7].row.tolist() == [7, 7, 7]
+    assert all(one.thumbnail for one in seen)
+
+
+@pytest.mark.slow
 def test_a_decoding_process_that_dies_is_one_sentence(tmp_path: Path) -> None:
     paths = [photo(tmp_path / "a.png")] * 2000
-    batches = decode_batches(paths, 8, 16, workers=1)
+    batches = decode_batches(paths, Reader(8), 16, workers=1)
     next(batches)
     for child in multiprocessing.active_children():
         child.kill()
@@ -112,36 +140,146 @@ def test_the_folded_network_computes_what_the_wheels_network_does() -> None:
     assert torch.allclose(found, expected, atol=1e-4)
 
 
-def test_features_are_cached_by_content_not_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@dataclass
+class Means:
+    """Features without a network: the mean colour; `count` says how many were computed."""
+
+    key_text: str = "means:1"
+    name: str = "means"
+    size: int = 8
+    device: str = "cpu"
+    step: int = 4
+    count: int = 0
+
+    def key(self) -> str:
+        return self.key_text
+
+    def network(self) -> None:
+        return None
+
+    def of_pixels(self, pixels: Pixels) -> npt.NDArray[np.float32]:
+        self.count += len(pixels)
+        return pixels.reshape(-1, 64, 3).mean(axis=1, dtype=np.float32)
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TRANSHASH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "features.sqlite"
+
+
+def coloured(folder: Path, count: int) -> list[Path]:
+    return [photo(folder / f"{i}.png", f"#{i * 7 % 256:02x}{i % 256:02x}40") for i in range(count)]
+
+
+def test_features_are_kept_by_content_and_by_what_computed_them(
+    tmp_path: Path, own_cache: Path
+) -> None:
     red, blue = photo(tmp_path / "a.png"), photo(tmp_path / "b.png", "blue")
-    extractor = EfficientNetLite0()
-    first, bad = extractor.extract([red, blue])
-    assert first.shape == (2, 1280)
-    assert not bad
-    assert np.abs(first[0] - first[1]).max() > 0.01
-
-    def fail(self: EfficientNetLite0, pixels: object) -> None:
-        raise AssertionError("computed again")
-
-    monkeypatch.setattr(EfficientNetLite0, "of_pixels", fail)
+    means = Means()
+    first, bad = extract(means, [red, blue])
+    assert (first.tolist(), bad) == ([[255, 0, 0], [0, 0, 255]], [])
     red.rename(tmp_path / "c.png")
-    again, _ = extractor.extract([blue, tmp_path / "c.png"])
+    again, _ = extract(means, [blue, tmp_path / "c.png"])
     assert np.array_equal(again, first[::-1])
+    assert means.count == 2
+    other = Means("means:2")
+    extract(other, [blue])
+    assert other.count == 1
+
+
+def test_a_stream_keeps_the_order_whatever_is_known_same_or_bad(
+    tmp_path: Path, own_cache: Path
+) -> None:
+    paths = coloured(tmp_path, 40)
+    expected, _ = extract(Means(), paths)
+    paths[13].write_text("broken")
+    paths[21] = tmp_path / "gone.png"
+    paths[22] = photo(tmp_path / "new.png", "white")
+    means = Means()
+    seen: list[int] = []
+    for part in stream_images(means, paths, thumbnails=True, same=lambda i, _: i % 10 == 5):
+        assert [paths[i].exists() for i in part.good] == [True] * len(part.good)
+        for i, row, digest, small in zip(
+            part.good, part.rows, part.digests, part.thumbnails, strict=True
+        ):
+            assert row.tolist() == ([255] * 3 if i == 22 else expected[i].tolist())
+            assert digest == content_digest(paths[i].read_bytes())
+            assert small is not None
+        assert part.same == [i for i in part.same if i % 10 == 5]
+        assert {i for i, _ in part.bad} <= {13, 21}
+        seen += sorted([*part.good, *part.same, *(i for i, _ in part.bad)])
+    assert seen == list(range(40))
+    assert means.count == 1  # all others were kept
+
+
+def test_a_stream_reads_no_further_than_it_is_asked(tmp_path: Path) -> None:
+    paths = coloured(tmp_path, 400)
+    means = Means()
+    parts = stream_images(means, paths, cache=False, workers=1)
+    next(parts)
+    parts.close()  # type: ignore[attr-defined]
+    assert means.count < 200
+
+
+@pytest.mark.parametrize("damage", ["rubbish", "cut", "flipped", "old"])
+def test_a_damaged_cache_is_made_anew_with_a_warning(
+    tmp_path: Path, own_cache: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = coloured(tmp_path, 40)
+    expected, _ = extract(Means(), paths)
+    content = bytearray(own_cache.read_bytes())
+    if damage == "rubbish":
+        content[:] = b"no database" * 500
+    elif damage == "cut":
+        del content[len(content) // 2 :]
+    elif damage == "flipped":
+        for place in range(5000, len(content), 97):
+            content[place] ^= 4
+    else:
+        own_cache.unlink()
+        with sqlite3.connect(own_cache) as base:
+            base.execute("CREATE TABLE features (key BLOB PRIMARY KEY, value BLOB)")
+        content = bytearray(own_cache.read_bytes())
+    own_cache.write_bytes(content)
+    for _ in range(2):
+        rows, bad = extract(Means(), paths)
+        assert np.array_equal(rows, expected)
+        assert not bad
+    if damage in ("rubbish", "cut"):
+        assert "is made anew" in caplog.text
+    last = Means()
+    extract(last, paths)
+    assert last.count == 0  # kept again
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRANSHASH_CACHE", str(tmp_path / "file" / "cache"))
+    rows, _ = extract(Means(), coloured(tmp_path, 3))
+    assert rows.shape == (3, 3)
+    assert caplog.text.count("are not kept") == 1
+
+
+def test_the_key_of_features_names_their_weights() -> None:
+    here, there = EfficientNetLite0("cpu"), EfficientNetLite0("cuda")
+    assert here.key().startswith("efficientnet-lite0:224:")
+    assert here.key() != there.key()
 
 
 def test_a_bad_image_leaves_the_rows_of_the_others_in_order(tmp_path: Path) -> None:
     good = [photo(tmp_path / "a.png"), photo(tmp_path / "b.png", "blue")]
     (tmp_path / "bad.png").write_text("x")
-    rows, bad = EfficientNetLite0(cache=False).extract([good[0], tmp_path / "bad.png", good[1]])
+    rows, bad = extract(EfficientNetLite0(), [good[0], tmp_path / "bad.png", good[1]])
     assert rows.shape == (2, 1280)
+    assert np.abs(rows[0] - rows[1]).max() > 0.01
     assert [i for i, _ in bad] == [1]
 
 
 def test_alexnet_takes_pixels_channels_first(tmp_path: Path) -> None:
-    rows, _ = AlexNetPixels().extract([photo(tmp_path / "a.png")])
+    rows, _ = extract(AlexNetPixels(), [photo(tmp_path / "a.png")])
     assert rows.shape == (1, 3, 224, 224)
     assert rows.dtype == np.uint8
     assert rows[0, :, 5, 5].tolist() == [255, 0, 0]
@@ -150,3 +288,39 @@ def test_alexnet_takes_pixels_channels_first(tmp_path: Path) -> None:
 def test_unknown_features_are_refused_by_name() -> None:
     with pytest.raises(DataError, match="resnet"):
         image_features("resnet")
+
+
+@pytest.mark.slow
+def test_beside_a_device_processes_read_and_the_order_is_the_same(
+    tmp_path: Path, own_cache: Path
+) -> None:
+    paths = coloured(tmp_path, 300)
+    paths[13].write_text("broken")
+    expected, bad = extract(Means(), paths)
+    paths[20] = photo(tmp_path / "new.png", "white")
+    expected[19] = 255
+    beside = Means(device="cuda", step=64)  # without a network nothing is asked of a GPU
+    rows, again = extract(beside, paths)
+    assert np.array_equal(rows, expected)
+    assert again == bad
+    assert beside.count == 1  # all others were kept
+    same = [
+        i
+        for part in stream_images(beside, paths, same=lambda i, _: i % 100 == 7)
+        for i in part.same
+    ]
+    assert same == [7, 107, 207]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gives_the_features_of_the_cpu_in_half_precision(
+    tmp_path: Path, own_cache: Path
+) -> None:
+    paths = coloured(tmp_path, 1200)
+    paths[700].write_text("broken")
+    here, bad = extract(EfficientNetLite0("cpu"), paths)
+    there, worse = extract(EfficientNetLite0("cuda"), paths)
+    assert bad == worse
+    assert np.abs(here - there).max() < 0.02 * np.abs(here).max()
+    again, _ = extract(EfficientNetLite0("cuda"), paths)
+    assert np.array_equal(there, again)

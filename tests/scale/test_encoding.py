@@ -37,7 +37,7 @@ def pictures(data: Path, tmp_path: Path) -> Path:
 
 def codes_of(folder: Path) -> tuple[list[str], Codes]:
     parts = list(read_shards(folder))
-    return [name for ids, _ in parts for name in ids], Codes.concatenate(c for _, c in parts)
+    return [name for part in parts for name in part.ids], Codes.concatenate(p.codes for p in parts)
 
 
 def test_shards_hold_the_bits_of_the_plain_path_and_list_what_was_skipped(

@@ -49,7 +49,7 @@ def build_run(base: Path) -> Path:
     features = image_features("efficientnet-lite0")
     fit_files(make_hasher("CVH", bits=16), "CVH", read_sources(sources), run, features)
     engine = SearchEngine.open(run, writable=True)
-    assert engine.add_images(read_images(data / "images.tsv")) == []
+    assert not engine.add_images(read_images(data / "images.tsv")).problems
     engine.add_texts(read_texts(data / "texts.tsv"))
     engine.add_texts(Collection([f"hostile-{i}" for i in range(len(HOSTILE))], HOSTILE))
     engine.close()

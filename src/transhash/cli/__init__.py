@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 
 import typer
 from rich.console import Console
@@ -35,8 +36,10 @@ def main() -> None:
         scale,
         scoring,
         searching,
+        verify,
     )
 
+    warnings.filterwarnings("ignore", module=r"PIL\b")  # of odd metadata in people's pictures
     logging.basicConfig(
         level=logging.WARNING,
         format="%(message)s",

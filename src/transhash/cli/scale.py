@@ -36,7 +36,7 @@ def encode(
 
     A folder is filled shard by shard; the same command goes on where an earlier one stopped.
     """
-    from transhash.runs.encode import encode_shards
+    from transhash.runs.encode import encode_file, encode_shards
 
     if engine not in ("local", "ray"):
         raise DataError(f"--engine takes local or ray, got {engine!r}")
@@ -44,19 +44,18 @@ def encode(
     if to.suffix in (".parquet", ".npy"):
         if engine == "ray":
             raise DataError(f"--engine ray writes a folder of shards, not one file; got {to}")
-        _encode_to_file(run, items, modality, to, device)
-        return
-    outcome = encode_shards(
-        run, items, modality, to, engine=engine,  # type: ignore[arg-type]
-        shard_size=shard_size, workers=workers, device=device, track=bar,
-    )  # fmt: skip
-    print_problems([problem._asdict() for problem in (*items.problems, *outcome.problems)])
-    earlier = f", {outcome.found:,} of them already there" if outcome.found else ""
-    many = "" if outcome.shards == 1 else "s"
-    out.print(
-        f"{outcome.codes:,} codes in {outcome.shards:,} shard{many}{earlier}, "
-        f"{len(items.problems) + len(outcome.problems):,} {modality} skipped: {to}"
-    )
+        done = encode_file(run, items, modality, to, workers=workers, device=device, track=bar)
+        what = "codes"
+    else:
+        done = encode_shards(
+            run, items, modality, to, engine=engine,  # type: ignore[arg-type]
+            shard_size=shard_size, workers=workers, device=device, track=bar,
+        )  # fmt: skip
+        earlier = f", {done.found:,} of them already there" if done.found else ""
+        what = f"codes in {done.shards:,} shard{'' if done.shards == 1 else 's'}{earlier}"
+    problems = (*items.problems, *done.problems)
+    print_problems([problem._asdict() for problem in problems])
+    out.print(f"{done.codes:,} {what}, {len(problems):,} {modality} skipped: {to}")
 
 
 def _items(
@@ -83,42 +82,16 @@ def _items(
     return (images_of(manifest), "images") if "image" in kinds else (texts_of(manifest), "texts")
 
 
-def _encode_to_file(
-    run: Path, items: Collection[Any], modality: str, to: Path, device: str
-) -> None:
-    import io
-
-    import numpy as np
-
-    from transhash.runs.encode import write_codes
-    from transhash.runs.encoder import Encoder
-    from transhash.storage import write_bytes
-
-    encoder = Encoder.load(run, device)
-    if modality == "images":
-        codes, kept, bad = encoder.encode_images(items, bar)
-    else:
-        codes, kept, bad = encoder.encode_texts(items), items, []
-    if to.suffix == ".npy":
-        buffer = io.BytesIO()
-        np.save(buffer, codes.packed, allow_pickle=False)
-        write_bytes(to, buffer.getvalue())
-    else:
-        write_codes(to, list(kept.ids), codes, bad)
-    print_problems([problem._asdict() for problem in (*items.problems, *bad)])
-    out.print(f"{len(kept):,} codes of {codes.bits} bits written to {to}")
-
-
 def copy_indexes(run: Path, source: str, into: str | None) -> None:
     """Every code of one engine into another, both modalities; sends only what is not there yet."""
     from transhash.index import open_index
     from transhash.runs.catalog import MODALITIES
+    from transhash.runs.encoder import run_bits
     from transhash.runs.search import modality_url
-    from transhash.storage import read_json
 
     if into is None:
         raise DataError("--from needs --into, the engine to copy the codes to")
-    bits = int(read_json(run / "config.json")["settings"]["bits"])
+    bits = run_bits(run)
     for modality in MODALITIES:
         old = open_index(modality_url(source, modality), bits, read_only=True)
         try:

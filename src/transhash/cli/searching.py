@@ -25,17 +25,19 @@ def index(
     into: str | None = typer.Option(None, help="Another engine: faiss:DIR, exact:DIR, milvus:URI."),
     source: str | None = typer.Option(None, "--from", help="Copy codes from this engine instead."),
 ) -> None:
-    """Encode items and add them to the run's index; items with known ids are replaced.
+    """Encode items and add them to the run's index; what is known and unchanged is left as it is.
 
     Example: `transhash index runs/mine --images photos/ --texts notes.csv`
 
     Example: `transhash index runs/mine --codes codes/ --into milvus:http://host:19530/photos`
 
-    Items added by `--codes` have no picture or text to show, only their id.
+    An item is known by the folder or file it stands in: a file of the same name from another
+    folder is another item, whose id then names its folder, too. Items added by `--codes` have no
+    picture or text to show, only their id.
     """
     from transhash.data.manifest import read_images, read_texts
     from transhash.runs.encode import read_job, read_shards
-    from transhash.runs.search import SearchEngine
+    from transhash.runs.search import Indexed, SearchEngine
 
     if source is not None:
         from transhash.cli.scale import copy_indexes
@@ -49,30 +51,27 @@ def index(
     jobs = [(folder, read_job(folder, run)) for folder in codes]  # before anything is written
     pictures = None if images is None else read_images(images)
     sentences = None if texts is None else read_texts(texts)
+    listed = [*(pictures.problems if pictures else ()), *(sentences.problems if sentences else ())]
     engine = SearchEngine.open(run, into, writable=True)
-    problems: list[Any] = []
-    given = sum(job.items for _, job in jobs)
+    done: list[Indexed] = []
     try:
-        before = sum(len(part) for part in engine.indexes.values())
         if pictures is not None:
-            bad = engine.add_images(pictures, bar)
-            problems += [*pictures.problems, *bad]
-            given += len(pictures) - len(bad)
+            done.append(engine.add_images(pictures, bar))
         if sentences is not None:
-            problems += sentences.problems
-            engine.add_texts(sentences, bar)
-            given += len(sentences)
+            done.append(engine.add_texts(sentences, bar))
         for folder, job in jobs:
             shards = bar(read_shards(folder), f"indexing {job.modality}", job.shards)
-            engine.add_codes(job.modality, shards)
+            done.append(engine.add_codes(job.modality, shards))
         counts = {name: len(part) for name, part in engine.indexes.items()}
     finally:
         engine.close()
-    print_problems([problem._asdict() for problem in problems])
-    replaced = given - (sum(counts.values()) - before)
-    known = f"; {replaced:,} had known ids and were replaced" if replaced > 0 else ""
+    listed += [problem for part in done for problem in part.problems]
+    print_problems([problem._asdict() for problem in listed])
     out.print(
-        f"{run}: {counts['images']:,} images and {counts['texts']:,} texts are searchable{known}",
+        f"{run}: {sum(part.added for part in done):,} added, "
+        f"{sum(part.updated for part in done):,} updated, "
+        f"{sum(part.unchanged for part in done):,} unchanged, {len(listed):,} skipped; "
+        f"{counts['images']:,} images and {counts['texts']:,} texts are searchable",
         soft_wrap=True,
     )
 

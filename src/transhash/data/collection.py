@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,27 @@ class Problem(NamedTuple):
     source: str  # the file it was found in
     where: str  # line, row or item
     reason: str
+
+
+class Paths(Sequence[Path]):
+    """Paths in a folder, made when asked for: a million of them held would be half a gigabyte."""
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        self._folder, self._names = folder, names
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @overload
+    def __getitem__(self, row: int) -> Path: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> Paths: ...
+
+    def __getitem__(self, row: int | slice) -> Path | Paths:
+        if isinstance(row, slice):
+            return Paths(self._folder, self._names[row])
+        return self._folder / self._names[row]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from transhash.data.collection import Collection, Images, Labels, Medium, Problem, Texts
+from transhash.data.collection import Collection, Images, Labels, Medium, Paths, Problem, Texts
 from transhash.data.tables import (
     COLUMNS,
     Record,
@@ -30,13 +30,14 @@ from transhash.errors import DataError
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
 _READABLE = "a folder of images, or a .csv, .tsv, .jsonl, .parquet, .txt or .npy file"
+_UNLABELLED: Labels = frozenset()
 _IGNORED = {".ds_store", "thumbs.db", "desktop.ini"}
 
 
-@dataclass
+@dataclass(slots=True)
 class _Row:
     id: str  # "" where the file gives none, until all are read
-    image: Path | None
+    image: str | None  # in the folder that is the source, or that the source stands in
     text: str | None
     labels: Labels
     default_id: str
@@ -79,7 +80,8 @@ def read_texts(source: str | Path, *, labelled: bool = False) -> Texts:
 
 def images_of(manifest: Manifest, *, labelled: bool = False) -> Images:
     rows = _usable(manifest, "image", labelled)
-    return _collection(manifest, rows, [row.image for row in rows if row.image is not None])
+    folder = manifest.source if manifest.source.is_dir() else manifest.source.parent
+    return _collection(manifest, rows, Paths(folder, [row.image or "" for row in rows]))
 
 
 def texts_of(manifest: Manifest, *, labelled: bool = False) -> Texts:
@@ -161,18 +163,20 @@ def _existing(source: str | Path) -> Path:
 
 def _read_folder(folder: Path) -> Manifest:
     manifest = Manifest(folder, frozenset({"id", "image"}))
-    for path in sorted(_files(folder, manifest)):
-        name = path.relative_to(folder).as_posix()
-        if path.name.lower() in _IGNORED or path.name.startswith("."):
+    # By folder, then by name: "a/b" before "a-b".
+    for name in sorted(_files(folder, manifest), key=lambda name: name.replace("/", "\0")):
+        last = name.rpartition("/")[2]
+        suffix = os.path.splitext(last)[1]
+        if last.lower() in _IGNORED or last.startswith("."):
             continue
-        if path.suffix.lower() not in IMAGE_SUFFIXES:
-            manifest.report(name, f"not an image by its extension {path.suffix!r}")
-        elif flaw := _flaw_of_file(path):
+        if suffix.lower() not in IMAGE_SUFFIXES:
+            manifest.report(name, f"not an image by its extension {suffix!r}")
+        elif flaw := _flaw_of_file(folder / name):
             manifest.report(name, flaw)
         elif plain(name) != name:
             manifest.report(name, "its name is not UTF-8; rename it")
         else:
-            manifest.rows.append(_Row(name, path, None, frozenset(), name))
+            manifest.rows.append(_Row(name, name, None, _UNLABELLED, name))
     if not manifest.rows:
         first = f"; first problem: {manifest.problems[0].reason}" if manifest.problems else ""
         raise DataError(
@@ -182,8 +186,11 @@ def _read_folder(folder: Path) -> Manifest:
     return manifest
 
 
-def _files(folder: Path, manifest: Manifest) -> Iterator[Path]:
-    """Everything in the folder that is no folder; what cannot be entered is reported."""
+def _files(folder: Path, manifest: Manifest) -> Iterator[str]:
+    """Everything in the folder that is no folder, as a relative path with slashes.
+
+    What cannot be entered is reported.
+    """
 
     def report(error: OSError) -> None:
         where = Path(os.fsdecode(error.filename)).relative_to(folder).as_posix()
@@ -196,7 +203,8 @@ def _files(folder: Path, manifest: Manifest) -> Iterator[Path]:
             if os.path.islink(os.path.join(place, name)):
                 where = (Path(place) / name).relative_to(folder).as_posix()
                 manifest.report(where, "a link to a folder, not followed; give that folder itself")
-        yield from (Path(place) / name for name in files)
+        inner = Path(place).relative_to(folder).as_posix()
+        yield from files if inner == "." else (f"{inner}/{name}" for name in files)
 
 
 def _row(source: Path, record: Record, default_id: str) -> _Row:
@@ -206,13 +214,12 @@ def _row(source: Path, record: Record, default_id: str) -> _Row:
     image, text = (_word(values, column) or None for column in ("image", "text"))
     if image is None and text is None:
         raise _BadRow("neither image nor text")
-    path = None
     if image is not None:
         # Backslashes come from Windows lists; they never occur in a sensible file name.
-        path = source.parent / image.replace("\\", "/")
-        if flaw := _flaw_of_file(path):
-            raise _BadRow(f"image {_short(image)} {flaw}")
-    return _Row(_word(values, "id"), path, text, _labels(values.get("labels")), default_id)
+        listed, image = image, image.replace("\\", "/")
+        if flaw := _flaw_of_file(source.parent / image):
+            raise _BadRow(f"image {_short(listed)} {flaw}")
+    return _Row(_word(values, "id"), image, text, _labels(values.get("labels")), default_id)
 
 
 def _default_id(record: Record, taken: set[str]) -> str:
@@ -288,7 +295,9 @@ def _usable(manifest: Manifest, part: str, labelled: bool) -> list[_Row]:
     return rows
 
 
-def _collection(manifest: Manifest, rows: list[_Row], items: list[Medium]) -> Collection[Medium]:
+def _collection(
+    manifest: Manifest, rows: list[_Row], items: Sequence[Medium]
+) -> Collection[Medium]:
     return Collection(
         [row.id for row in rows],
         items,

@@ -1,7 +1,11 @@
-"""Image files -> RGB pixels, in threads or in processes; a bad file is a reason, not a crash."""
+"""Image files -> digest, RGB pixels and thumbnail, in threads or processes, each file read once.
+
+A bad file is a reason, not a crash.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import itertools
 import os
@@ -11,12 +15,13 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.queues import Queue
 from pathlib import Path
 from queue import Empty
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,22 +29,77 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from transhash.errors import EngineError
 
-# Of odd metadata and large files; here, because a filter for each call is not safe in threads.
-warnings.filterwarnings("ignore", module=r"PIL\b")
 Pixels = npt.NDArray[np.uint8]  # (size, size, 3)
-MAX_PIXELS = 100_000_000  # a 100-megapixel photograph is real, a larger file is an attack or a slip
+_MAX_PIXELS = 100_000_000  # a 100-megapixel photograph is real, a larger one an attack or a slip
+_MAX_BYTES = 1 << 29  # such a photograph without compression fits
+_THUMBNAIL = 256  # pixels of the longer side
 _CHUNK = 16  # images of one task
 _SLOTS = 4  # batches in shared memory: one in use, the others ready or being filled
 _WORTH = 256  # fewer images are decoded before worker processes have started
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
 
 
+class Seen(NamedTuple):
+    """What was found out about one file, beside its pixels."""
+
+    state: Literal["decoded", "known", "same", "bad"]
+    digest: bytes = b""  # of the content
+    thumbnail: bytes | None = None
+    row: npt.NDArray[np.float32] | None = None  # of a known one: its features
+    reason: str = ""  # why it is bad
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads a file once: digest first, then pixels and thumbnail as far as they are needed."""
+
+    size: int
+    thumbnails: bool = False
+    kept: Callable[[bytes], npt.NDArray[np.float32] | None] | None = None  # features by digest
+    same: Callable[[int, bytes], bool] | None = None  # by position and digest: nothing is needed
+
+    def __call__(self, position: int, path: Path) -> tuple[Seen, Pixels | None]:
+        try:
+            if path.stat().st_size > _MAX_BYTES:
+                return Seen("bad", reason=f"more than {_MAX_BYTES >> 20} MB"), None
+            content = path.read_bytes()
+        except (OSError, ValueError) as error:
+            return Seen("bad", reason=f"cannot be read ({_why(error)})"), None
+        digest = content_digest(content)
+        if self.same is not None and self.same(position, digest):
+            return Seen("same", digest), None
+        row = None if self.kept is None else self.kept(digest)
+        if row is not None and not self.thumbnails:
+            return Seen("known", digest, row=row), None
+        image = open_image(content, self.size)
+        if isinstance(image, str):
+            return Seen("bad", digest, reason=image), None
+        pixels = _square(image, self.size) if row is None else None
+        small = thumbnail_of(image) if self.thumbnails else None
+        return Seen("decoded" if row is None else "known", digest, small, row), pixels
+
+
+def content_digest(content: bytes) -> bytes:
+    """What tells one content from another."""
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
 def decode(source: Path | bytes, size: int) -> Pixels | str:
     """The image as (size, size, 3) RGB bytes, or the reason why it cannot be had."""
     opened = open_image(source, size)
-    if isinstance(opened, str):
-        return opened
-    resized = opened.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=2.0)
+    return opened if isinstance(opened, str) else _square(opened, size)
+
+
+def thumbnail_of(image: Image.Image) -> bytes:
+    """A small JPEG, encoded anew so that nothing of the original file but pixels survives."""
+    image.thumbnail((_THUMBNAIL, _THUMBNAIL), Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=85)
+    return buffer.getvalue()
+
+
+def _square(image: Image.Image, size: int) -> Pixels:
+    resized = image.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=2.0)
     return np.array(resized)  # a copy: torch warns of arrays it may not write to
 
 
@@ -48,8 +108,8 @@ def open_image(source: Path | bytes, size: int | None = None) -> Image.Image | s
     try:
         file = io.BytesIO(source) if isinstance(source, bytes) else source
         image: Image.Image = Image.open(file, formats=_FORMATS)
-        if image.width * image.height > MAX_PIXELS:
-            return f"{image.width} x {image.height} pixels are more than {MAX_PIXELS:,}"
+        if image.width * image.height > _MAX_PIXELS:
+            return f"{image.width} x {image.height} pixels are more than {_MAX_PIXELS:,}"
         if size is not None:
             image.draft("RGB", (size, size))  # JPEG only: decode at a fraction of the size
         image.load()
@@ -65,29 +125,31 @@ def open_image(source: Path | bytes, size: int | None = None) -> Image.Image | s
     except UnidentifiedImageError:
         return "not an image (JPEG, PNG, WebP, BMP, GIF and TIFF are read)"
     except Image.DecompressionBombError:
-        return f"more than {MAX_PIXELS:,} pixels"
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError) as error:
+        return f"more than {_MAX_PIXELS:,} pixels"
+    except (
+        OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, Warning
+    ) as error:  # fmt: skip  # Warning: where a caller has made errors of them
         return f"damaged image ({error})"
 
 
-class Batch(NamedTuple):
+class PixelBatch(NamedTuple):
     """Some images of a sequence; `pixels` is overwritten once the next batch is asked for."""
 
-    good: list[int]  # positions in the sequence
-    pixels: Pixels  # of those, (n, size, size, 3)
-    bad: list[tuple[int, str]]  # position and reason
+    start: int  # position of the first
+    seen: list[Seen]  # every image from there on
+    pixels: Pixels  # of the decoded ones, (n, size, size, 3)
 
 
 def decode_batches(
     paths: Sequence[Path],
-    size: int,
+    reader: Reader,
     batch: int,
     *,
     workers: int = 0,
     threads: int = 1,
     on_memory: Callable[[Pixels], None] = lambda _: None,
-) -> Iterator[Batch]:
-    """Every path decoded, in order.
+) -> Iterator[PixelBatch]:
+    """Every path read, in order.
 
     With `workers` processes decode ahead of the caller; else `threads` decode a batch when it is
     asked for, which is better where the caller keeps all cores busy in between. `on_memory` gets
@@ -95,18 +157,21 @@ def decode_batches(
     """
     batch = min(batch, max(1, len(paths)))
     if workers > 0 and len(paths) >= _WORTH:
-        yield from _ahead(paths, size, batch, workers, on_memory)
+        yield from _ahead(paths, reader, batch, workers, on_memory)
         return
-    memory = np.empty((batch, size, size, 3), np.uint8)
+    memory = np.empty((batch, reader.size, reader.size, 3), np.uint8)
     on_memory(memory)
     with ThreadPoolExecutor(max(1, threads)) as pool:
         for start in range(0, len(paths), batch):
             part = paths[start : start + batch]
-            cuts = [slice(cut, cut + _CHUNK) for cut in range(0, len(part), _CHUNK)]
-            chunks = pool.map(_fill, [memory[cut] for cut in cuts], [part[cut] for cut in cuts])
-            yield _batch(
-                start, memory[: len(part)], [reason for chunk in chunks for reason in chunk]
+            cuts = range(0, len(part), _CHUNK)
+            chunks = pool.map(
+                lambda cut, start=start, part=part: _fill(
+                    memory[cut : cut + _CHUNK], reader, start + cut, part[cut : cut + _CHUNK]
+                ),
+                cuts,
             )
+            yield _batch(start, memory[: len(part)], [seen for chunk in chunks for seen in chunk])
 
 
 def default_workers() -> int:
@@ -114,14 +179,18 @@ def default_workers() -> int:
 
 
 def _ahead(
-    paths: Sequence[Path], size: int, batch: int, workers: int, on_memory: Callable[[Pixels], None]
-) -> Iterator[Batch]:
+    paths: Sequence[Path],
+    reader: Reader,
+    batch: int,
+    workers: int,
+    on_memory: Callable[[Pixels], None],
+) -> Iterator[PixelBatch]:
     """Batches filled by processes that write into memory shared with this one."""
-    shape = (_SLOTS, batch, size, size, 3)
+    shape = (_SLOTS, batch, reader.size, reader.size, 3)
     file, name = _memory_file(int(np.prod(shape)))
     memory: Pixels = np.memmap(name, np.uint8, "r+", shape=shape)
     on_memory(memory)
-    pool = _Workers(workers, name, shape)
+    pool = _Workers(workers, name, shape, reader)
     starts = iter(range(0, len(paths), batch))
     filling: deque[tuple[int, int]] = deque()
 
@@ -136,9 +205,9 @@ def _ahead(
             fill_next()
         while filling:
             start, end = filling.popleft()
-            reasons = pool.receive(start, end)
+            seen = pool.receive(start, end)
             fill_next()  # into the slot the caller has just given back
-            yield _batch(start, memory[start // batch % _SLOTS, : end - start], reasons)
+            yield _batch(start, memory[start // batch % _SLOTS, : end - start], seen)
     finally:
         pool.close()
         os.close(file)
@@ -153,42 +222,42 @@ class _Workers:
     that thread waits for the interpreter lock while the caller keeps a GPU busy.
     """
 
-    def __init__(self, count: int, memory: str, shape: tuple[int, ...]) -> None:
+    def __init__(self, count: int, memory: str, shape: tuple[int, ...], reader: Reader) -> None:
         # spawn: a forked child of a process that has run torch threads can hang.
         context = get_context("spawn")
         self._tasks = context.Queue()
         self._processes = []
         self._answers: list[Connection] = []
-        self._reasons: dict[int, str | None] = {}  # by position, of what was decoded ahead
+        self._seen: dict[int, Seen] = {}  # by position, of what was decoded ahead
         for _ in range(count):
-            reader, writer = context.Pipe(duplex=False)
-            arguments = (self._tasks, writer, memory, shape)
+            answer, writer = context.Pipe(duplex=False)
+            arguments = (self._tasks, writer, memory, shape, reader)
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
             writer.close()  # the worker's end alone is open now: its death is the end of the pipe
             self._processes.append(process)
-            self._answers.append(reader)
+            self._answers.append(answer)
 
     def send(self, slot: int, start: int, paths: Sequence[Path]) -> None:
         for cut in range(0, len(paths), _CHUNK):
             part = [str(path) for path in paths[cut : cut + _CHUNK]]
             self._tasks.put((slot, cut, start + cut, part))
 
-    def receive(self, start: int, end: int) -> list[str | None]:
-        """What is wrong with each image of the range, once all of them are decoded."""
-        while not all(i in self._reasons for i in range(start, end, _CHUNK)):
-            for reader in wait(self._answers):
-                assert isinstance(reader, Connection)
+    def receive(self, start: int, end: int) -> list[Seen]:
+        """What was seen of each image of the range, once all of them are decoded."""
+        while not all(i in self._seen for i in range(start, end, _CHUNK)):
+            for answer in wait(self._answers):
+                assert isinstance(answer, Connection)
                 try:
-                    first, reasons = reader.recv()
+                    first, seen = answer.recv()
                 except EOFError:
                     raise EngineError(
                         "a process that decodes images died: for want of memory (use fewer "
                         "--workers), or because the script that calls transhash does not keep its "
                         "work under `if __name__ == '__main__':`"
                     ) from None
-                self._reasons.update(enumerate(reasons, first))
-        return [self._reasons.pop(i) for i in range(start, end)]
+                self._seen.update(enumerate(seen, first))
+        return [self._seen.pop(i) for i in range(start, end)]
 
     def close(self) -> None:
         for process in self._processes:
@@ -204,15 +273,18 @@ def _work(
     answers: Connection,
     name: str,
     shape: tuple[int, ...],
+    reader: Reader,
 ) -> None:
-    """A worker: tasks in, pixels into the shared memory, reasons out."""
+    """A worker: tasks in, pixels into the shared memory, what was seen out."""
+    warnings.filterwarnings("ignore", module=r"PIL\b")  # of odd metadata; this process is ours
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when it ends
     memory: Pixels = np.memmap(name, np.uint8, "r+", shape=shape)
     parent = parent_process()
     while parent is not None and parent.is_alive():
         try:
             slot, cut, first, paths = tasks.get(timeout=5)
-            answers.send((first, _fill(memory[slot, cut:], [Path(path) for path in paths])))
+            files = [Path(path) for path in paths]
+            answers.send((first, _fill(memory[slot, cut:], reader, first, files)))
         except Empty:
             continue  # nothing to do, or nobody there any more
         except BrokenPipeError:
@@ -230,20 +302,21 @@ def _memory_file(size: int) -> tuple[int, str]:
     return file, path
 
 
-def _batch(start: int, pixels: Pixels, reasons: Sequence[str | None]) -> Batch:
-    good = [i for i, reason in enumerate(reasons) if reason is None]
-    bad = [(start + i, reason) for i, reason in enumerate(reasons) if reason is not None]
-    return Batch([start + i for i in good], pixels[good] if bad else pixels, bad)
+def _batch(start: int, pixels: Pixels, seen: list[Seen]) -> PixelBatch:
+    decoded = [i for i, one in enumerate(seen) if one.state == "decoded"]
+    return PixelBatch(start, seen, pixels if len(decoded) == len(seen) else pixels[decoded])
 
 
-def _fill(memory: Pixels, paths: Sequence[Path]) -> list[str | None]:
-    """Decode into the first rows of `memory`; what is wrong with each, if anything."""
-    reasons: list[str | None] = []
-    for row, path in zip(memory, paths):
-        pixels = decode(path, len(row))
-        if isinstance(pixels, str):
-            reasons.append(pixels)
-        else:
-            row[:] = pixels
-            reasons.append(None)
-    return reasons
+def _fill(memory: Pixels, reader: Reader, start: int, paths: Sequence[Path]) -> list[Seen]:
+    """Decode into the first rows of `memory`; what was seen of each."""
+    found = []
+    for i, path in enumerate(paths):
+        seen, pixels = reader(start + i, path)
+        if pixels is not None:
+            memory[i] = pixels
+        found.append(seen)
+    return found
+
+
+def _why(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error)

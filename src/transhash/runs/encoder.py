@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from transhash import __version__
 from transhash.codes import Codes
-from transhash.data.collection import Images, Problem, Texts
-from transhash.errors import DataError
-from transhash.features.decode import decode
+from transhash.data.collection import Collection, Images, Problem, Texts
+from transhash.errors import DataError, TranshashError
+from transhash.features.decode import content_digest, decode
 from transhash.features.image import ImageFeatures, image_features
+from transhash.features.stream import FeaturePart, extract, shown, stream_images
 from transhash.features.text import BagOfWords
 from transhash.hashers import Hasher, make_hasher
 from transhash.hashers.base import HASHER_FORMAT
 from transhash.progress import Track, silent
+from transhash.runs.catalog import Modality
 from transhash.storage import read_json, read_tensors, write_json, write_tensors
 
 PRECOMPUTED = "precomputed"
+_FILES = ("hasher.safetensors", "text.safetensors", "vocabulary.json")  # beside config.json
+_HASHED = 512  # rows hashed at a time: what memory has to hold of them
 _FORMAT, _VERSION = "transhash-encoder", 1
+
+
+class CodedBlock(NamedTuple):
+    """Consecutive items of a collection, encoded; positions are those in the collection."""
+
+    good: list[int]
+    codes: Codes  # of the good ones
+    digests: list[bytes]  # of their contents
+    thumbnails: list[bytes | None]
+    same: list[int]  # those the caller knows
+    bad: list[tuple[int, str]]  # and why
 
 
 @dataclass
@@ -40,15 +58,65 @@ class Encoder:
     def bits(self) -> int:
         return self.hasher.bits
 
+    def encode_blocks(
+        self,
+        items: Collection[Any],
+        modality: Modality,
+        size: int,
+        *,
+        cache: bool = True,
+        workers: int | None = None,
+        thumbnails: bool = False,
+        same: Callable[[int, bytes], bool] | None = None,
+        track: Track = silent,
+        description: str = "",
+        start: int = 0,
+    ) -> Iterator[CodedBlock]:
+        """All items in order, `size` at a time: the one way from items to codes.
+
+        Options as of `stream_images`; `start` is what the bar begins with.
+        """
+        description = description or f"encoding {modality}"
+        parts = self._parts(items, modality, size, cache, workers, thumbnails, same)
+        moving = shown(parts, track, description, start + len(items), start)
+        files = modality == "images" and items.features is None
+        hashing = self.hasher.encode_images if modality == "images" else self.hasher.encode_texts
+        # One core for hashing beside the threads that compute: BLAS threads would wait for them.
+        limits = threadpool_limits(1, "blas") if files else nullcontext()
+        with limits, ThreadPoolExecutor(1) as beside, closing(parts):
+            block: list[FeaturePart] = []
+            codes: list[Future[Codes]] = []
+            rows: list[npt.NDArray[Any]] = []
+            at, end = 0, size
+            for part in moving:
+                while len(part):
+                    piece, part = part.cut(end)
+                    at += len(piece)
+                    block.append(replace(piece, rows=piece.rows[:0]))
+                    if piece.good:
+                        rows.append(piece.rows)
+                    last = at in (end, len(items))
+                    if rows and (last or sum(map(len, rows)) >= _HASHED):
+                        codes.append(beside.submit(hashing, np.concatenate(rows)))
+                        rows = []
+                    if last:
+                        yield _coded(block, [future.result() for future in codes], self.bits)
+                        block, codes, end = [], [], end + size
+
     def encode_images(
         self, images: Images, track: Track = silent
     ) -> tuple[Codes, Images, list[Problem]]:
         """Codes of the readable images, those images, and what was wrong with the others."""
-        features, kept, problems = image_rows(self.image_features, images, track)
-        return self.hasher.encode_images(features), kept, problems
+        blocks = list(self.encode_blocks(images, "images", _HASHED, track=track))
+        kept, problems = _readable(images, [one for block in blocks for one in block.bad])
+        return Codes.concatenate(block.codes for block in blocks), kept, problems
 
     def encode_texts(self, texts: Texts | Sequence[str]) -> Codes:
-        return self.hasher.encode_texts(text_rows(self.text_features, texts))
+        if not isinstance(texts, Sequence):
+            if texts.features is not None:
+                return self.hasher.encode_texts(texts.features)
+            texts = texts.items
+        return self.hasher.encode_texts(self._words().transform(texts))
 
     def encode_image(self, source: Path | bytes) -> Codes:
         """The code of one image file or its bytes."""
@@ -62,6 +130,46 @@ class Encoder:
             name = "the image" if isinstance(source, bytes) else str(source)
             raise DataError(f"{name} cannot be used: {pixels}")
         return self.hasher.encode_images(self.image_features.of_pixels(pixels[None]))
+
+    def _parts(
+        self,
+        items: Collection[Any],
+        modality: Modality,
+        size: int,
+        cache: bool,
+        workers: int | None,
+        thumbnails: bool,
+        same: Callable[[int, bytes], bool] | None,
+    ) -> Generator[FeaturePart, None, None]:
+        if modality == "images" and items.features is None:
+            yield from stream_images(
+                _need(self.image_features), items.items,
+                cache=cache, workers=workers, thumbnails=thumbnails, same=same,
+            )  # fmt: skip
+            return
+        given = items.features
+        step = min(size, _HASHED)
+        for start in range(0, len(items), step):
+            span = range(start, min(start + step, len(items)))
+            if given is not None:
+                digests = [content_digest(given[i].tobytes()) for i in span]
+            else:
+                digests = [content_digest(items.items[i].encode("utf-8", "replace")) for i in span]
+            known = [same is not None and same(i, digests[i - start]) for i in span]
+            good = [i for i, old in zip(span, known) if not old]
+            if given is not None:
+                rows = given[good]
+            else:
+                texts = [items.items[i] for i in good]
+                rows = self._words().transform(texts) if texts else np.empty((0, 0), np.float32)
+            kept = [digests[i - start] for i in good]
+            seen = [i for i, old in zip(span, known) if old]
+            yield FeaturePart(good, rows, kept, [None] * len(good), seen, [])
+
+    def _words(self) -> BagOfWords:
+        if self.text_features is None:
+            raise DataError("this model takes precomputed text features; give a .npy, not texts")
+        return self.text_features
 
     def save(self, folder: str | Path) -> None:
         """config.json, hasher.safetensors and, with bag of words, its vocabulary and weights."""
@@ -82,6 +190,11 @@ class Encoder:
                 "settings": self.hasher.settings(),
                 "image_features": self.image_features.name if self.image_features else PRECOMPUTED,
                 "text_features": self.text_features.name if self.text_features else PRECOMPUTED,
+                "files": {
+                    name: content_digest((folder / name).read_bytes()).hex()
+                    for name in _FILES
+                    if (folder / name).exists()
+                },
             },
         )
 
@@ -90,7 +203,7 @@ class Encoder:
         folder = Path(folder)
         if not folder.is_dir():
             raise DataError(f"{folder} is not a folder; give one that `transhash fit` wrote")
-        config = read_json(folder / "config.json")
+        config = _config(folder)
         if config.get("format") != _FORMAT:
             raise DataError(f"{folder / 'config.json'} does not describe a transhash encoder")
         if config.get("version") != _VERSION:
@@ -98,23 +211,48 @@ class Encoder:
                 f"{folder} has format version {config.get('version')}, this transhash reads "
                 f"{_VERSION}; fit it anew or install transhash {config.get('transhash')}"
             )
+        _check_files(folder, config)
         hasher = _hasher(folder, config, device)
         named = config["image_features"]
-        texts = None
-        if config["text_features"] != PRECOMPUTED:
-            texts = BagOfWords().restore(
-                read_json(folder / "vocabulary.json"), read_tensors(folder / "text.safetensors")
-            )
+        texts = _restored_words(folder) if config["text_features"] != PRECOMPUTED else None
         images = None if named == PRECOMPUTED else image_features(named, device)
         return cls(hasher, images, texts, config["method"])
 
 
 def load(folder: str | Path, device: str = "cpu") -> Encoder | Hasher:
     """What was saved there: the Encoder of a run, or a hasher alone."""
-    config = read_json(Path(folder) / "config.json")
+    config = _config(Path(folder))
     if config.get("format") == HASHER_FORMAT:
         return _hasher(Path(folder), config, device)
     return Encoder.load(folder, device)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """config.json, with everything in it that loading needs."""
+    path = folder / "config.json"
+    config = read_json(path)
+    if not isinstance(config, dict):
+        raise DataError(f"{path} does not describe a model; fit it anew")
+    needed: dict[str, type] = {"method": str, "settings": dict}
+    if config.get("format") == _FORMAT:
+        needed |= {"image_features": str, "text_features": str}
+    for name, kind in needed.items():
+        if not isinstance(config.get(name), kind):
+            raise DataError(f"{path} does not say its {name}; fit it anew")
+    return config
+
+
+def _check_files(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse files that are not those that were saved together: one changed bit changes codes."""
+    files = config.get("files")  # not noted before
+    for name, digest in files.items() if isinstance(files, dict) else ():
+        if not (folder / name).is_file():
+            raise DataError(f"{folder / name} is missing; restore it from a copy or fit anew")
+        if content_digest((folder / name).read_bytes()).hex() != digest:
+            raise DataError(
+                f"{folder / name} is not the one that was saved with {folder / 'config.json'}; "
+                "restore it from a copy or fit anew"
+            )
 
 
 def _hasher(folder: Path, config: dict[str, Any], device: str) -> Hasher:
@@ -122,7 +260,37 @@ def _hasher(folder: Path, config: dict[str, Any], device: str) -> Hasher:
     settings = config["settings"]
     if "device" in settings:
         settings = {**settings, "device": device}
-    return make_hasher(config["method"], **settings).load_state(folder)
+    try:
+        return make_hasher(config["method"], **settings).load_state(folder)
+    except TranshashError:
+        raise
+    except Exception as error:  # whatever a method makes of arrays that are not its own
+        raise DataError(
+            f"{folder / 'hasher.safetensors'} does not fit {folder / 'config.json'} "
+            f"({type(error).__name__}: {error}); fit it anew"
+        ) from None
+
+
+def _restored_words(folder: Path) -> BagOfWords:
+    words = read_json(folder / "vocabulary.json")
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise DataError(f"{folder / 'vocabulary.json'} is not a list of words; fit it anew")
+    state = read_tensors(folder / "text.safetensors")
+    weights = state.get("components")
+    if weights is None or weights.ndim != 2 or weights.shape[1] != len(words):
+        raise DataError(
+            f"{folder / 'text.safetensors'} does not fit the {len(words):,} words of "
+            f"{folder / 'vocabulary.json'}; fit it anew"
+        )
+    return BagOfWords().restore(words, state)
+
+
+def run_bits(run: Path) -> int:
+    """The code length of a run, without loading it."""
+    bits = _config(run)["settings"].get("bits")
+    if not isinstance(bits, int):
+        raise DataError(f"{run / 'config.json'} does not say its code length; fit it anew")
+    return bits
 
 
 def model_digest(run: Path) -> str:
@@ -131,7 +299,7 @@ def model_digest(run: Path) -> str:
     if not learned.is_file():
         raise DataError(f"{learned} is missing; is {run} a folder that `transhash fit` wrote?")
     digest = hashlib.blake2b(digest_size=16)
-    for name in ("config.json", "hasher.safetensors", "text.safetensors", "vocabulary.json"):
+    for name in ("config.json", *_FILES):
         if (run / name).exists():
             digest.update(name.encode() + (run / name).read_bytes())
     return digest.hexdigest()
@@ -143,24 +311,34 @@ def image_rows(
     """Feature rows of the readable images, those images, and the problems of the others."""
     if images.features is not None:
         return images.features, images, []
-    if features is None:
-        raise DataError("this model takes precomputed image features; give a .npy, not image files")
-    rows, bad = features.extract(images.items, track)
+    rows, bad = extract(_need(features), images.items, track)
+    return rows, *_readable(images, bad)
+
+
+def _readable(images: Images, bad: Sequence[tuple[int, str]]) -> tuple[Images, list[Problem]]:
+    """The images without the bad ones; refused where that leaves none."""
     problems = [Problem(str(images.items[i]), images.ids[i], reason) for i, reason in bad]
     skipped = {i for i, _ in bad}
     kept = images.take([i for i in range(len(images)) if i not in skipped]) if bad else images
     if not len(kept):
-        raise DataError(
-            f"none of the {len(images)} images can be read; first: {problems[0].reason}"
-        )
-    return rows, kept, problems
+        first = f"; first: {problems[0].reason}" if problems else ""
+        raise DataError(f"none of the {len(images)} images can be read{first}")
+    return kept, problems
 
 
-def text_rows(features: BagOfWords | None, texts: Texts | Sequence[str]) -> npt.NDArray[np.float32]:
-    if not isinstance(texts, Sequence):
-        if texts.features is not None:
-            return texts.features
-        texts = texts.items
+def _need(features: ImageFeatures | None) -> ImageFeatures:
     if features is None:
-        raise DataError("this model takes precomputed text features; give a .npy, not texts")
-    return features.transform(texts)
+        raise DataError("this model takes precomputed image features; give a .npy, not image files")
+    return features
+
+
+def _coded(parts: Sequence[FeaturePart], codes: Sequence[Codes], bits: int) -> CodedBlock:
+    packed = [np.zeros((0, bits // 8), np.uint8), *(part.packed for part in codes)]
+    return CodedBlock(
+        [i for part in parts for i in part.good],
+        Codes(np.concatenate(packed), bits),
+        [digest for part in parts for digest in part.digests],
+        [picture for part in parts for picture in part.thumbnails],
+        [i for part in parts for i in part.same],
+        [one for part in parts for one in part.bad],
+    )

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import io
-import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from transhash.codes import Codes
-from transhash.data.collection import Images, Problem, Texts
+from transhash.data.collection import Collection, Images, Problem, Texts
 from transhash.errors import DataError
-from transhash.features.decode import open_image
+from transhash.features.decode import content_digest, open_image, thumbnail_of
 from transhash.index import Index, Ranking, open_index
 from transhash.progress import Track, silent
-from transhash.runs.catalog import MODALITIES, Catalog, Item, Modality, NewItem
-from transhash.runs.encoder import Encoder
+from transhash.runs.agreement import compare, copy_codes, finish_pending, mend
+from transhash.runs.catalog import MODALITIES, Catalog, Item, Modality
+from transhash.runs.encode.shards import CodesPart, item_keys
+from transhash.runs.encoder import Encoder, model_digest
+from transhash.runs.identity import NewItem
 
-log = logging.getLogger("transhash")
-THUMBNAIL = 256  # pixels of the longer side
+_log = logging.getLogger("transhash")
 _MANY = 10_000  # results that every engine can give room to
 _BLOCK = 1024  # items added at a time: bounds memory, and what an interruption repeats
 
@@ -36,31 +36,86 @@ class Hit:
     differing: tuple[int, ...]  # the bits that differ from the query
 
 
+@dataclass
+class Indexed:
+    """What became of the items that were given."""
+
+    added: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    problems: list[Problem] = field(default_factory=list)  # those that were skipped
+    numbers: list[int] = field(default_factory=list)  # of all others, block by block
+
+
 class SearchEngine:
     """Text or image in, ranked items out; ties by the order in which items were added."""
 
     def __init__(
-        self, encoder: Encoder, catalog: Catalog, indexes: dict[Modality, Index], run: Path
+        self,
+        encoder: Encoder,
+        catalog: Catalog,
+        indexes: dict[Modality, Index],
+        run: Path,
+        engine: str = "",
     ) -> None:
         self.encoder = encoder
         self.catalog = catalog
         self.indexes = indexes
         self.run = run
+        self._engine = engine  # what the catalog knows these indexes by; "" is the run's own
 
     @classmethod
     def open(
         cls, run: str | Path, url: str | None = None, *, writable: bool = False
     ) -> SearchEngine:
-        """The engine of a run folder; `url` names another place for the codes (milvus:...)."""
+        """The engine of a run folder; `url` names another place for the codes (milvus:...).
+
+        Opened to be written, catalog and index are brought to agree: a writer may have been killed
+        between the two.
+        """
         run = Path(run)
         encoder = Encoder.load(run)
+        own = f"grouped:{run / 'index'}"
+        base = url or own
         catalog = Catalog(run / "catalog.sqlite", read_only=not writable)
-        base = url or f"grouped:{run / 'index'}"
-        indexes = {
-            modality: open_index(modality_url(base, modality), encoder.bits, read_only=not writable)
-            for modality in MODALITIES
-        }
-        return cls(encoder, catalog, indexes, run)
+        indexes: dict[Modality, Index] = {}
+        try:
+            model = model_digest(run)
+            if catalog.state_fact("model", model) != model:
+                raise DataError(
+                    f"{catalog.path} was filled by another model than the one in {run}; restore "
+                    "that model's files, or index into a run of this one"
+                )
+            for modality in MODALITIES:
+                place = modality_url(base, modality)
+                indexes[modality] = open_index(place, encoder.bits, read_only=not writable)
+            engine = cls(encoder, catalog, indexes, run, "" if base == own else base)
+            if writable:
+                engine._agree()
+        except BaseException:
+            for index in indexes.values():
+                index.close()
+            catalog.close()
+            raise
+        return engine
+
+    def _agree(self) -> None:
+        """Counts tell whether all codes must be compared: that is for what happened elsewhere."""
+        began = finish_pending(self.catalog, self._engine, self.indexes)
+        if began:
+            _log.warning("%d items were left half indexed by an earlier command; mended", began)
+        if self._engine or self.catalog.engines() != [""]:
+            return  # where there are several engines none need hold all
+        for modality, index in self.indexes.items():
+            if len(index) != self.catalog.count(modality):
+                found = compare(self.catalog, modality, index)
+                mend(self.catalog, modality, index, found)
+                _log.warning(
+                    "the index of %s did not agree with %s: %d codes were added, %d replaced, %d "
+                    "removed",
+                    modality, self.catalog.path, len(found.missing), len(found.differing),
+                    len(found.strangers),
+                )  # fmt: skip
 
     def similar_to_text(self, text: str, k: int = 10, among: Modality = "images") -> list[Hit]:
         return self.similar_to_codes(self.encoder.encode_texts([text]), k, among)[0]
@@ -92,73 +147,151 @@ class SearchEngine:
     def code_of(self, item: Item) -> Codes:
         return Codes(np.frombuffer(item.code, dtype=np.uint8)[None], self.encoder.bits)
 
-    def add_images(self, images: Images, track: Track = silent) -> list[Problem]:
-        """Encode and index images; returns what was skipped."""
-        codes, kept, problems = self.encoder.encode_images(images, track)
-        rows = range(len(kept))
-        for block in _blocks(track(rows, "indexing images", total=len(kept)), _BLOCK):
-            new = [
-                NewItem(
-                    kept.ids[i],
-                    codes.packed[i].tobytes(),
-                    thumbnail=thumbnail(kept.items[i]),
-                    source=str(kept.items[i]),
-                )
-                for i in block
-            ]
-            self._add("images", new, codes[np.array(block)])
-        return problems
+    def add_images(self, images: Images, track: Track = silent) -> Indexed:
+        """Encode and index images, block by block; those that are known and unchanged are not."""
+        files = images.features is None
+        given = len(images)
+        images = _once(images)
 
-    def add_texts(self, texts: Texts, track: Track = silent) -> None:
-        rows = range(len(texts))
-        for block in _blocks(track(rows, "indexing texts", total=len(texts)), _BLOCK):
-            part = texts.take(block)
-            codes = self.encoder.encode_texts(part)
-            new = [
-                NewItem(part.ids[i], codes.packed[i].tobytes(), text=part.items[i])
-                for i in range(len(part))
-            ]
-            self._add("texts", new, codes)
+        def new(i: int, code: bytes, digest: bytes, small: bytes | None) -> NewItem:
+            source = str(images.items[i]) if files else None
+            return NewItem(
+                images.ids[i], code, None, small, source, images.origin, images.ids[i], digest
+            )
 
-    def add_codes(self, modality: Modality, parts: Iterable[tuple[list[str], Codes]]) -> None:
+        done = self._add(images, images.ids, "images", new, track)
+        done.unchanged += given - len(images)
+        if len(images) and len(done.problems) == len(images):
+            raise DataError(
+                f"none of the {len(images)} images can be read; first: {done.problems[0].reason}"
+            )
+        return done
+
+    def add_texts(self, texts: Texts, track: Track = silent) -> Indexed:
+        keys = item_keys(texts)
+
+        def new(i: int, code: bytes, digest: bytes, _: bytes | None) -> NewItem:
+            text = texts.items[i] if texts.features is None else None
+            return NewItem(
+                texts.ids[i], code, text, origin=texts.origin, key=keys[i], digest=digest
+            )
+
+        return self._add(texts, keys, "texts", new, track)
+
+    def add_image(self, data: bytes, item_id: str, code: Codes) -> Indexed:
+        """One image from its bytes, which stand nowhere else, and its code."""
+        digest = content_digest(data)
+        new = NewItem(item_id, code.packed[0].tobytes(), None, thumbnail(data), digest=digest)
+        done = Indexed()
+        self._store("images", [new], code, done)
+        return done
+
+    def add_codes(self, modality: Modality, parts: Iterable[CodesPart]) -> Indexed:
         """Items that were encoded elsewhere: ids and codes, with nothing to show but the id."""
-        for ids, codes in parts:
-            new = [NewItem(name, code.tobytes()) for name, code in zip(ids, codes.packed)]
-            self._add(modality, new, codes)
+        done = Indexed()
+        for part in parts:
+            new = [
+                NewItem(name, code.tobytes(), origin=part.origin, key=key)
+                for name, key, code in zip(part.ids, part.keys, part.codes.packed, strict=True)
+            ]
+            self._store(modality, new, part.codes, done)
+        return done
 
     def remove(self, modality: Modality, item_ids: Sequence[str]) -> int:
         """Forget items; returns how many were there. The index goes first: no result dangles."""
         found = [item for i in item_ids if (item := self.catalog.find(modality, i)) is not None]
         numbers = [item.number for item in found]
+        self.catalog.mark(self._engine, numbers)
         self.indexes[modality].remove(np.array(numbers, dtype=np.int64))
-        self.catalog.remove(numbers)
+        self.catalog.remove(self._engine, numbers)
         return len(found)
+
+    def _add(
+        self,
+        items: Collection[Any],
+        keys: Sequence[str],
+        modality: Modality,
+        new: Callable[[int, bytes, bytes, bytes | None], NewItem],
+        track: Track,
+    ) -> Indexed:
+        known: dict[int, int] = {}  # position -> number of what is unchanged
+
+        def same(i: int, digest: bytes) -> bool:
+            number = self.catalog.unchanged(modality, items.origin, keys[i], items.ids[i], digest)
+            if number is not None:
+                known[i] = number
+            return number is not None
+
+        done = Indexed()
+        for block in self.encoder.encode_blocks(
+            items, modality, _BLOCK,
+            thumbnails=True, same=same, track=track, description=f"indexing {modality}",
+        ):  # fmt: skip
+            rows = zip(block.good, block.codes.packed, block.digests, block.thumbnails)
+            made = [new(i, code.tobytes(), digest, small) for i, code, digest, small in rows]
+            self._store(modality, made, block.codes, done)
+            numbers = [known.pop(i) for i in block.same]
+            if self._engine:  # another one: it may lack what the catalog knows
+                copy_codes(
+                    self.catalog, self.indexes[modality], np.unique(numbers).astype(np.int64)
+                )
+            done.unchanged += len(numbers)
+            done.numbers += numbers
+            done.problems += [
+                Problem(str(items.items[i]), items.ids[i], why) for i, why in block.bad
+            ]
+        return done
+
+    def _store(
+        self, modality: Modality, new: Sequence[NewItem], codes: Codes, done: Indexed
+    ) -> None:
+        """Catalog first, and what it says of the index is pending until the index has it, too."""
+        stored = self.catalog.add(modality, new, self._engine)
+        changed = {one.number: row for row, one in enumerate(stored) if one.recoded or self._engine}
+        if changed:
+            numbers = np.array(sorted(changed), np.int64)
+            rows = np.array([changed[int(number)] for number in numbers], np.int64)
+            self.indexes[modality].update(numbers, codes[rows])
+            self.catalog.settle(self._engine, numbers.tolist())
+        for one in stored:
+            done.numbers.append(one.number)
+            done.added += one.change == "added"
+            done.updated += one.change == "updated"
+            done.unchanged += one.change == "unchanged"
 
     def close(self) -> None:
         for index in self.indexes.values():
             index.close()
         self.catalog.close()
 
-    def _add(self, modality: Modality, new: Sequence[NewItem], codes: Codes) -> None:
-        # Catalog first: an item without a code is invisible, a code without an item is a hole.
-        numbers = self.catalog.add(modality, new)
-        self.indexes[modality].update(np.array(numbers, dtype=np.int64), codes)
-
     def _hits(self, queries: Codes, ranking: Ranking) -> list[list[Hit]]:
         items = self.catalog.get([int(n) for n in np.unique(ranking.ids) if n >= 0])
         results = []
         strangers = 0
+        earlier: dict[int, bytes | None] | None = None
         for query, numbers, distances in zip(queries.packed, *ranking, strict=True):
-            found = [(items[n], d) for n, d in zip(map(int, numbers), distances) if n in items]
-            hits = [Hit(item, int(d), _differing(query.tobytes(), item.code)) for item, d in found]
-            # The catalog knows each code: another distance means that the index holds another one.
-            results.append([hit for hit in hits if len(hit.differing) == hit.distance])
-            strangers += len(hits) - len(results[-1])
+            hits = []
+            for number, distance in zip(map(int, numbers), map(int, distances)):
+                item = items.get(number)
+                if item is None:
+                    continue
+                # The catalog knows each code: another distance means another code in the index.
+                # It is an earlier one of the item's where a writer is between the two, or died.
+                differing = _differing(query.tobytes(), item.code)
+                if len(differing) != distance:
+                    if earlier is None:
+                        earlier = self.catalog.pending(self._engine)
+                    differing = _differing(query.tobytes(), earlier.get(number) or item.code)
+                if len(differing) == distance:
+                    hits.append(Hit(item, distance, differing))
+                else:
+                    strangers += 1
+            results.append(hits)
         if strangers:
-            log.warning(
+            _log.warning(
                 "%d results were left out: the index holds other codes of these items than %s; "
-                "index them there again",
-                strangers, self.catalog.path,
+                "mend it with: transhash verify %s --repair, or index them there again",
+                strangers, self.catalog.path, self.run,
             )  # fmt: skip
         return results
 
@@ -168,15 +301,23 @@ def modality_url(url: str, modality: Modality) -> str:
     return f"{url}#{modality}" if url.startswith("milvus:") else f"{url.rstrip('/')}/{modality}"
 
 
-def thumbnail(source: Path | bytes) -> bytes | None:
-    """A small JPEG, encoded anew so that nothing of the original file but pixels survives."""
-    image = open_image(source, THUMBNAIL * 2)
-    if isinstance(image, str):
-        return None
-    image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=85)
-    return buffer.getvalue()
+def thumbnail(source: bytes) -> bytes | None:
+    """A small JPEG of an image file's bytes."""
+    image = open_image(source, 512)
+    return None if isinstance(image, str) else thumbnail_of(image)
+
+
+def _once(images: Images) -> Images:
+    """Without rows that name a picture again and give it no id: a table of captions has many."""
+    if images.features is not None or Path(images.origin or ".").is_dir():
+        return images
+    first: dict[str, str] = {}
+    rows = []
+    for row, (name, path) in enumerate(zip(images.ids, images.items, strict=True)):
+        known = first.setdefault(str(path), name)
+        if known == name or not name.startswith(f"{known}:"):
+            rows.append(row)
+    return images if len(rows) == len(images) else images.take(rows)
 
 
 def _differing(a: bytes, b: bytes) -> tuple[int, ...]:
@@ -184,9 +325,3 @@ def _differing(a: bytes, b: bytes) -> tuple[int, ...]:
     bits = len(a) * 8
     difference = int.from_bytes(a, "big") ^ int.from_bytes(b, "big")
     return tuple(i for i in range(bits) if difference >> (bits - 1 - i) & 1)
-
-
-def _blocks(items: Iterable[int], size: int) -> Iterator[list[int]]:
-    iterator = iter(items)
-    while block := list(itertools.islice(iterator, size)):
-        yield block

@@ -16,8 +16,8 @@ from PIL import Image
 from transhash.codes import Codes
 from transhash.data.collection import Collection
 from transhash.errors import DataError
-from transhash.runs.catalog import MODALITIES, Item, Modality, NewItem
-from transhash.runs.search import Hit, SearchEngine, thumbnail
+from transhash.runs.catalog import MODALITIES, Item, Modality
+from transhash.runs.search import Hit, SearchEngine
 from transhash.service.lanes import Changes, Lane
 from transhash.service.models import (
     BatchIn,
@@ -170,15 +170,14 @@ class Desk:
         if len(set(ids)) != len(ids):
             raise DataError("the same id occurs twice; give each text its own id")
         with self._changing() as engine:
-            engine.add_texts(Collection(ids, [text.text for text in texts]))
-        return self._known("texts", ids)
+            done = engine.add_texts(Collection(ids, [text.text for text in texts]))
+        return [self.item(number) for number in done.numbers]
 
     def add_image(self, data: bytes, item_id: str | None) -> list[ItemOut]:
         code = self.engine.encoder.encode_image(data)
-        new = NewItem(item_id or _new_id(), code.packed[0].tobytes(), thumbnail=thumbnail(data))
         with self._changing() as engine:
-            engine._add("images", [new], code)
-        return self._known("images", [new.id])
+            done = engine.add_image(data, item_id or _new_id(), code)
+        return [self.item(number) for number in done.numbers]
 
     def remove(self, number: int) -> int:
         with self._changing() as engine:
@@ -193,10 +192,6 @@ class Desk:
             yield engine
             if self.engine is not engine:
                 raise RunGoneError("the files of this run were replaced meanwhile; send it again")
-
-    def _known(self, modality: Modality, ids: Sequence[str]) -> list[ItemOut]:
-        found = [self.engine.catalog.find(modality, item_id) for item_id in ids]
-        return [item_out(item) for item in found if item is not None]
 
     def _item(self, number: int) -> Item:
         item = self.engine.catalog.get([number]).get(number)

@@ -1,33 +1,40 @@
-"""A collection -> a folder of shards, going on where an earlier call stopped."""
+"""A collection -> a folder of shards, going on where an earlier call stopped; or -> one file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import io
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
+from transhash.codes import Codes
 from transhash.data.collection import Collection, Problem
 from transhash.errors import DataError
 from transhash.progress import Track, silent
 from transhash.runs.catalog import Modality
-from transhash.runs.encode.model import ShardEncoder
 from transhash.runs.encode.on_ray import encode_on_ray
 from transhash.runs.encode.shards import (
-    NOTE,
     Job,
+    block_problems,
     footer,
     input_digest,
+    item_keys,
+    note_path,
     shard_path,
+    write_block,
+    write_codes,
 )
-from transhash.runs.encoder import model_digest
-from transhash.storage import read_json, write_json
+from transhash.runs.encoder import Encoder, model_digest, run_bits
+from transhash.storage import read_json, write_bytes, write_json
 
-SHARD = 4096  # items a shard: what memory has to hold, and what an interruption repeats
+SHARD = 4096  # items a shard: what an interruption repeats
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Encoded:
     """What lies in the folder now."""
 
     codes: int
@@ -47,7 +54,7 @@ def encode_shards(
     workers: int | None = None,
     device: str = "cpu",
     track: Track = silent,
-) -> Outcome:
+) -> Encoded:
     """Codes of all items as parquet shards of id and code; unreadable items are listed, not fatal.
 
     `workers`: threads (cpu), decoding processes (cuda), or actors with a model each (ray).
@@ -57,43 +64,95 @@ def encode_shards(
     run, folder = Path(run), Path(folder)
     job = _start(run, items, modality, folder, shard_size)
     todo = [number for number in range(job.shards) if not shard_path(folder, number).exists()]
-    found = job.shards - len(todo)
-    shards = [(shard_path(folder, number), _cut(items, job.rows(number))) for number in todo]
-    done: Iterable[int] = ()
-    if shards and engine == "ray":
-        done = encode_on_ray(run, modality, shards, workers, device)
-    elif shards:
-        done = ShardEncoder(str(run), modality, workers, device).write(shards)
-    left = sum(len(part) for _, part in shards)
-    each = (item for count in done for item in range(count))
-    for _ in track(each, f"encoding {modality}", total=len(items), start=len(items) - left):
-        pass
+    if todo and engine == "ray":
+        named = _keys(items)
+        shards = [
+            (shard_path(folder, number), _cut(items, cut), None if named is None else named[cut])
+            for number in todo
+            for cut in [job.rows(number)]
+        ]
+        start = len(items) - sum(len(part) for _, part, _ in shards)
+        done: Iterable[int] = encode_on_ray(run, modality, shards, workers, device)
+        each = (item for count in done for item in range(count))
+        for _ in track(each, f"encoding {modality}", total=len(items), start=start):
+            pass
+    elif todo:
+        encoder = Encoder.load(run, device)
+        rows = [row for number in todo for row in range(*job.rows(number).indices(len(items)))]
+        left = items if len(rows) == len(items) else items.take(rows)
+        keys = None if (named := _keys(items)) is None else [named[row] for row in rows]
+        # Only the last shard may be shorter, so blocks of this size are the shards.
+        blocks = encoder.encode_blocks(
+            left, modality, shard_size,
+            cache=False, workers=workers, track=track, start=len(items) - len(left),
+        )  # fmt: skip
+        for number, block in zip(todo, blocks, strict=True):
+            write_block(shard_path(folder, number), left, block, keys)
     parts = [footer(shard_path(folder, number)) for number in range(job.shards)]
     problems = [problem for _, bad in parts for problem in bad]
-    return Outcome(sum(count for count, _ in parts), job.shards, found, problems)
+    return Encoded(sum(count for count, _ in parts), job.shards, job.shards - len(todo), problems)
+
+
+def encode_file(
+    run: str | Path,
+    items: Collection[Any],
+    modality: Modality,
+    path: Path,
+    *,
+    workers: int | None = None,
+    device: str = "cpu",
+    track: Track = silent,
+) -> Encoded:
+    """All codes in one file: .npy (packed bits) or .parquet (as a shard)."""
+    encoder = Encoder.load(run, device)
+    blocks = list(
+        encoder.encode_blocks(items, modality, SHARD, cache=False, workers=workers, track=track)
+    )
+    codes = Codes.concatenate(block.codes for block in blocks)
+    problems = [problem for block in blocks for problem in block_problems(items, block)]
+    if path.suffix == ".npy":
+        buffer = io.BytesIO()
+        np.save(buffer, codes.packed, allow_pickle=False)
+        write_bytes(path, buffer.getvalue())
+    else:
+        write_codes(path, [items.ids[i] for block in blocks for i in block.good], codes, problems)
+    return Encoded(len(codes), 1, 0, problems)
 
 
 def _start(
     run: Path, items: Collection[Any], modality: Modality, folder: Path, shard_size: int
 ) -> Job:
     """The job, noted in the folder; a folder that holds another one is refused."""
-    bits = int(read_json(run / "config.json")["settings"]["bits"])
-    job = Job(modality, bits, len(items), shard_size, model_digest(run), input_digest(items))
-    note = folder / NOTE
+    bits = run_bits(run)
+    job = Job(
+        modality, bits, len(items), shard_size, model_digest(run), input_digest(items), items.origin
+    )
+    note = note_path(folder)
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder} is a file; give a folder for the shards")
     if note.exists():
         known = read_json(note)
-        changed = [name for name, value in asdict(job).items() if known.get(name) != value]
+        changed = [
+            name
+            for name, value in asdict(job).items()
+            if name != "origin" and (not isinstance(known, dict) or known.get(name) != value)
+        ]
         if changed:
             raise DataError(
                 f"{folder} holds the codes of another job (its {', '.join(changed)} differ); give "
                 "an empty folder, or the same run, input and shard size to go on"
             )
-    elif folder.exists() and any(folder.iterdir()):
+        return job
+    if folder.exists() and any(folder.iterdir()):
         raise DataError(f"{folder} holds other files; give an empty folder")
     write_json(note, asdict(job))
     return job
+
+
+def _keys(items: Collection[Any]) -> Sequence[str] | None:
+    """What the source calls the items, where that is not their ids."""
+    keys = item_keys(items) if items.numbered else items.ids
+    return None if keys is items.ids else keys
 
 
 def _cut(items: Collection[Any], rows: slice) -> Collection[Any]:

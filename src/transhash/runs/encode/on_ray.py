@@ -10,11 +10,16 @@ from typing import Any
 from transhash.data.collection import Collection
 from transhash.errors import DataError, EngineError
 from transhash.runs.catalog import Modality
-from transhash.runs.encode.model import Shard, ShardEncoder
+from transhash.runs.encode.shards import write_block
+from transhash.runs.encoder import Encoder
 
 
 def encode_on_ray(
-    run: Path, modality: Modality, shards: Sequence[Shard], workers: int | None, device: str
+    run: Path,
+    modality: Modality,
+    shards: Sequence[tuple[Path, Collection[Any], Sequence[str] | None]],
+    workers: int | None,
+    device: str,
 ) -> Iterator[int]:
     """Writes every shard, at a place that all actors see; yields how many more items are done."""
     try:
@@ -37,8 +42,9 @@ def encode_on_ray(
             "path": str(path.absolute()),
             "ids": list(part.ids),
             "items": [str(item) for item in part.items],
+            "keys": list(keys or ()),
         }
-        for path, part in shards
+        for path, part, keys in shards
     ]
     written = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _RayWorker,
@@ -55,13 +61,18 @@ class _RayWorker:
     """What each actor runs."""
 
     def __init__(self, run: str, modality: Modality, workers: int, device: str) -> None:
-        self.encoder = ShardEncoder(run, modality, workers, device)
+        self.encoder = Encoder.load(run, device)
+        self.modality: Modality = modality
+        self.workers = workers
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        for path, ids, items in zip(batch["path"], batch["ids"], batch["items"]):
+        rows = zip(batch["path"], batch["ids"], batch["items"], batch["keys"])
+        for path, ids, items, keys in rows:
             texts = [str(item) for item in items]
-            parts = texts if self.encoder.modality == "texts" else [Path(text) for text in texts]
+            parts = texts if self.modality == "texts" else [Path(text) for text in texts]
             part: Collection[Any] = Collection([str(name) for name in ids], parts)
-            for _ in self.encoder.write([(Path(str(path)), part)]):
-                pass
+            for block in self.encoder.encode_blocks(
+                part, self.modality, len(part), cache=False, workers=self.workers
+            ):
+                write_block(Path(str(path)), part, block, [str(k) for k in keys] or None)
         return {"items": [len(ids) for ids in batch["ids"]]}

@@ -15,6 +15,7 @@ from transhash.index import Index, open_index
 from transhash.index.base import Ids
 from transhash.progress import Track, silent
 from transhash.runs.catalog import Modality
+from transhash.runs.encode.shards import item_keys
 from transhash.runs.score.directions import AMONG, Coded, Direction
 from transhash.runs.score.files import LabelledFiles
 from transhash.runs.search import SearchEngine, modality_url
@@ -140,6 +141,7 @@ def _place(url: str, modality: Modality) -> str:
 
 def _numbers(engine: SearchEngine, modality: Modality, items: Collection[Any]) -> Ids:
     """What the index knows the items by, -1 where it does not know them."""
-    found = [engine.catalog.find(modality, name) for name in items.ids]
+    keys = item_keys(items) if modality == "texts" else items.ids
+    found = [engine.catalog.find_at(modality, items.origin, *both) for both in zip(keys, items.ids)]
     numbers = np.array([-1 if item is None else item.number for item in found], np.int64)
     return np.where(np.isin(numbers, engine.indexes[modality].export()[0]), numbers, -1)

@@ -1,0 +1,272 @@
+"""Image files -> rows, a part at a time, in order: the one way from pictures to features.
+
+Each file is read once. Its digest tells whether the caller needs it at all and whether its features
+are kept from an earlier time; if not it is decoded and computed. Memory is bounded: a few parts are
+on their way at any time, whatever the number of files.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from transhash.features.cache import FeatureCache
+from transhash.features.decode import (
+    PixelBatch,
+    Pixels,
+    Reader,
+    Seen,
+    decode_batches,
+    default_workers,
+)
+from transhash.features.image import ImageFeatures
+from transhash.progress import Track, silent
+
+_AHEAD = 16  # parts that threads may be ahead of the caller, while it writes to disk
+
+
+@dataclass(frozen=True)
+class FeaturePart:
+    """Some items of a sequence, in order; positions are those in the sequence."""
+
+    good: list[int]
+    rows: npt.NDArray[Any]  # of the good ones
+    digests: list[bytes]  # of their contents
+    thumbnails: list[bytes | None]  # small JPEGs, where asked for
+    same: list[int]  # those the caller knows
+    bad: list[tuple[int, str]]  # and why
+
+    def __len__(self) -> int:
+        return len(self.good) + len(self.same) + len(self.bad)
+
+    def cut(self, end: int) -> tuple[FeaturePart, FeaturePart]:
+        """What lies before position `end`, and the rest."""
+        good = sum(i < end for i in self.good)
+        same = sum(i < end for i in self.same)
+        bad = sum(i < end for i, _ in self.bad)
+
+        def part(g: slice, s: slice, b: slice) -> FeaturePart:
+            return FeaturePart(
+                self.good[g], self.rows[g], self.digests[g], self.thumbnails[g], self.same[s],
+                self.bad[b],
+            )  # fmt: skip
+
+        before = part(slice(good), slice(same), slice(bad))
+        return before, part(slice(good, None), slice(same, None), slice(bad, None))
+
+
+def stream_images(
+    features: ImageFeatures,
+    paths: Sequence[Path],
+    *,
+    cache: bool = True,
+    workers: int | None = None,
+    thumbnails: bool = False,
+    same: Callable[[int, bytes], bool] | None = None,
+) -> Iterator[FeaturePart]:
+    """Every file once, in order.
+
+    `cache` looks for features that are kept, and keeps new ones. `workers`: threads on a CPU,
+    decoding processes beside a GPU (None: as is best). Where `same` is true of a position and a
+    digest, nothing is computed.
+    """
+    key = features.key() if cache else None
+    kept = None if key is None else FeatureCache(key)
+    reader = Reader(features.size, thumbnails, kept.get if kept else None, same)
+    if features.device.startswith("cuda"):
+        parts = _by_processes(features, paths, reader, workers)
+    else:
+        parts = _by_threads(features, paths, reader, workers)
+    try:
+        for part, fresh in parts:
+            if kept is not None and fresh:
+                kept.put([part.digests[i] for i in fresh], part.rows[fresh])
+            yield part
+    finally:
+        parts.close()
+        if kept is not None:
+            kept.close()
+
+
+def extract(
+    features: ImageFeatures, paths: Sequence[Path], track: Track = silent
+) -> tuple[npt.NDArray[Any], list[tuple[int, str]]]:
+    """All rows at once, for those who learn from them, and the bad files."""
+    rows: npt.NDArray[Any] = np.empty((0, 0), np.float32)
+    bad: list[tuple[int, str]] = []
+    count = 0
+    for part in shown(stream_images(features, paths), track, "image features", len(paths)):
+        if part.good:
+            if not count:  # room for all, of the first one's kind
+                rows = np.empty((len(paths), *part.rows.shape[1:]), part.rows.dtype)
+            rows[count : count + len(part.good)] = part.rows
+            count += len(part.good)
+        bad += part.bad
+    return rows[:count], bad
+
+
+def shown(
+    parts: Iterable[FeaturePart], track: Track, description: str, total: int, start: int = 0
+) -> Iterator[FeaturePart]:
+    """The parts, while a bar counts their items."""
+    part: FeaturePart | None = None
+
+    def ticks() -> Iterator[int]:
+        nonlocal part
+        for part in parts:
+            yield from range(len(part))
+
+    for tick in track(ticks(), description, total=total, start=start):
+        if tick == 0 and part is not None:
+            yield part
+
+
+_Fresh = list[int]  # which of a part's rows were computed just now
+
+
+def _by_threads(
+    features: ImageFeatures, paths: Sequence[Path], reader: Reader, workers: int | None
+) -> Generator[tuple[FeaturePart, _Fresh], None, None]:
+    """Each thread has its own images from file to features, so that none waits for another."""
+
+    def compute(start: int) -> tuple[FeaturePart, _Fresh]:
+        seen, pixels = [], []
+        for i in range(start, min(start + features.step, len(paths))):
+            one, picture = reader(i, paths[i])
+            seen.append(one)
+            if picture is not None:
+                pixels.append(picture)
+        rows = features.of_pixels(np.stack(pixels)) if pixels else None
+        return _assemble(start, seen, rows)
+
+    if len(paths) <= features.step:
+        if paths:
+            yield compute(0)
+        return
+    features.network()  # loaded here, or every thread would
+    before = torch.get_num_threads()
+    threads = workers or before
+    ahead: deque[Future[tuple[FeaturePart, _Fresh]]] = deque()
+    with ThreadPoolExecutor(threads, "features", torch.set_num_threads, (1,)) as pool:
+        try:
+            for start in range(0, len(paths), features.step):
+                ahead.append(pool.submit(compute, start))
+                if len(ahead) > 2 * threads + _AHEAD:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
+            torch.set_num_threads(before)  # for threads to come; it is 1 in those of the pool
+
+
+def _by_processes(
+    features: ImageFeatures, paths: Sequence[Path], reader: Reader, workers: int | None
+) -> Generator[tuple[FeaturePart, _Fresh], None, None]:
+    """Processes decode while the device computes; `same` is asked here, of what they have read."""
+    same, reader = reader.same, Reader(reader.size, reader.thumbnails, reader.kept)
+    workers = default_workers() if workers is None else workers
+    decoding = partial(decode_batches, paths, reader, features.step, workers=workers, threads=4)
+    for batch, rows in computed(features, decoding):
+        part, fresh = _assemble(batch.start, batch.seen, rows)
+        if same is not None:
+            gone = {k for k, i in enumerate(part.good) if same(i, part.digests[k])}
+            left = [k for k in range(len(part.good)) if k not in gone]
+            fresh = [left.index(k) for k in fresh if k not in gone]
+            part = FeaturePart(
+                [part.good[k] for k in left],
+                part.rows[left],
+                [part.digests[k] for k in left],
+                [part.thumbnails[k] for k in left],
+                [part.good[k] for k in sorted(gone)],
+                part.bad,
+            )
+        yield part, fresh
+
+
+def computed(
+    features: ImageFeatures, batches: Callable[..., Iterable[PixelBatch]]
+) -> Iterator[tuple[PixelBatch, npt.NDArray[Any] | None]]:
+    """The batches and the rows of their pixels.
+
+    Beside a GPU's work the next batch is copied and others are decoded. `batches(on_memory=f)` must
+    call f with the memory in which its batches will lie. The pixels of a yielded batch may be
+    overwritten already.
+    """
+    network = features.network()
+    if network is None:
+        for batch in batches(on_memory=lambda _: None):
+            yield batch, features.of_pixels(batch.pixels) if len(batch.pixels) else None
+        return
+    device = features.device
+    copying = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    pinned: list[Tensor] = []
+
+    def pin(memory: Pixels) -> None:
+        # Copies from ordinary memory are staged by the driver at half the speed.
+        pinned.append(torch.from_numpy(memory))
+        runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)
+
+    def launch(pixels: Pixels) -> Callable[[], npt.NDArray[Any]]:
+        with torch.inference_mode():
+            with torch.cuda.stream(copying):
+                x = torch.from_numpy(pixels).to(device, non_blocking=True)
+            copying.synchronize()  # from here on the memory may be written to again
+            x.record_stream(torch.cuda.current_stream(device))
+            rows = network(x.permute(0, 3, 1, 2))
+            arriving = torch.empty(rows.shape, pin_memory=True).copy_(rows, non_blocking=True)
+            event = torch.cuda.current_stream(device).record_event()
+
+        def arrived() -> npt.NDArray[Any]:
+            event.synchronize()
+            return np.array(arriving)
+
+        return arrived
+
+    waiting: tuple[PixelBatch, Callable[[], npt.NDArray[Any] | None]] | None = None
+    try:
+        for batch in batches(on_memory=pin):
+            launched = (batch, launch(batch.pixels) if len(batch.pixels) else lambda: None)
+            if waiting is not None:
+                yield waiting[0], waiting[1]()
+            waiting = launched
+        if waiting is not None:
+            yield waiting[0], waiting[1]()
+    finally:
+        for memory in pinned:
+            runtime.cudaHostUnregister(memory.data_ptr())
+
+
+def _assemble(
+    start: int, seen: Sequence[Seen], rows: npt.NDArray[Any] | None
+) -> tuple[FeaturePart, _Fresh]:
+    """Computed and kept rows in the order of the files."""
+    good = [k for k, one in enumerate(seen) if one.state in ("decoded", "known")]
+    fresh = [j for j, k in enumerate(good) if seen[k].state == "decoded"]
+    if rows is None or len(fresh) < len(good):
+        fresh_rows = iter(() if rows is None else rows)
+        each: list[Any] = [
+            next(fresh_rows) if seen[k].state == "decoded" else seen[k].row for k in good
+        ]
+        rows = np.stack(each) if each else np.empty((0, 0), np.float32)
+    part = FeaturePart(
+        [start + k for k in good],
+        rows,
+        [seen[k].digest for k in good],
+        [seen[k].thumbnail for k in good],
+        [start + k for k, one in enumerate(seen) if one.state == "same"],
+        [(start + k, one.reason) for k, one in enumerate(seen) if one.state == "bad"],
+    )
+    return part, fresh

@@ -1,0 +1,139 @@
+"""The SQLite file of a catalog: its tables, how it is opened, migrated and what it refuses."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from transhash.errors import DataError, EngineError
+
+CATALOG_VERSION = 2
+_FIRST = """
+CREATE TABLE items (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  modality TEXT NOT NULL,
+  id TEXT NOT NULL,
+  text TEXT,
+  thumbnail BLOB,
+  source TEXT,
+  code BLOB NOT NULL,
+  UNIQUE (modality, id)
+);
+"""
+# Items from before version 2 have no origin, key, digest and checksum: NULL.
+_SECOND = """
+ALTER TABLE items ADD COLUMN origin INTEGER;
+ALTER TABLE items ADD COLUMN key TEXT;
+ALTER TABLE items ADD COLUMN digest BLOB;
+ALTER TABLE items ADD COLUMN checksum INTEGER;
+CREATE UNIQUE INDEX items_by_place ON items (modality, origin, key);
+CREATE TABLE origins (number INTEGER PRIMARY KEY, place TEXT NOT NULL UNIQUE);
+CREATE TABLE pending (
+  engine TEXT NOT NULL, number INTEGER NOT NULL, code BLOB, PRIMARY KEY (engine, number)
+) WITHOUT ROWID;
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+
+class CatalogFile:
+    """One connection a thread, so a service may ask from many; errors are sentences."""
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path = path
+        self.read_only = read_only
+        self._immutable = False
+        self._local = threading.local()
+        self._open: list[sqlite3.Connection] = []
+        self._lock = threading.Lock()
+        if read_only and not path.exists():
+            raise DataError(f"{path} does not exist; build it with: transhash index RUN ...")
+        with self.errors():
+            if not read_only:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self.version = int(self._first_answer())
+        if self.version not in (0, 1, CATALOG_VERSION):
+            self.close()
+            raise DataError(
+                f"{path} has format version {self.version}, this transhash reads up to "
+                f"{CATALOG_VERSION}; install a newer transhash"
+            )
+        if read_only and self.version == 0:
+            self.close()
+            raise DataError(f"{path} holds nothing yet; build it with: transhash index RUN ...")
+        if not read_only:
+            with self.errors():
+                self.base.execute("PRAGMA journal_mode=WAL")
+                self._migrate()
+
+    def _first_answer(self) -> int:
+        try:
+            return int(self.base.execute("PRAGMA user_version").fetchone()[0])
+        except sqlite3.OperationalError:
+            # On a read-only medium the files that go with a writer cannot be made; without a
+            # writer they are not needed.
+            if not self.read_only or self.path.with_name(self.path.name + "-wal").exists():
+                raise
+            self.close()
+            self._immutable = True
+            return int(self.base.execute("PRAGMA user_version").fetchone()[0])
+
+    def _migrate(self) -> None:
+        if self.version == CATALOG_VERSION:
+            return
+        scripts = {0: _FIRST + _SECOND, 1: _SECOND, CATALOG_VERSION: ""}
+        self.base.execute("BEGIN IMMEDIATE")  # another process may be at it, too
+        with self.base:
+            version = int(self.base.execute("PRAGMA user_version").fetchone()[0])
+            for statement in scripts[version].split(";"):
+                self.base.execute(statement)
+            self.base.execute(f"PRAGMA user_version={CATALOG_VERSION}")
+        self.version = CATALOG_VERSION
+
+    @property
+    def base(self) -> sqlite3.Connection:
+        base: sqlite3.Connection | None = getattr(self._local, "base", None)
+        if base is None:
+            if self.read_only:
+                more = "&immutable=1" if self._immutable else ""
+                uri = f"{self.path.resolve().as_uri()}?mode=ro{more}"
+                base = sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=False)
+            else:
+                base = sqlite3.connect(self.path, timeout=30, check_same_thread=False)
+            self._local.base = base
+            with self._lock:
+                self._open.append(base)
+        return base
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """What SQLite refuses as a sentence that names the file and gives the right advice."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            what = "read" if self.read_only else "written"
+            remedy = "check the space and the permissions of its folder"
+            if "locked" in str(error):
+                remedy = "another process is writing to it; try again when it is done"
+            raise EngineError(
+                f"{self.path} cannot be {what} ({error}); {remedy}; what was finished is kept"
+            ) from None
+        except sqlite3.DatabaseError as error:
+            raise DataError(
+                f"{self.path} is damaged or no catalog ({error}); restore it from a copy, or "
+                "delete it with the index beside it and index anew"
+            ) from None
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        with self.errors(), self.base:
+            yield self.base
+
+    def close(self) -> None:
+        with self._lock:
+            for base in self._open:
+                base.close()
+            self._open.clear()
+        self._local = threading.local()
