@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from transhash.data.relation import LabelRelation, SparseRelation
+from transhash.hashers.canonical import left_out_correlations
 from transhash.hashers.deep import Device
 from transhash.hashers.losses import alignment_loss, inner_product_loss, relation_loss
 from transhash.hashers.thn import THN
@@ -25,8 +26,10 @@ from transhash.hashers.thn.objective import (
     Quantization,
     RelationTerm,
 )
-from transhash.hashers.thn.transfer import Extended, Side, soft_match
+from transhash.hashers.thn.transfer import Extended, Side, Transfer, soft_match
 from transhash.hashers.world import ALONE
+
+from .worlds import World
 
 BITS = 8
 RATE = 0.25
@@ -314,3 +317,25 @@ def test_each_domain_has_its_centre_and_matched_items_weigh_more() -> None:
     share = side.match.mean(axis=0)
     np.testing.assert_allclose(mass[[0, 1, 3]], 0.5 + 1.5 * share, rtol=1e-6)
     np.testing.assert_allclose(mass[[2, 4]], 1.0)
+
+
+@pytest.mark.parametrize("sort", ["labels", "pairs"])
+def test_directions_of_pairs_count_by_what_they_are_worth_and_those_of_labels_alike(
+    sort: str,
+) -> None:
+    training = World(seed=3).training(300, sort)
+    bridge, inputs = Transfer(0.05, None, 0, 0.05, 0.5, 0).bridge(training, use_target=False)
+    assert bridge.image is not None
+    assert bridge.image.axes is not None
+    rank = bridge.image.axes.shape[1]
+    even, plain = Transfer(0.05, rank, 0, 0.05, 0.5, 0).bridge(training, use_target=False)
+    assert even.image is not None
+    assert even.image.axes is not None
+    weights = np.linalg.norm(bridge.image.axes, axis=0) / np.linalg.norm(even.image.axes, axis=0)
+    expected = np.ones(rank)
+    if sort == "pairs":
+        z_x, z_y = (z.astype(np.float64) for z in (plain.images, plain.texts))
+        expected = left_out_correlations(z_x, z_y, training.relation)
+        assert expected[0] > 1.1 * expected[-1]
+    np.testing.assert_allclose(weights, expected, rtol=1e-4)
+    np.testing.assert_allclose(inputs.texts, plain.texts * expected, rtol=1e-3, atol=1e-5)

@@ -93,7 +93,7 @@ class THN(DeepHasher):
     inherited_weight: NotNegative = 1.0  # ν, ours: L on pairs with target items; paper: 0
     inputs: Literal["canonical", "features"] = "canonical"  # ours; paper: features
     ridge: NotNegative = 0.05  # ours: of the canonical layer, relative to the largest variance
-    rank: FromOne | None = None  # ours: canonical coordinates, None: as many as hold up left out
+    rank: FromOne | None = None  # ours: None: as many directions as hold up, of pairs by worth
     rounds: FromZero = 4  # ours: how often target items are matched with auxiliary ones
     temperature: Positive = 0.05  # τ, ours: of that matching
     centring: Share = 0.5  # κ, ours: 0 gives both domains one mean, 1 only what is matched

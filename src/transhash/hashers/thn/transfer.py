@@ -29,7 +29,6 @@ from transhash.hashers.base import Array
 from transhash.hashers.canonical import (
     Canonical,
     Matrix,
-    Relating,
     canonical_analysis,
     left_out_coordinates,
     left_out_correlations,
@@ -75,6 +74,16 @@ class Extended:
         return rows if self.q is None else np.concatenate([rows, self.q @ rows])
 
 
+def few_partners(relation: Relation) -> bool:
+    """Whether S tells which one and not which kind: pairs and clicks, as against class labels.
+
+    Directions of labels tell the classes apart; all of them are needed, and they count alike. Of
+    pairs each direction is a little less certain than the one before, so it counts by the
+    correlation that left-out items have along it.
+    """
+    return relation.positives < 10 * max(relation.shape)
+
+
 class Side:
     """One modality in both domains: its features, their centres and its match P."""
 
@@ -117,7 +126,7 @@ class Transfer:
     """How the canonical layer is found."""
 
     ridge: float
-    rank: int | None  # None: as many directions as hold up when left out, MAX_RANK at most
+    rank: int | None  # None: as many directions as hold up when left out, by their worth
     rounds: int
     temperature: float  # τ
     centring: float  # κ
@@ -137,22 +146,31 @@ class Transfer:
         )
         images = Side(training.images[rows], of_image, target_images)
         texts = Side(training.texts[columns], of_text, target_texts)
-        extended, found = self._first(images, texts, relation)
+        extended = Extended(relation)
+        found, left_out = self._analyse(images, texts, extended, self.rank or MAX_RANK)
+        correlations = left_out_correlations(*left_out, relation)
+        if self.rank is None:
+            found = found.cut(useful_rank(correlations))
+        weigh = self.rank is None and few_partners(relation)
+        weights = _positive(correlations[: len(found.s)]) if weigh else np.ones(len(found.s))
         unmatched = target_images is None and target_texts is None
         for _ in range(0 if unmatched else self.rounds):
-            images.rematch(found.image_axes, self.temperature, self.centring)
-            texts.rematch(found.text_axes, self.temperature, self.centring)
+            images.rematch(found.image_axes * weights, self.temperature, self.centring)
+            texts.rematch(found.text_axes * weights, self.temperature, self.centring)
             extended = Extended(relation, images.match, texts.match)
-            found = self._analyse(images, texts, extended, len(found.s))
+            found, left_out = self._analyse(images, texts, extended, len(found.s))
+            if weigh:  # measured on auxiliary items: relations of the others are guesses
+                own = left_out[0][:n], left_out[1][:m]
+                weights = _positive(left_out_correlations(*own, relation))
         bridge = Bridge(
-            View(found.image_axes, images.centre, images.target_centre),
-            View(found.text_axes, texts.centre, texts.target_centre),
+            View(found.image_axes * weights, images.centre, images.target_centre),
+            View(found.text_axes * weights, texts.centre, texts.target_centre),
         )
-        out_x, out_y = left_out_coordinates(found, images.both(), texts.both(), extended)
+        out_x, out_y = (z[:, : len(weights)] * weights for z in left_out)
         z_x, target_x = _inputs(bridge.image, training.images, rows, out_x, target_images)
         z_y, target_y = _inputs(bridge.text, training.texts, columns, out_y, target_texts)
-        weights = images.mass(rows, len(z_x)), texts.mass(columns, len(z_y))
-        return bridge, Inputs(z_x, z_y, target_x, target_y, *weights)
+        mass = images.mass(rows, len(z_x)), texts.mass(columns, len(z_y))
+        return bridge, Inputs(z_x, z_y, target_x, target_y, *mass)
 
     def _sample(self, training: TrainingSet) -> tuple[Array, Array, Relation]:
         rng = np.random.default_rng([self.seed, 0xCA])
@@ -161,19 +179,17 @@ class Transfer:
             return rows, columns, training.relation
         return rows, columns, training.relation.subset(rows, columns)
 
-    def _first(self, images: Side, texts: Side, relation: Relation) -> tuple[Extended, Canonical]:
-        """From auxiliary items alone, cut to the rank."""
-        own = Extended(relation)
-        found = self._analyse(images, texts, own, self.rank or MAX_RANK)
-        if self.rank is None:
-            left_out = left_out_coordinates(found, images.both(), texts.both(), own)
-            found = found.cut(useful_rank(left_out_correlations(*left_out, own)))
-        return own, found
+    def _analyse(
+        self, images: Side, texts: Side, relation: Extended, count: int
+    ) -> tuple[Canonical, tuple[Matrix, Matrix]]:
+        """`count` directions, and all items' left-out coordinates along them."""
+        x, y = images.both(), texts.both()
+        found = canonical_analysis(x, y, relation, self.ridge, count, centred=True)
+        return found, left_out_coordinates(found, x, y, relation)
 
-    def _analyse(self, images: Side, texts: Side, relation: Relating, count: int) -> Canonical:
-        return canonical_analysis(
-            images.both(), texts.both(), relation, self.ridge, count, centred=True
-        )
+
+def _positive(correlations: Matrix) -> Matrix:
+    return np.maximum(correlations, 1e-3)
 
 
 def _inputs(
