@@ -4,13 +4,23 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := pyproject.toml setup.py $(wildcard src/transhash/index/*.c)
 
-.PHONY: demo test check setup clean
+# Files of tests side by side, one process a core; what needs minutes, a browser or a server is apart.
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+APART := slow or browser or server
+
+.PHONY: demo test test-slow mutants check setup clean
 
 demo: setup  ## train on the embedded data, compare, index, open the page (ARGS=--no-serve to end)
 	$(BIN)/transhash demo $(ARGS)
 
-test: .venv/tools  ## all tests (ARGS='-k name' for some)
-	$(BIN)/python -m pytest $(ARGS)
+test: .venv/tools  ## the tests (ARGS='-k name' for some)
+	$(PYTEST) -m 'not ($(APART))' $(ARGS)
+
+test-slow: .venv/tools  ## kills, bit flips, torchrun, installs; with Chromium the page, with Milvus a server
+	$(PYTEST) -m '$(APART)' $(ARGS)
+
+mutants: .venv/tools  ## does a test notice each of some fifty small faults?
+	$(BIN)/python tests/mutants.py $(ARGS)
 
 check: .venv/tools  ## style and types
 	$(BIN)/ruff check .

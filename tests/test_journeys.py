@@ -155,7 +155,7 @@ def test_broken_files_are_named_and_the_fit_goes_on(data: Path, tmp_path: Path) 
         (("fit", "thn", "--out", "DATA", "--benchmark", "DATA"), "holds other files"),
         (("fit", "thn", "--out", "FILE", "--benchmark", "DATA"), "is a file"),
         (("encode", "RUN", "--texts", "FILE", "--out", "FILE"), "is a file"),
-        (("encode", "RUN", "--texts", "FILE", "--out", "/proc/none"), "cannot be used"),
+        (("encode", "RUN", "--texts", "FILE", "--out", "/proc/none"), "cannot write /proc/none"),
         (("index", "RUN", "--codes", "gone"), "does not exist"),
         (("index", "RUN", "--images", "DATA", "--texts", "gone.csv"), "does not exist"),
         (("serve", "RUN", "--port", "99999"), "65535"),

@@ -124,7 +124,7 @@ def test_a_full_disk_is_a_sentence_and_nothing_is_acknowledged(own_run: Path) ->
             refused = add(client, "lost")
             searched = client.get("/api/search/text?q=boat")
         assert refused.status_code == 503
-        assert "cannot be used now: disk i/o error" in refused.json()["error"]
+        assert "cannot do this now" in refused.json()["error"]
         assert searched.status_code == 200
         assert add(client, "after").status_code == 201
     assert stored(own_run, "before")

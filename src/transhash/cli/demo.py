@@ -59,7 +59,8 @@ def demo(
         task.text_features, problems=problems, track=bar,
     )  # fmt: skip
     engine = SearchEngine.open(to, writable=True)
-    engine.add_images(benchmark.images.without_labels(), bar)
+    # The files again, whose features are in the cache by now: a search shows the pictures.
+    engine.add_images(replace(benchmark.images.without_labels(), features=None), bar)
     engine.add_texts(benchmark.texts.without_labels(), bar)
     engine.close()
     plan = Plan("embedded", _SHOWN, (bits,), (seed,), sizes={}, trials=0, settings={})
