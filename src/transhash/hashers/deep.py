@@ -57,10 +57,6 @@ class DeepHasher(Hasher):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.image_hidden = tuple(self.image_hidden)  # JSON gives lists
-        self.text_hidden = tuple(self.text_hidden)
-        if self.precision not in ("float32", "bfloat16"):
-            raise DataError(f"precision must be float32 or bfloat16, got {self.precision!r}")
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise DataError(f"device takes cpu or cuda, got {self.device!r}")
         if self.device.startswith("cuda") and not torch.cuda.is_available():

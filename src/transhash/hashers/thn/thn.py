@@ -111,10 +111,6 @@ class THN(DeepHasher):
 
     name: ClassVar[str] = "THN"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.kernel_widths = tuple(self.kernel_widths)
-
     @classmethod
     def paper(cls, **settings: Any) -> THN:
         """The recipe as printed: unweighted pairs, λ and µ from the start, SGD 0.9, features."""
