@@ -263,8 +263,8 @@ MUTANTS = (
     ),
     Mutant(
         "evaluation/counting.py",
-        "return items, relevant",
-        "return relevant, relevant",
+        "return items, hits",
+        "return hits, hits",
         "evaluation/test_counting.py",
     ),
     Mutant(
