@@ -1,0 +1,172 @@
+"""Every command answers a run folder with a file missing or mutilated by one sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from runs.forked import forked, forking
+from scale.command import Command
+
+pytestmark = forking
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that the first published format wrote: without digests to tell damage by."""
+    folder = tmp_path_factory.mktemp("whole")
+    with tarfile.open(Path(__file__).parent / "run-2163542.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    (folder / "labelled.csv").write_text(
+        "id,text,labels\na,a red boat,boat\nb,the cat sleeps,cat\nc,a boat with sails,boat\n"
+    )
+    (folder / "pictures.csv").write_text(
+        "id,image,labels\nr,photos/red.png,boat\nb,photos/blue.png,cat\n"
+    )
+    return folder
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    return Command(capsys, monkeypatch)
+
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "search": ("search", "run", "--text", "a red boat"),
+    "index": ("index", "run", "--texts", "notes.txt"),
+    "encode": ("encode", "run", "--texts", "notes.txt", "--out", "codes"),
+    "encode to a file": ("encode", "run", "--texts", "notes.txt", "--out", "codes.npy"),
+    "evaluate": ("evaluate", "run", "--images", "pictures.csv", "--texts", "labelled.csv"),
+    "serve": ("serve", "run", "--port", "0"),
+}
+Change = Callable[[Path], object]
+
+
+def of_json(change: Callable[[Any], Any]) -> Change:
+    """The content of a JSON file, changed in place or replaced by what is returned."""
+
+    def mutilate(path: Path) -> None:
+        content = json.loads(path.read_text("utf-8"))
+        changed = change(content)
+        path.write_text(json.dumps(content if changed is None else changed), "utf-8")
+
+    return mutilate
+
+
+def of_tensors(change: Callable[[dict[str, np.ndarray]], Any]) -> Change:
+    def mutilate(path: Path) -> None:
+        tensors = load_file(path)
+        change(tensors)
+        save_file(tensors, path)
+
+    return mutilate
+
+
+def lacking(key: str) -> Change:
+    return of_json(lambda content: content.pop(key) and None)
+
+
+def having(key: str, value: Any) -> Change:
+    return of_json(lambda content: content.update({key: value}))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def narrow(tensors: dict[str, np.ndarray]) -> None:
+    for name in tensors:
+        tensors[name] = np.ascontiguousarray(tensors[name][:3])
+
+
+def not_finite(tensors: dict[str, np.ndarray]) -> None:
+    for name in tensors:
+        tensors[name] = np.full_like(tensors[name], np.nan)
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+ANY: dict[str, Change] = {
+    "missing": Path.unlink,
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": cut,
+    "garbage": lambda path: path.write_bytes(b"\xff\x00garbage\n" * 50),
+    "a folder": a_folder,
+}
+TENSORS: dict[str, Change] = {
+    **ANY,
+    "other names": of_tensors(lambda t: t.update({"other": t.pop(next(iter(t)))})),
+    "other shapes": of_tensors(narrow),
+    "other kind": of_tensors(lambda t: t.update({n: np.zeros(1, np.uint8) for n in t})),
+    "no numbers": of_tensors(not_finite),
+}
+MUTILATIONS: dict[str, dict[str, Change]] = {
+    "config.json": {
+        **ANY,
+        "a list": of_json(lambda _: [1]),
+        "a number": of_json(lambda _: 5),
+        "nothing": of_json(lambda _: {}),
+        "no method": lacking("method"),
+        "no settings": lacking("settings"),
+        "no image features": lacking("image_features"),
+        "no text features": lacking("text_features"),
+        "no format": lacking("format"),
+        "no version": lacking("version"),
+        "a newer version": having("version", 99),
+        "a list of settings": having("settings", [1, 2]),
+        "unknown settings": having("settings", {"bits": 16, "colour": 3}),
+        "settings of another kind": having("settings", {"bits": "many"}),
+        "another length": having("settings", {"bits": 24}),
+        "no length": having("settings", {}),
+        "an unknown method": having("method", "XYZ"),
+        "a method of another kind": having("method", 7),
+        "another method": having("method", "THN"),
+        "unknown features": having("image_features", "resnet-9000"),
+        "features of another kind": having("text_features", None),
+        "files of another kind": having("files", {"hasher.safetensors": 5}),
+        "deep": lambda path: path.write_text("[" * 100_000),
+    },
+    "hasher.safetensors": TENSORS,
+    "text.safetensors": TENSORS,
+    "vocabulary.json": {
+        **ANY,
+        "an object": of_json(lambda _: {"a": 1}),
+        "numbers": of_json(lambda words: list(range(len(words)))),
+        "too few": of_json(lambda words: words[:-1]),
+        "twice the same": of_json(lambda words: [words[0]] * len(words)),
+    },
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    ("file", "how"), [(file, how) for file, ways in MUTILATIONS.items() for how in ways]
+)
+def test_a_mutilated_model_is_told_in_a_sentence_that_names_the_file(
+    file: str, how: str, name: str, run: Path, command: Command
+) -> None:
+    MUTILATIONS[file][how](run / file)
+    if name == "serve":  # in a process of its own: if it were served, it would not end
+        code, said = forked(*COMMANDS[name], kill_after=None)
+        assert code == 2, said
+    else:
+        said = command.refused(*COMMANDS[name])
+    assert file in said or "config.json" in said, said
