@@ -18,7 +18,8 @@ from transhash.data.collection import Collection, Problem, Texts
 from transhash.errors import DataError
 from transhash.features.decode import content_digest
 from transhash.runs.catalog import Modality
-from transhash.runs.encoder import CodedBlock, model_digest
+from transhash.runs.encoder import CodedBlock
+from transhash.runs.model_files import model_digest
 from transhash.storage import read_json, write_bytes
 
 
