@@ -32,6 +32,7 @@ def forked(
             os.dup2(writing, 2)
             sys.stdout, sys.stderr = open(1, "w"), open(2, "w")  # noqa: SIM115 (not pytest's)
             sys.argv = ["transhash", *map(str, arguments)]
+            signal.alarm(30)  # a service that should have been refused would never end
             prepare()
             main()
         except SystemExit as end:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -156,6 +157,7 @@ MUTILATIONS: dict[str, dict[str, Change]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize(
     ("file", "how"), [(file, how) for file, ways in MUTILATIONS.items() for how in ways]
@@ -165,8 +167,94 @@ def test_a_mutilated_model_is_told_in_a_sentence_that_names_the_file(
 ) -> None:
     MUTILATIONS[file][how](run / file)
     if name == "serve":  # in a process of its own: if it were served, it would not end
-        code, said = forked(*COMMANDS[name], kill_after=None)
+        code, said = forked(*COMMANDS[name])
         assert code == 2, said
     else:
         said = command.refused(*COMMANDS[name])
     assert file in said or "config.json" in said, said
+
+
+def sql(*statements: str) -> Change:
+    def mutilate(path: Path) -> None:
+        base = sqlite3.connect(path)
+        with base:
+            for statement in statements:
+                base.execute(statement)
+        base.close()
+
+    return mutilate
+
+
+CATALOG: dict[str, Change] = {
+    "empty": ANY["empty"],
+    "cut": cut,
+    "garbage": ANY["garbage"],
+    "a folder": a_folder,
+    "a newer version": sql("PRAGMA user_version=99"),
+    "another table": sql("DROP TABLE items", "CREATE TABLE items (colour TEXT)"),
+    "no table": sql("DROP TABLE items"),
+}
+
+
+@pytest.mark.parametrize("name", ["search", "index", "serve", "verify"])
+@pytest.mark.parametrize("how", CATALOG)
+def test_a_mutilated_catalog_is_told_in_a_sentence_that_names_it(
+    how: str, name: str, run: Path
+) -> None:
+    CATALOG[how](run / "catalog.sqlite")
+    if how == "empty" and name == "index":
+        pytest.skip("nothing was indexed yet, as far as a file of no bytes tells")
+    code, said = forked(*COMMANDS.get(name, (name, "run")))
+    assert code == 2, said
+    assert "catalog.sqlite" in said
+
+
+def test_codes_of_another_length_are_found_by_verify(run: Path, command: Command) -> None:
+    sql("UPDATE items SET code = x'01'")(run / "catalog.sqlite")
+    assert "catalog.sqlite" in command("verify", "run", code=2).err
+
+
+JOB: dict[str, Change] = {
+    **ANY,
+    "a list": of_json(lambda _: [1]),
+    "no bits": lacking("bits"),
+    "no model": lacking("model"),
+    "bits of another kind": having("bits", "many"),
+    "another length": having("bits", 24),
+    "an unknown kind": having("modality", "sounds"),
+    "no shard size": having("shard_size", 0),
+    "more items": having("items", 10**9),
+}
+
+
+@pytest.mark.parametrize("how", JOB)
+def test_a_mutilated_job_is_told_in_a_sentence(how: str, run: Path, command: Command) -> None:
+    command(*COMMANDS["encode"])
+    JOB[how](run.parent / "codes" / "job.json")
+    assert "codes" in command.refused("index", "run", "--codes", "codes")
+    if how != "missing":  # then the shards are other files
+        assert "codes" in command.refused(*COMMANDS["encode"])
+
+
+@pytest.mark.parametrize("how", ANY)
+def test_a_mutilated_shard_is_told_in_a_sentence(how: str, run: Path, command: Command) -> None:
+    command(*COMMANDS["encode"])
+    ANY[how](run.parent / "codes" / "part-000000.parquet")
+    assert "part-000000.parquet" in command.refused("index", "run", "--codes", "codes")
+
+
+@pytest.mark.parametrize("file", ["report.json", "diagnostics.json", "results.json"])
+@pytest.mark.parametrize("how", ["garbage", "a folder", "empty"])
+def test_what_only_informs_is_in_nobodys_way(
+    file: str, how: str, run: Path, command: Command
+) -> None:
+    (run / file).write_text("{}")
+    ANY[how](run / file)
+    for name in ("search", "index", "encode", "evaluate"):
+        command(*COMMANDS[name])
+
+
+def test_the_whole_run_passes_every_command(run: Path, command: Command) -> None:
+    for name in COMMANDS.keys() - {"serve"}:
+        command(*COMMANDS[name])
+    command("verify", "run")
