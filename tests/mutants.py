@@ -244,12 +244,59 @@ MUTANTS = (
     ),
     Mutant(
         "runs/task.py",
-        "fit([*auxiliary.texts.items, *target_texts.items])",
-        "fit([*auxiliary.texts.items, *benchmark.texts.items])",
+        "fit(known, *([target_texts.items] if uses_target else ()))",
+        "fit(known, benchmark.texts.items)",
         SPLITS,
     ),
     Mutant(
-        "features/text.py", "counts.data = np.log1p(counts.data)", "pass", "features/test_text.py"
+        "runs/task.py",
+        "*([target_texts.items] if uses_target else ())",
+        "target_texts.items",
+        SPLITS,
+    ),
+    Mutant(
+        "runs/fit.py",
+        "if hasher.uses_target and target is not None",
+        "if target is not None",
+        "runs/test_text_features.py",
+    ),
+    Mutant(
+        "experiments/run.py",
+        "**settings).uses_target",
+        "**settings).uses_target or True",
+        "experiments/test_splits.py",
+    ),
+    Mutant("features/words.py", ") ** _RARITY)", ") ** 0)", "features/test_words.py"),
+    Mutant("features/words.py", ".sum() >= _AVOIDED", ".sum() < 0", "features/test_words.py"),
+    Mutant(
+        "features/words.py",
+        "apart - by_chance < _EMPTY",
+        "apart < _EMPTY",
+        "features/test_words.py",
+    ),
+    Mutant(
+        "features/words.py",
+        "likeness[best] >= _LIKENESS",
+        "likeness[best] >= 2",
+        "features/test_words.py",
+    ),
+    Mutant(
+        "features/text.py",
+        "self.words.transform(texts) * by_word",
+        "self.words.transform(texts)",
+        "features/test_text.py",
+    ),
+    Mutant(
+        "features/meaning.py",
+        "if folder_digest(folder) != digest",
+        "if not digest",
+        "features/test_text.py",
+    ),
+    Mutant(
+        "features/bag_of_words.py",
+        "counts.data = np.log1p(counts.data)",
+        "pass",
+        "features/test_bag_of_words.py",
     ),
     # Codes, scores, search.
     Mutant(

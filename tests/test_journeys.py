@@ -151,6 +151,10 @@ def test_broken_files_are_named_and_the_fit_goes_on(data: Path, tmp_path: Path) 
         (("fit", "thn", "--out", "x", "--benchmark", "DATA", "--device", "cuda"), "no GPU"),
         (("fit", "thn", "--out", "x", "--benchmark", "DATA", "--device", "gpu"), "cpu or cuda"),
         (("fit", "thn", "--out", "x", "--set", "steps=abc"), "steps takes a whole number"),
+        (
+            ("fit", "thn", "--out", "x", "--auxiliary", "AUX", "--text-features", "/nowhere"),
+            "/nowhere is not a folder",
+        ),
         (("fit", "thn", "--out", "RUN", "--benchmark", "DATA"), "has an index"),
         (("fit", "thn", "--out", "DATA", "--benchmark", "DATA"), "holds other files"),
         (("fit", "thn", "--out", "FILE", "--benchmark", "DATA"), "is a file"),
@@ -171,6 +175,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
     arguments: tuple[str, ...], sentence: str, run: Path, data: Path, tmp_path: Path
 ) -> None:
     places = {"RUN": run, "DATA": data, "x": tmp_path / "x", "FILE": data / "texts.tsv"}
+    places["AUX"] = data / "auxiliary.tsv"
     done = transhash(*(places.get(word, word) for word in arguments), code=2)
     assert sentence in " ".join(done.stderr.split())
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 
 from transhash.data.benchmark import Benchmark, Sizes, Split
 from transhash.data.collection import Collection
-from transhash.hashers import METHODS, make_hasher
+from transhash.experiments.plan import Cell
+from transhash.experiments.run import _uses_target
+from transhash.hashers import KNOWN, METHODS, make_hasher
 from transhash.hashers.tuning import tune
 from transhash.runs.task import build_task
 
@@ -118,7 +121,7 @@ def _names(split: Split) -> set[str]:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_arrays_of_a_split_hold_the_rows_of_its_parts(protocol: str) -> None:
     whole = benchmark(protocol)
-    split, task = whole.split(3), build_task(whole, 3)
+    split, task = whole.split(3), build_task(whole, 3, texts="bag-of-words")
     arrays = {
         "auxiliary": (task.training.images, task.training.texts),
         "held_out": (task.held_out.images, task.held_out.texts),
@@ -157,8 +160,20 @@ def test_words_are_counted_on_training_texts_alone(protocol: str) -> None:
             texts=marked(whole.texts, **target),
             auxiliary_texts=marked(whole.auxiliary_texts, **auxiliary),
         )
-    known = build_task(changed, 1).text_features.vocabulary_
-    assert [word for word in known if word.startswith("only")] == ["onlylearned", "onlytarget"]
+
+    def seen(**options: Any) -> list[str]:
+        lists = build_task(changed, 1, **options).text_features.lists()
+        words = [word for part in lists.values() for word in part]  # those that count or do not
+        return sorted(word for word in words if word.startswith("only"))
+
+    assert seen() == ["onlylearned", "onlytarget"]
+    assert seen(uses_target=False) == ["onlylearned"]
+
+
+def test_methods_that_use_no_target_items_get_words_of_auxiliary_texts_alone() -> None:
+    using = {m.name for m in KNOWN if _uses_target(Cell(m.name, 8, 0), {})}
+    assert using == {"THN", "THN-ip", "THN-Q", "THN-paper"}
+    assert not _uses_target(Cell("THN", 8, 0), {"use_target": False, "alignment_weight": 0.0})
 
 
 @pytest.mark.parametrize("method", [*METHODS, "THN-paper"])

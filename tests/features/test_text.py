@@ -1,39 +1,126 @@
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
-from transhash.errors import DataError, NotFittedError
-from transhash.features.text import BagOfWords
+from transhash.errors import DataError
+from transhash.features.text import JoinedText, TextFeatures, load_text, save_text, text_features
+from transhash.storage import write_json
 
-TEXTS = ["A dog runs on the beach", "the dog sleeps", "a cat on the beach", "the cat sleeps"] * 3
+from .test_words import CAPTIONS
 
-
-def test_similar_texts_are_nearer_than_others() -> None:
-    words = BagOfWords().fit(TEXTS)
-    a, b, c = words.transform(["dog on a beach", "the DOG runs, beach!", "cat sleeps"])
-    assert a @ b > a @ c
+QUERIES = ["a puppy at the seaside", "locomotive", "", "the"]
 
 
-def test_unknown_words_give_a_zero_row_and_are_said_to_be_unknown() -> None:
-    words = BagOfWords().fit(TEXTS)
-    assert not words.transform(["xylophone quartz"]).any()
-    assert words.known_words("the xylophone dog") == ["the", "dog"]
+def saved(features: TextFeatures, folder: Path) -> dict[str, Any]:
+    config = save_text(features, folder)
+    write_json(folder / "config.json", config)
+    return config
 
 
-def test_a_saved_vocabulary_gives_the_same_rows() -> None:
-    words = BagOfWords().fit(TEXTS)
-    again = BagOfWords().restore(words.vocabulary_, words.state())
-    assert np.array_equal(again.transform(TEXTS), words.transform(TEXTS))
+@pytest.mark.parametrize("named", [None, "words", "bag-of-words"])
+def test_text_features_come_back_from_a_folder_as_they_were(
+    named: str | None, tmp_path: Path
+) -> None:
+    features = text_features(named).fit(CAPTIONS)
+    again = load_text(tmp_path, saved(features, tmp_path))
+    assert again.name == features.name
+    assert np.array_equal(again.transform(QUERIES), features.transform(QUERIES))
+    assert again.known_words("puppy on the dog") == features.known_words("puppy on the dog")
 
 
-def test_the_reduction_never_asks_for_more_than_there_is() -> None:
-    assert BagOfWords(dimensions=1000).fit(TEXTS).transform(TEXTS).shape[1] < 12
+def test_a_vocabulary_that_does_not_fit_its_arrays_is_refused(tmp_path: Path) -> None:
+    config = saved(text_features("words").fit(CAPTIONS), tmp_path)
+    lists = json.loads((tmp_path / "vocabulary.json").read_text())
+    lists["words"].pop()
+    write_json(tmp_path / "vocabulary.json", lists)
+    with pytest.raises(DataError, match="does not fit the"):
+        load_text(tmp_path, config)
 
 
-def test_texts_without_a_common_word_are_explained() -> None:
-    with pytest.raises(DataError, match="no word occurs in two"):
-        BagOfWords().fit(["alpha", "beta", "gamma"])
+def test_a_folder_that_is_no_model_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is not a folder"):
+        text_features(str(tmp_path / "missing"))
+    with pytest.raises(DataError, match="it is no text model"):
+        text_features(str(tmp_path))
 
 
-def test_an_unfitted_bag_of_words_says_so() -> None:
-    with pytest.raises(NotFittedError):
-        BagOfWords().transform(["x"])
+def tiny_static(folder: Path) -> Path:
+    """A model2vec model of the words of CAPTIONS, random vectors."""
+    model2vec = pytest.importorskip("model2vec", reason="needs transhash[static]")
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    words = ["[UNK]", "[PAD]", *sorted({word for text in CAPTIONS for word in text.split()})]
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    vectors = np.random.default_rng(0).normal(size=(len(words), 8)).astype(np.float32)
+    model2vec.StaticModel(vectors, tokenizer).save_pretrained(folder)
+    return folder
+
+
+def tiny_sentences(folder: Path) -> Path:
+    """A BERT of one small layer, random weights, with mean pooling."""
+    pytest.importorskip("sentence_transformers", reason="needs transhash[sentences]")
+    from sentence_transformers import SentenceTransformer
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    words = sorted({word for text in CAPTIONS for word in text.split()})
+    bert = folder.with_name("bert")
+    bert.mkdir()
+    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+    (bert / "vocab.txt").write_text("\n".join(entries))
+    BertTokenizerFast(str(bert / "vocab.txt")).save_pretrained(bert)
+    BertModel(
+        BertConfig(
+            vocab_size=len(entries), hidden_size=16, num_hidden_layers=1,
+            num_attention_heads=2, intermediate_size=16,
+        )
+    ).save_pretrained(bert)  # fmt: skip
+    SentenceTransformer(str(bert), device="cpu").save(str(folder))
+    return folder
+
+
+def test_neither_words_nor_meaning_drown_the_other(tmp_path: Path) -> None:
+    features = text_features(str(tiny_static(tmp_path / "tiny"))).fit(CAPTIONS)
+    assert isinstance(features, JoinedText)
+    rows = features.transform(CAPTIONS)
+    width = features.words.transform(["x"]).shape[1]
+    spread = [((part - part.mean(0)) ** 2).sum(1).mean() for part in np.split(rows, [width], 1)]
+    assert spread == pytest.approx([1, 1], rel=1e-4)
+
+
+def test_a_static_model_goes_along_with_the_run(tmp_path: Path) -> None:
+    model = tiny_static(tmp_path / "tiny")
+    features = text_features(str(model)).fit(CAPTIONS)
+    assert features.name == "words+tiny"
+    run = tmp_path / "run"
+    config = saved(features, run)
+    shutil.rmtree(model)
+    again = load_text(run, config)
+    assert np.array_equal(again.transform(QUERIES), features.transform(QUERIES))
+    assert again.known_words("dog on gramophone") == ["dog"]
+    shutil.rmtree(run / "text_model")
+    with pytest.raises(DataError, match="text_model is missing"):
+        load_text(run, config)
+
+
+def test_a_sentence_model_is_found_where_it_was_and_must_be_the_same(tmp_path: Path) -> None:
+    model = tiny_sentences(tmp_path / "small")
+    features = text_features(str(model)).fit(CAPTIONS)
+    run = tmp_path / "run"
+    config = saved(features, run)
+    assert np.allclose(
+        load_text(run, config).transform(CAPTIONS), features.transform(CAPTIONS), atol=1e-5
+    )
+    changed = json.loads((model / "config.json").read_text()) | {"dropped": 1}
+    (model / "config.json").write_text(json.dumps(changed))
+    with pytest.raises(DataError, match="is not the model that"):
+        load_text(run, config)
+    shutil.rmtree(model)
+    with pytest.raises(DataError, match=r"no longer at .*small; put it back"):
+        load_text(run, config)

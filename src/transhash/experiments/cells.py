@@ -67,6 +67,7 @@ def describe_cell(
         "settings": _plain(fitted.settings()),
         "image_to_text": _plain(there.to_dict()),
         "text_to_image": _plain(back.to_dict()),
+        "text_features": task.text_features.name,
         "items": _items(task),
         "version": __version__,
         "python": platform.python_version(),

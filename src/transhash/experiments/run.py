@@ -30,6 +30,7 @@ from transhash.experiments.plan import Cell, Plan, read_plan
 from transhash.experiments.results import Results, Row, cell_of
 from transhash.experiments.sources import open_benchmark
 from transhash.features.image import EfficientNetLite0, ImageFeatures
+from transhash.hashers import make_learner
 from transhash.hashers.base import Setting
 from transhash.progress import bar, silent
 from transhash.runs.task import Task, build_task, with_image_features
@@ -131,14 +132,15 @@ class Finished(NamedTuple):
 def _in_turn(
     plan: Plan, todo: list[Cell], benchmark: Benchmark, out: Path, jobs: int
 ) -> Iterator[Finished]:
-    """One after the other, the split of a seed made once."""
-    task_of = lru_cache(maxsize=1)(partial(build_task, benchmark))
+    """One after the other, the split of a seed made once for each sort of method."""
+    task_of = lru_cache(maxsize=2)(partial(build_task, benchmark))
     for cell in todo:
         start = time.monotonic()
         outcome: Row | BaseException
         try:
             settings, folder = plan.settings_of(cell.method), _folder(out, cell)
-            outcome = run_cell(cell, task_of(cell.seed), settings, plan.trials, folder=folder)
+            task = task_of(cell.seed, uses_target=_uses_target(cell, settings))
+            outcome = run_cell(cell, task, settings, plan.trials, folder=folder)
         except Exception as error:  # a fault of one cell must not cost the others
             outcome = error
         yield Finished(cell, outcome, time.monotonic() - start)
@@ -176,13 +178,13 @@ def _in_processes(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-_task_of: Callable[[int], Task] | None = None  # of a worker process
+_task_of: Callable[..., Task] | None = None  # of a worker process
 
 
 def _start(threads: int, benchmark: Benchmark) -> None:
     """In a new process: its share of the processors, and no life after its parent's."""
     global _task_of
-    _task_of = lru_cache(maxsize=1)(partial(build_task, benchmark))
+    _task_of = lru_cache(maxsize=2)(partial(build_task, benchmark))
     torch.set_num_threads(threads)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -196,7 +198,13 @@ def _start(threads: int, benchmark: Benchmark) -> None:
 
 def _work(cell: Cell, settings: Setting, trials: int, folder: Path | None, threads: int) -> Row:
     assert _task_of is not None
-    return run_cell(cell, _task_of(cell.seed), settings, trials, folder=folder, workers=threads)
+    task = _task_of(cell.seed, uses_target=_uses_target(cell, settings))
+    return run_cell(cell, task, settings, trials, folder=folder, workers=threads)
+
+
+def _uses_target(cell: Cell, settings: Setting) -> bool:
+    """What a method is kept from seeing, its text features must not be fitted on."""
+    return make_learner(cell.method, bits=cell.bits, seed=cell.seed, **settings).uses_target
 
 
 @contextmanager

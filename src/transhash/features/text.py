@@ -1,78 +1,140 @@
-"""Texts -> arrays: bag of words reduced by PCA, fitted on training texts only (the paper)."""
+"""Texts -> arrays: by their words, or by words and meaning together; kept in a run folder."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
-from sklearn.decomposition import TruncatedSVD
-from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.preprocessing import normalize
 
 from transhash.errors import DataError, NotFittedError
+from transhash.features.bag_of_words import BagOfWords
+from transhash.features.meaning import Meaning, find_meaning, saved_meaning
+from transhash.features.words import TextRows, Words, tokens
+from transhash.storage import read_json, read_tensors, write_json, write_tensors
 
-Float = npt.NDArray[np.float32]
+
+class TextFeatures(Protocol):
+    """Fitted on training texts only; then a row a text."""
+
+    @property
+    def name(self) -> str: ...
+
+    def fit(self, *collections: Sequence[str], seed: int = 0) -> Self: ...
+
+    def transform(self, texts: Sequence[str]) -> TextRows: ...
+
+    def known_words(self, text: str) -> list[str]: ...
+
+    def state(self) -> dict[str, npt.NDArray[Any]]: ...
+
+    def lists(self) -> Any:
+        """Words that vocabulary.json keeps."""
+        ...
 
 
 @dataclass
-class BagOfWords:
-    """log(1 + count) of each word, unit length, then the leading principal directions."""
+class JoinedText:
+    """Words and meaning side by side, each scaled to the same spread, so that neither drowns."""
 
-    dimensions: int = 1000  # the paper, Section 4.1
-    minimum_texts: int = 2  # a word seen once relates nothing to anything
-    vocabulary_limit: int = 20_000
-    name: str = "bag-of-words"
+    words: Words
+    meaning: Meaning
 
-    def fit(self, texts: Sequence[str], seed: int = 0) -> Self:
-        vectorizer = self._vectorizer(
-            min_df=min(self.minimum_texts, len(texts)), max_features=self.vocabulary_limit
-        )
-        try:
-            vectorizer.fit(texts)
-        except ValueError:
-            raise DataError(
-                "no word occurs in two training texts, so they cannot be compared; give more texts"
-            ) from None
-        words = vectorizer.vocabulary_
-        self.vocabulary_: list[str] = sorted(words, key=lambda word: int(words[word]))
-        counts = self._counts(texts)
-        rank = max(1, min(self.dimensions, min(counts.shape) - 1))
-        svd = TruncatedSVD(rank, n_iter=5, random_state=seed).fit(counts)
-        self.components_: Float = svd.components_.astype(np.float32)
+    @property
+    def name(self) -> str:
+        return f"{self.words.name}+{self.meaning.name}"
+
+    @property
+    def vocabulary_(self) -> list[str]:
+        return self.words.vocabulary_
+
+    def fit(self, *collections: Sequence[str], seed: int = 0) -> Self:
+        self.words.fit(*collections, seed=seed)
+        texts = [text for part in collections for text in part]
+        parts = self.words.transform(texts), self.meaning.rows(texts)
+        spread = [np.sqrt(((part - part.mean(axis=0)) ** 2).sum(axis=1).mean()) for part in parts]
+        self.scale_ = np.array([1 / max(float(one), 1e-6) for one in spread], np.float32)
         return self
 
-    def transform(self, texts: Sequence[str]) -> Float:
-        if not hasattr(self, "components_"):
-            raise NotFittedError("bag of words was not fitted; call fit() or load an encoder")
-        return np.asarray(self._counts(texts) @ self.components_.T, dtype=np.float32)
+    def transform(self, texts: Sequence[str]) -> TextRows:
+        if not hasattr(self, "scale_"):
+            raise NotFittedError("the text features were not fitted; call fit() or load an encoder")
+        by_word, by_meaning = self.scale_
+        return np.concatenate(
+            [self.words.transform(texts) * by_word, self.meaning.rows(texts) * by_meaning], axis=1
+        )
 
     def known_words(self, text: str) -> list[str]:
-        """The words of `text` that can influence its code."""
-        words = set(self.vocabulary_)
-        return [word for word in self._vectorizer().build_analyzer()(text) if word in words]
+        """The words of `text` that count; empty ones do not."""
+        known, empty = set(self.words.known_words(text)), set(self.words.dropped_)
+        return [
+            word
+            for word in tokens(text)
+            if word in known or (word not in empty and self.meaning.knows(word))
+        ]
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        return {"components": self.components_}
+        return self.words.state() | {"scale": self.scale_}
 
-    def restore(self, vocabulary: Sequence[str], state: Mapping[str, npt.NDArray[Any]]) -> Self:
-        self.vocabulary_ = list(vocabulary)
-        self.components_ = state["components"]
-        return self
+    def lists(self) -> dict[str, list[str]]:
+        return self.words.lists()
 
-    def _counts(self, texts: Sequence[str]) -> sp.csr_matrix:
-        if getattr(self, "_counter", None) is None:
-            self._counter = self._vectorizer(vocabulary=self.vocabulary_)
-        counts = self._counter.transform(texts).astype(np.float32)
-        counts.data = np.log1p(counts.data)
-        return normalize(counts, copy=False)
 
-    @staticmethod
-    def _vectorizer(**settings: Any) -> CountVectorizer:
-        # \w\w+ drops one-letter words, which carry no topic; accents fold so that café = cafe.
-        return CountVectorizer(
-            lowercase=True, strip_accents="unicode", token_pattern=r"(?u)\b\w\w+\b", **settings
+def text_features(named: str | None, device: str = "cpu") -> TextFeatures:
+    """Unfitted: `words` (None, too), `bag-of-words`, or words joined with a model of that name."""
+    if named in (None, Words.name):
+        return Words()
+    if named == BagOfWords.name:
+        return BagOfWords()
+    return JoinedText(Words(), find_meaning(named, device))
+
+
+def save_text(features: TextFeatures, folder: Path) -> dict[str, Any]:
+    """Write what `load_text` needs; what config.json has to say of it."""
+    write_json(folder / "vocabulary.json", features.lists())
+    write_tensors(folder / "text.safetensors", features.state())
+    named: dict[str, Any] = {"text_features": features.name}
+    if isinstance(features, JoinedText):
+        named["text_model"] = features.meaning.save(folder)
+    return named
+
+
+def load_text(folder: Path, config: dict[str, Any], device: str = "cpu") -> TextFeatures:
+    """The inverse of `save_text`."""
+    lists, state = read_json(folder / "vocabulary.json"), read_tensors(folder / "text.safetensors")
+    if config["text_features"] == BagOfWords.name:
+        _check(folder, lists, state, axis=1)
+        return BagOfWords().restore(lists, state)
+    if not isinstance(lists, dict) or set(lists) != {"words", "dropped"}:
+        raise DataError(f"{folder / 'vocabulary.json'} does not list words; fit it anew")
+    _check(folder, lists["words"], state, axis=0)
+    words = Words().restore(lists, state)
+    if config["text_features"] == Words.name:
+        return words
+    record = config.get("text_model")
+    if not isinstance(record, dict) or "scale" not in state:
+        raise DataError(f"{folder / 'config.json'} does not say its text_model; fit it anew")
+    joined = JoinedText(words, saved_meaning(folder, record, device))
+    joined.scale_ = state["scale"]
+    return joined
+
+
+def _check(folder: Path, words: Any, state: dict[str, npt.NDArray[Any]], axis: int) -> None:
+    """Refuse arrays that are not of these words, which lie along that axis."""
+    known = isinstance(words, list) and all(isinstance(word, str) for word in words)
+    if not known or len(set(words)) < len(words):
+        raise DataError(f"{folder / 'vocabulary.json'} is not a list of words; fit it anew")
+    weights, rarity = state.get("components"), state.get("rarity")
+    if (
+        weights is None
+        or weights.ndim != 2
+        or weights.shape[axis] != len(words)
+        or (rarity is not None and rarity.shape != (len(words),))
+    ):
+        raise DataError(
+            f"{folder / 'text.safetensors'} does not fit the {len(words):,} words of "
+            f"{folder / 'vocabulary.json'}; fit it anew"
         )

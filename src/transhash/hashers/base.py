@@ -42,6 +42,11 @@ class Learner(ABC):
     def candidates(cls) -> Iterable[Setting]:
         """Settings that `tune` may try on held-out auxiliary data, most promising first."""
 
+    @property
+    def uses_target(self) -> bool:
+        """Whether `fit` looks at unlabelled target items; if not, nothing before it may either."""
+        return False
+
     def settings(self) -> Setting:
         return asdict(self)
 

@@ -19,7 +19,7 @@ from transhash.errors import DataError
 from transhash.features.decode import content_digest, decode
 from transhash.features.image import ImageFeatures, image_features
 from transhash.features.stream import FeaturePart, extract, shown, stream_images
-from transhash.features.text import BagOfWords
+from transhash.features.text import TextFeatures, save_text
 from transhash.hashers import Hasher
 from transhash.hashers.base import HASHER_FORMAT
 from transhash.progress import Track, silent
@@ -29,10 +29,9 @@ from transhash.runs.model_files import (
     check_files,
     read_config,
     read_hasher,
-    read_words,
+    read_texts,
     write_config,
 )
-from transhash.storage import write_json, write_tensors
 
 _HASHED = 512  # rows hashed at a time: what memory has to hold of them
 
@@ -54,7 +53,7 @@ class Encoder:
 
     hasher: Hasher
     image_features: ImageFeatures | None
-    text_features: BagOfWords | None
+    text_features: TextFeatures | None
     method: str = "THN"
 
     @property
@@ -169,19 +168,19 @@ class Encoder:
             seen = [i for i, old in zip(span, known) if old]
             yield FeaturePart(good, rows, kept, [None] * len(good), seen, [])
 
-    def _words(self) -> BagOfWords:
+    def _words(self) -> TextFeatures:
         if self.text_features is None:
             raise DataError("this model takes precomputed text features; give a .npy, not texts")
         return self.text_features
 
     def save(self, folder: str | Path) -> None:
-        """config.json, hasher.safetensors and, with bag of words, its vocabulary and weights."""
+        """config.json, hasher.safetensors and what the text features are made of."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.hasher.save_state(folder)
+        texts: dict[str, Any] = {"text_features": PRECOMPUTED}
         if self.text_features is not None:
-            write_json(folder / "vocabulary.json", self.text_features.vocabulary_)
-            write_tensors(folder / "text.safetensors", self.text_features.state())
+            texts = save_text(self.text_features, folder)
         # Last, because a folder with a config.json is a whole one.
         write_config(
             folder,
@@ -189,7 +188,7 @@ class Encoder:
                 "method": self.method,
                 "settings": self.hasher.settings(),
                 "image_features": self.image_features.name if self.image_features else PRECOMPUTED,
-                "text_features": self.text_features.name if self.text_features else PRECOMPUTED,
+                **texts,
             },
         )
 
@@ -202,7 +201,8 @@ class Encoder:
         check_files(folder, config)
         hasher = read_hasher(folder, config, device)
         named = config["image_features"]
-        texts = read_words(folder, hasher) if config["text_features"] != PRECOMPUTED else None
+        words = config["text_features"] != PRECOMPUTED
+        texts = read_texts(folder, config, hasher, device) if words else None
         try:
             images = None if named == PRECOMPUTED else image_features(named, device)
         except DataError as error:

@@ -25,13 +25,14 @@ from transhash.data.manifest import (
 from transhash.data.training import Related, TrainingSet
 from transhash.errors import DataError
 from transhash.features.image import ImageFeatures
-from transhash.features.text import BagOfWords
+from transhash.features.text import TextFeatures, text_features
 from transhash.hashers import Hasher
 from transhash.hashers.thn import THN
 from transhash.hashers.tuning import Trial, tune
 from transhash.hashers.world import ALONE, World
 from transhash.progress import Track, silent
 from transhash.runs.encoder import Encoder, image_rows
+from transhash.runs.model_files import PRECOMPUTED
 from transhash.storage import WriterLock, write_json
 
 TARGET_LIMIT = 2000  # unlabelled items used for alignment; the paper takes 500
@@ -97,14 +98,22 @@ def fit_files(
     out: Path,
     features: ImageFeatures | None,
     *,
+    texts: str | None = None,
+    device: str = "cpu",
     trials: int = 0,
     track: Track = silent,
     world: World = ALONE,
 ) -> tuple[Encoder, dict[str, Any]]:
-    """Learn from a user's files and write the run folder; returns encoder and report."""
+    """Learn from a user's files and write the run folder; returns encoder and report.
+
+    `texts` names text features, as `--text-features` does; `device` is where they are computed.
+    """
     check_world(hasher, trials, world)
     with _only_fit(out, world):
-        training, features, words, problems = _prepare(hasher, material, features, track, world)
+        words = None
+        if material.auxiliary.texts.features is None:  # first: a missing model is told at once
+            words = text_features(texts, device)
+        training, features, problems = _prepare(hasher, material, features, words, track, world)
         return _fit(
             hasher, method, training, out, features, words,
             trials=trials, problems=problems, track=track, world=world,
@@ -115,10 +124,11 @@ def _prepare(
     hasher: Hasher,
     material: Material,
     features: ImageFeatures | None,
+    words: TextFeatures | None,
     track: Track,
     world: World,
-) -> tuple[TrainingSet, ImageFeatures | None, BagOfWords | None, list[Problem]]:
-    """What to learn from, what made it out of files, and what was skipped."""
+) -> tuple[TrainingSet, ImageFeatures | None, list[Problem]]:
+    """What to learn from, what makes rows out of images, and what was skipped."""
     auxiliary, problems = material.auxiliary, list(material.problems)
     if auxiliary.images.features is not None:
         features = None  # the model will take precomputed features, and says so when asked
@@ -135,10 +145,9 @@ def _prepare(
         target_x, _, bad = world.in_turn(lambda: image_rows(features, some, track))
         problems += bad
     target = None if material.texts is None else _some(material.texts, rng)
-    words = None
-    if auxiliary.texts.features is None:
-        training_texts = [*auxiliary.texts.items, *(target.items if target is not None else ())]
-        words = BagOfWords().fit(training_texts)
+    if words is not None:
+        also = [target.items] if hasher.uses_target and target is not None else []
+        words.fit(auxiliary.texts.items, *also)
     training = TrainingSet(
         x,
         _text(words, auxiliary.texts),
@@ -146,7 +155,7 @@ def _prepare(
         target_x,
         None if target is None else _text(words, target),
     )
-    return training, features, words, problems
+    return training, features, problems
 
 
 def check_world(hasher: Hasher, trials: int, world: World) -> None:
@@ -163,7 +172,7 @@ def fit_run(
     training: TrainingSet,
     out: Path,
     features: ImageFeatures | None,
-    words: BagOfWords | None,
+    words: TextFeatures | None,
     *,
     held_out: Related | None = None,
     trials: int = 0,
@@ -206,7 +215,7 @@ def _fit(
     training: TrainingSet,
     out: Path,
     features: ImageFeatures | None,
-    words: BagOfWords | None,
+    words: TextFeatures | None,
     *,
     held_out: Related | None = None,
     trials: int,
@@ -252,6 +261,7 @@ def describe(
     return {
         "method": encoder.method,
         "bits": hasher.bits,
+        "text_features": encoder.text_features.name if encoder.text_features else PRECOMPUTED,
         "settings": hasher.settings(),
         "training_seconds": round(seconds, 2),
         "auxiliary": {
@@ -310,7 +320,7 @@ def _some(collection: Any, rng: np.random.Generator) -> Any:
     return collection.take(np.sort(rng.permutation(len(collection))[:TARGET_LIMIT]))
 
 
-def _text(words: BagOfWords | None, texts: Texts) -> npt.NDArray[np.float32]:
+def _text(words: TextFeatures | None, texts: Texts) -> npt.NDArray[np.float32]:
     if texts.features is not None:
         return texts.features
     if words is None:

