@@ -1,4 +1,4 @@
-"""Text features in whole runs: what they are fitted on, and old ones read as they did."""
+"""Text features in whole runs: what they are fitted on, and that old ones read as they did."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transhash.runs.encoder import Encoder
 from transhash.runs.fit import Sources, fit_files, read_sources
 
 CAPTIONS = ["small dog", "a cat", "red train", "pizza", "blue boat"]
-TARGET = ["tell me about gondolas", "what barks", "where do gondolas float"] * 8
+TARGET = ["tell me about gondolas", "what dog barks", "where do gondolas float"] * 8
 
 
 @pytest.fixture
@@ -36,11 +36,11 @@ def sources(tmp_path: Path) -> Sources:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("method", ["CVH", "THN-D", "THN"])
+@pytest.mark.parametrize("method", ["QCH", "THN-D", "THN"])
 def test_only_methods_that_use_target_items_know_their_words(
     method: str, sources: Sources, tmp_path: Path
 ) -> None:
-    quick = {} if method == "CVH" else {"steps": 2}
+    quick = {} if method == "QCH" else {"steps": 2}
     hasher = make_hasher(method, bits=8, **quick)
     run = tmp_path / "run"
     fit_files(hasher, method, read_sources(sources), run, None, texts="words")
@@ -54,8 +54,8 @@ def test_a_hundred_short_captions_are_enough(
     named: str | None, sources: Sources, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    hasher = make_hasher("CVH", bits=8)
-    encoder, report = fit_files(hasher, "CVH", read_sources(sources), run, None, texts=named)
+    hasher = make_hasher("QCH", bits=8)
+    encoder, report = fit_files(hasher, "QCH", read_sources(sources), run, None, texts=named)
     assert report["text_features"] == (named or "words")
     again = Encoder.load(run)
     asked = [*CAPTIONS, "two dogs", "", "puppy"]

@@ -29,7 +29,7 @@ from transhash.runs.model_files import (
     check_files,
     read_config,
     read_hasher,
-    read_texts,
+    read_text_features,
     write_config,
 )
 
@@ -202,7 +202,7 @@ class Encoder:
         hasher = read_hasher(folder, config, device)
         named = config["image_features"]
         words = config["text_features"] != PRECOMPUTED
-        texts = read_texts(folder, config, hasher, device) if words else None
+        texts = read_text_features(folder, config, hasher, device) if words else None
         try:
             images = None if named == PRECOMPUTED else image_features(named, device)
         except DataError as error:

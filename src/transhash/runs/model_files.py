@@ -86,7 +86,7 @@ def read_hasher(folder: Path, config: dict[str, Any], device: str) -> Hasher:
         raise DataError(f"{what} describes ({reason}); fit it anew") from None
 
 
-def read_texts(
+def read_text_features(
     folder: Path, config: dict[str, Any], hasher: Hasher, device: str = "cpu"
 ) -> TextFeatures:
     """The text features that the hasher was trained with."""
