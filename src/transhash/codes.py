@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from transhash.errors import DataError
 
+MOST_BITS = 65_528  # that can be searched: a distance is counted in 16 bits on the way
+
 
 @dataclass(frozen=True, eq=False)
 class Codes:

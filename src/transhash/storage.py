@@ -175,6 +175,10 @@ class WriterLock:
     def release(self) -> None:
         if self.held:
             with contextlib.suppress(OSError):
+                if sys.platform != "win32" and self._process == os.getpid():
+                    # For good, though a child just forked may not have closed its copy yet.
+                    fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            with contextlib.suppress(OSError):
                 os.close(self._descriptor)
             self._descriptor = -1
 

@@ -4,6 +4,7 @@ import torch
 
 from transhash.data.relation import SparseRelation
 from transhash.data.training import TrainingSet
+from transhash.errors import DataError
 from transhash.hashers.hth import (
     HTH,
     SomePairs,
@@ -100,3 +101,9 @@ def test_too_few_pairs_to_hold_any_out_are_all_learned_from() -> None:
     only = SparseRelation.from_pairs(list("ab......"), list("a.b*****"))
     hasher = HTH(bits=8, steps=3).fit(TrainingSet(training.images, training.texts, only))
     assert hasher.encode_texts(training.texts).bits == 8
+
+
+@pytest.mark.parametrize("rate", [1e30, 1e160, 1e300])
+def test_a_training_that_diverges_says_so(rate: float) -> None:
+    with pytest.raises(DataError, match=r"diverged: at step 2 .* learning_rate below 1e\+"):
+        HTH(bits=8, learning_rate=rate).fit(World().training(60))

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transhash.codes import Codes
+from transhash.codes import MOST_BITS, Codes
 from transhash.errors import DataError, EngineError
 from transhash.index import Index, open_index
-from transhash.index.base import MOST_BITS
 from transhash.index.exact import ExactIndex
 
 ENGINES = ["exact", "faiss", "grouped"]
@@ -229,8 +228,9 @@ def test_open_index_says_what_is_wrong_with_a_url(tmp_path: Path) -> None:
         open_index("exact:", 12)
     with pytest.raises(EngineError, match="no index at"):
         open_index(tmp_path / "new", 16, read_only=True)
-    with pytest.raises(DataError, match="needs a place"):
-        open_index("", 16)
+    for nowhere in ("", None):
+        with pytest.raises(DataError, match="needs a place"):
+            open_index(nowhere, 16)  # type: ignore[arg-type]
 
 
 def assert_same(left: tuple[np.ndarray, ...], right: tuple[np.ndarray, ...]) -> None:

@@ -296,6 +296,18 @@ def test_an_idle_child_follows_its_parent_and_holds_no_lock(tmp_path: Path) -> N
             os.close(end)
 
 
+@posix
+def test_a_closed_index_is_free_though_a_child_has_not_closed_its_copy_yet(folder: Path) -> None:
+    index = GroupedIndex.open(folder, None)
+    assert index._lock is not None
+    copy = os.dup(index._lock._descriptor)  # what a child has between its birth and its first line
+    try:
+        index.close()
+        open_index(folder).close()
+    finally:
+        os.close(copy)
+
+
 def test_a_log_that_another_hand_changed_is_not_written_past(folder: Path) -> None:
     index = open_index(folder)
     with (folder / "log-4.bin").open("ab") as log:

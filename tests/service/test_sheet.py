@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,14 @@ def test_texts_are_drawn_as_cards(engine: SearchEngine, tmp_path: Path) -> None:
     hits = engine.similar_to_text("a boat", 3, "texts")
     with Image.open(contact_sheet(hits, engine, tmp_path / "out.png")) as sheet:
         assert sheet.size == (3 * 216 + 16, 274 + 16)
+
+
+@pytest.mark.parametrize("text", ["x" * 2_000_000, "\u200b\n\u200b", "a\nb", "\n"])
+def test_any_text_can_be_drawn(text: str, engine: SearchEngine, tmp_path: Path) -> None:
+    (hit,) = engine.similar_to_text("a boat", 1, "texts")
+    hit = replace(hit, item=replace(hit.item, text=text))
+    with Image.open(contact_sheet([hit], engine, tmp_path / "out.png")) as sheet:
+        assert sheet.size == (216 + 16, 274 + 16)
 
 
 def test_nothing_to_draw_is_said(engine: SearchEngine, tmp_path: Path) -> None:

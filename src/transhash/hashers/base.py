@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from transhash.codes import Codes, check_bits
+from transhash.codes import MOST_BITS, Codes, check_bits
 from transhash.data.training import Features, TrainingSet
 from transhash.errors import DataError, NotFittedError
 from transhash.hashers.settings import Seed, check_settings
@@ -124,6 +124,8 @@ class Hasher(Learner):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_bits(self.bits)
+        if self.bits > MOST_BITS:
+            raise DataError(f"codes have up to {MOST_BITS:,} bits, got {self.bits:,}")
 
 
 def _not_finite(state: Mapping[str, Array]) -> str | None:

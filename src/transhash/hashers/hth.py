@@ -21,6 +21,7 @@ from torch.nn.functional import relu
 
 from transhash.data.relation import Relation, Rows
 from transhash.data.training import Features, Related, TrainingSet
+from transhash.errors import DataError
 from transhash.hashers.base import Setting
 from transhash.hashers.canonical import Matrix, vectors
 from transhash.hashers.linear import LinearHasher
@@ -96,7 +97,13 @@ class HTH(LinearHasher):
             x = (learn.images[rows] - mean_x) / scale_x
             y = (learn.texts[columns] - mean_y) / scale_y
             adam.zero_grad()
-            self.objective(weights, SomePairs(*map(torch.from_numpy, (x, y, s, w)))).backward()  # type: ignore[no-untyped-call]
+            objective = self.objective(weights, SomePairs(*map(torch.from_numpy, (x, y, s, w))))
+            if not torch.isfinite(objective.float()):  # codes are made of numbers of this width
+                raise DataError(
+                    f"the training diverged: at step {step} the objective is no finite number; "
+                    f"use a learning_rate below {self.learning_rate:g}"
+                )
+            objective.backward()  # type: ignore[no-untyped-call]
             adam.step()
             if step % self.check_every == 0 or step == self.steps:
                 check_learned(weights, f"at step {step}", self.learning_rate)

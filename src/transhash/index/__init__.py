@@ -19,6 +19,8 @@ def open_index(url: str | Path, bits: int | None = None, *, read_only: bool = Fa
     the plain ones; "milvus:URI" speaks to a server. Without DIR the index lives in memory.
     An index that exists knows its bits; `read_only` opens it beside the process that writes it.
     """
+    if not isinstance(url, str | Path):  # None would be a folder of that name
+        raise DataError(f"an index needs a place, a folder or ENGINE:PLACE, got {url!r}")
     engine, location = split_url(str(url))
     folder = Path(location) if location else None
     if engine == "grouped":

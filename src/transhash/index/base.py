@@ -8,14 +8,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from transhash.codes import Codes, check_bits
+from transhash.codes import MOST_BITS, Codes, check_bits
 from transhash.errors import DataError, EngineError
 from transhash.progress import Track, silent
 
 Ids = npt.NDArray[np.int64]
 Distances = npt.NDArray[np.int32]
 
-MOST_BITS = 65_528  # a distance is counted in 16 bits on the way
 _BLOCK = 100_000  # items of one update while ingesting: what an interruption repeats
 
 

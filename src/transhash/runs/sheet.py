@@ -62,8 +62,9 @@ def _picture(
 
 def _words(draw: ImageDraw.ImageDraw, text: str, x: int, y: int) -> None:
     font = _font(15)
+    text = " ".join(text[:1000].split()) or "-"  # more than a cell holds; fonts measure one line
     # As many letters as fit the cell, counted in this text's own average letter.
-    letters = max(4, int((_CELL - 28) / (font.getlength(text) / len(text)) * 0.92))
+    letters = max(4, int((_CELL - 28) / max(1.0, font.getlength(text) / len(text)) * 0.92))
     lines = textwrap.wrap(text, letters, max_lines=8, placeholder=" …")
     draw.multiline_text((x + 14, y + 16), "\n".join(lines), _INK, font, spacing=7)
 
