@@ -121,7 +121,7 @@ class WriterLock:
     child does not inherit it: two processes behind one lock would overwrite each other.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, or_else: str = "open it with read_only=True") -> None:
         self._folder = folder
         self._process = os.getpid()
         self._descriptor = -1
@@ -132,18 +132,19 @@ class WriterLock:
                 _locks.add(self)
             if sys.platform != "win32":  # no flock there: keeping to one writer is left to the user
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not _is_at(self._descriptor, folder / "writer.lock"):  # taken away meanwhile
+                    raise BlockingIOError
         except BlockingIOError:
             holder = os.read(self._descriptor, 32).decode(errors="replace").strip()
             self.release()
             raise EngineError(
                 f"{folder} is being written by process {holder or 'unknown'}; close it there, "
-                "or open it here with read_only=True"
+                f"{or_else} or choose another folder"
             ) from None
         except OSError as error:
             self.release()
             raise EngineError(
-                f"cannot write to {folder} ({error.strerror}); open it with read_only=True or "
-                "choose another folder"
+                f"cannot write to {folder} ({error.strerror}); {or_else} or choose another folder"
             ) from None
         with contextlib.suppress(OSError):  # a full disk: the next writer is told no number
             os.ftruncate(self._descriptor, 0)
@@ -171,6 +172,13 @@ class WriterLock:
             self._descriptor = -1
 
     __del__ = release  # nobody can write any more
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 _locks: WeakSet[WriterLock] = WeakSet()

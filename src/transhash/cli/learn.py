@@ -96,7 +96,7 @@ def check_free(folder: Path) -> None:
             f"{folder} has an index, whose codes another model would not understand; fit into "
             "another folder and index there, or delete this one first"
         )
-    ours = ("config.json", "metrics.jsonl", "checkpoint.safetensors", "report.json")
+    ours = ("config.json", "metrics.jsonl", "checkpoint.safetensors", "report.json", "writer.lock")
     if folder.exists() and any(folder.iterdir()) and not any((folder / n).exists() for n in ours):
         raise DataError(f"{folder} holds other files; give an empty folder")
 

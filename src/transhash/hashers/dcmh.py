@@ -17,7 +17,7 @@ from transhash.hashers.base import Array, Setting
 from transhash.hashers.deep import DeepHasher, Device
 from transhash.hashers.losses import dcmh_loss, pair_weights
 from transhash.hashers.settings import FromOne, NotNegative, Positive
-from transhash.hashers.training import Optimizer, draw, make_optimizer, step_seed
+from transhash.hashers.training import Optimizer, check_learned, draw, make_optimizer, step_seed
 from transhash.progress import Track, silent
 
 
@@ -99,6 +99,7 @@ class DCMH(DeepHasher):
                     loss.backward()  # type: ignore[no-untyped-call]
                     torch.nn.utils.clip_grad_norm_(towers[name].parameters(), 5.0)
                     optimizers[name].step()
+            check_learned(towers.parameters(), f"in epoch {epoch + 1}", self.learning_rate)
         self.towers_ = towers
         return self
 

@@ -116,6 +116,7 @@ class DeepHasher(Hasher):
             for start in range(0, len(inputs), _BATCH):
                 part = device.tensor(inputs[start : start + _BATCH])
                 parts.append(tower(part).float().cpu())
+                _check_rows(part, parts[-1], name, start)
         if not parts:
             return np.zeros((0, self.bits), np.float32)
         return np.asarray(torch.cat(parts).numpy())
@@ -154,3 +155,15 @@ class DeepHasher(Hasher):
                 f"this is not a saved {self.name} of {self.bits} bits: {reason}"
             ) from None
         return self
+
+
+def _check_rows(inputs: Tensor, outputs: Tensor, name: str, start: int) -> None:
+    """Refuse the first item whose code would mean nothing."""
+    if not inputs.is_floating_point():  # pixels
+        return
+    sound = torch.isfinite(inputs).all(dim=1).cpu() & torch.isfinite(outputs).all(dim=1)
+    if not sound.all():
+        row = start + int(torch.argmin(sound.int()))
+        raise DataError(
+            f"row {row} of the {name}s has a feature that is not a finite number, or too large"
+        )

@@ -25,6 +25,7 @@ from transhash.hashers.base import Setting
 from transhash.hashers.canonical import Matrix, vectors
 from transhash.hashers.linear import LinearHasher
 from transhash.hashers.settings import FromOne, NotNegative, Positive, Range, ShareBelowOne
+from transhash.hashers.training import check_learned
 from transhash.hashers.tuning import held_out_map
 from transhash.progress import Track, silent
 
@@ -97,6 +98,8 @@ class HTH(LinearHasher):
             adam.zero_grad()
             self.objective(weights, SomePairs(*map(torch.from_numpy, (x, y, s, w)))).backward()  # type: ignore[no-untyped-call]
             adam.step()
+            if step % self.check_every == 0 or step == self.steps:
+                check_learned(weights, f"at step {step}", self.learning_rate)
             if stop is None or (step % self.check_every and step < self.steps):
                 continue
             self._keep(weights, mean_x, scale_x, mean_y, scale_y)

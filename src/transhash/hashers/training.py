@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from transhash.codes import Codes
-from transhash.data.training import TrainingSet
+from transhash.data.training import LARGEST, TrainingSet
+from transhash.errors import DataError, EngineError
 from transhash.storage import read_tensors, write_tensors
 
 _log = logging.getLogger("transhash")
@@ -85,6 +86,16 @@ class Average:
     def copy_to(self, parameters: Sequence[Tensor]) -> None:
         for value, parameter in zip(self.values, parameters, strict=True):
             parameter.copy_(value)
+
+
+@torch.no_grad()
+def check_learned(values: Iterable[Tensor], when: str, learning_rate: float) -> None:
+    """Refuse what a training that diverged has learned."""
+    if not all(bool((value.abs() <= LARGEST).all()) for value in values):  # nor is NaN
+        raise DataError(
+            f"the training diverged: {when} what it learns grew beyond bounds; use a "
+            f"learning_rate below {learning_rate:g}"
+        )
 
 
 def fingerprint(settings: Mapping[str, Any], training: TrainingSet) -> str:
@@ -178,19 +189,20 @@ class TrainingLog:
         self.waiting: list[tuple[int, dict[str, Tensor]]] = []
         if folder is None:
             return
-        folder.mkdir(parents=True, exist_ok=True)
         self.path = path = folder / "metrics.jsonl"
         kept = []
         if start and path.exists():
             # A killed run may have logged steps past its last checkpoint; they run again.
-            for line in path.read_text(encoding="utf-8").splitlines():
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 try:
                     if json.loads(line)["step"] < start:
                         kept.append(line)
-                except (json.JSONDecodeError, KeyError):
+                except (ValueError, KeyError, TypeError):
                     continue
-        path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-        self.file = path.open("a", encoding="utf-8")
+        with self._naming_the_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+            self.file = path.open("a", encoding="utf-8")
 
     def write(self, step: int, values: Mapping[str, Tensor]) -> None:
         if self.file is None:
@@ -204,11 +216,12 @@ class TrainingLog:
         if self.file is None or not self.waiting:
             return
         numbers = torch.stack([v for _, row in self.waiting for v in row.values()]).tolist()
-        for step, row in self.waiting:
-            values = {name: round(numbers.pop(0), 6) for name in row}
-            self.file.write(json.dumps({"step": step, **values}) + "\n")
-        self.waiting.clear()
-        self.file.flush()
+        with self._naming_the_file():
+            for step, row in self.waiting:
+                values = {name: round(numbers.pop(0), 6) for name in row}
+                self.file.write(json.dumps({"step": step, **values}) + "\n")
+            self.waiting.clear()
+            self.file.flush()
 
     def discard(self) -> None:
         """Of a training that came to nothing, nothing is left."""
@@ -221,8 +234,19 @@ class TrainingLog:
     def close(self) -> None:
         if self.file is not None:
             self.flush()
-            os.fsync(self.file.fileno())
-            self.file.close()
+            with self._naming_the_file():
+                os.fsync(self.file.fileno())
+                self.file.close()
+
+    @contextlib.contextmanager
+    def _naming_the_file(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise EngineError(
+                f"cannot write {self.path} ({error.strerror}); make room or choose another place, "
+                "then give the same command again: it goes on from the last checkpoint"
+            ) from None
 
 
 def collapse(codes: Codes) -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from transhash.hashers.tuning import Trial, tune
 from transhash.hashers.world import ALONE, World
 from transhash.progress import Track, silent
 from transhash.runs.encoder import Encoder, image_rows
-from transhash.storage import write_json
+from transhash.storage import WriterLock, write_json
 
 TARGET_LIMIT = 2000  # unlabelled items used for alignment; the paper takes 500
 
@@ -102,6 +103,22 @@ def fit_files(
 ) -> tuple[Encoder, dict[str, Any]]:
     """Learn from a user's files and write the run folder; returns encoder and report."""
     check_world(hasher, trials, world)
+    with _only_fit(out, world):
+        training, features, words, problems = _prepare(hasher, material, features, track, world)
+        return _fit(
+            hasher, method, training, out, features, words,
+            trials=trials, problems=problems, track=track, world=world,
+        )  # fmt: skip
+
+
+def _prepare(
+    hasher: Hasher,
+    material: Material,
+    features: ImageFeatures | None,
+    track: Track,
+    world: World,
+) -> tuple[TrainingSet, ImageFeatures | None, BagOfWords | None, list[Problem]]:
+    """What to learn from, what made it out of files, and what was skipped."""
     auxiliary, problems = material.auxiliary, list(material.problems)
     if auxiliary.images.features is not None:
         features = None  # the model will take precomputed features, and says so when asked
@@ -129,10 +146,7 @@ def fit_files(
         target_x,
         None if target is None else _text(words, target),
     )
-    return fit_run(
-        hasher, method, training, out, features, words,
-        trials=trials, problems=problems, track=track, world=world,
-    )  # fmt: skip
+    return training, features, words, problems
 
 
 def check_world(hasher: Hasher, trials: int, world: World) -> None:
@@ -158,8 +172,49 @@ def fit_run(
     world: World = ALONE,
 ) -> tuple[Encoder, dict[str, Any]]:
     """Fit (after choosing settings on held-out auxiliary data, if `trials`) and save the run."""
-    done: list[Trial] = []
     check_world(hasher, trials, world)
+    with _only_fit(out, world):
+        return _fit(
+            hasher, method, training, out, features, words,
+            held_out=held_out, trials=trials, problems=problems, track=track, world=world,
+        )  # fmt: skip
+
+
+@contextmanager
+def _only_fit(out: Path, world: World) -> Iterator[None]:
+    """No other fit writes to the folder meanwhile; one that was made for nothing goes again."""
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
+    lock = WriterLock(out, "wait for it") if world.rank == 0 else None
+    try:
+        if lock:
+            for draft in out.glob(".*.draft"):  # of a fit that was killed
+                draft.unlink(missing_ok=True)
+        yield
+    finally:
+        if lock:
+            with suppress(OSError):
+                (out / "writer.lock").unlink()  # while it is held, so that nobody else's goes
+            lock.release()
+            with suppress(OSError):
+                for folder in made:
+                    folder.rmdir()  # if empty
+
+
+def _fit(
+    hasher: Hasher,
+    method: str,
+    training: TrainingSet,
+    out: Path,
+    features: ImageFeatures | None,
+    words: BagOfWords | None,
+    *,
+    held_out: Related | None = None,
+    trials: int,
+    problems: Sequence[Problem],
+    track: Track,
+    world: World,
+) -> tuple[Encoder, dict[str, Any]]:
+    done: list[Trial] = []
     start = time.perf_counter()
     if trials:
         hasher, done = tune(hasher, training, held_out, trials=trials, track=track)
@@ -171,9 +226,9 @@ def fit_run(
     encoder = Encoder(hasher, features, words, method)
     report = describe(encoder, training, seconds, problems, done)
     if world.rank == 0:
-        encoder.save(out)
         write_json(out / "report.json", report)
         write_json(out / "diagnostics.json", alignment_map(hasher, training))
+        encoder.save(out)  # last: a folder with a model has all of the run
     return encoder, report
 
 

@@ -56,6 +56,7 @@ from transhash.hashers.training import (
     Optimizer,
     Policy,
     TrainingLog,
+    check_learned,
     collapse,
     fingerprint,
     make_optimizer,
@@ -174,12 +175,12 @@ class THN(DeepHasher):
                 metrics.write(step, {**terms, "objective": total})
                 if (step + 1) % look_every and step + 1 < self.steps:
                     continue
-                if not all(bool(torch.isfinite(p).all()) for p in (total, *parameters)):
+                try:
+                    when = f"at step {step + 1}"
+                    check_learned((total, *parameters), when, self.learning_rate)
+                except DataError:
                     metrics.discard()
-                    raise DataError(
-                        f"the training diverged: at step {step + 1} the objective is no finite "
-                        f"number; use a learning_rate below {self.learning_rate:g}"
-                    )
+                    raise
                 if self._collapsed(towers, batches, step, objective, quiet=world.rank > 0):
                     objective = objective.without_regularisers()
                 metrics.flush()  # before the checkpoint, which a resumed run goes on from

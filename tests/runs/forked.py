@@ -1,0 +1,51 @@
+"""The command in a forked process, which may be starved or killed: importing torch takes seconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from transhash.cli import main
+
+forking = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+def forked(
+    *arguments: object,
+    prepare: Callable[[], object] = lambda: None,
+    kill_after: float | None = None,
+) -> tuple[int, str]:
+    """Exit code and standard error; a negative code is the signal that ended it."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 70
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            os.dup2(writing, 2)
+            sys.stdout, sys.stderr = open(1, "w"), open(2, "w")  # noqa: SIM115 (not pytest's)
+            sys.argv = ["transhash", *map(str, arguments)]
+            prepare()
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    os.close(writing)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        os.kill(pid, signal.SIGKILL)
+    with os.fdopen(reading, encoding="utf-8", errors="replace") as said:
+        words = " ".join(said.read().split())
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert "Traceback" not in words, words
+    return code, words
