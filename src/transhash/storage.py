@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import secrets
@@ -79,6 +80,12 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path} is not valid JSON ({error}); write the folder anew") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror})") from None
+
+
+def file_digest(path: Path) -> str:
+    """What tells a file from one of another content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""The command in a forked process, which may be starved or killed: importing torch takes seconds."""
+"""The command in a forked process, to be starved or killed: importing torch takes seconds."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+import transhash.runs.fit  # noqa: F401 (before forking)
 from transhash.cli import main
 
 forking = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -31,6 +32,7 @@ def forked(
             os.dup2(writing, 2)
             sys.stdout, sys.stderr = open(1, "w"), open(2, "w")  # noqa: SIM115 (not pytest's)
             sys.argv = ["transhash", *map(str, arguments)]
+            signal.alarm(30)  # a service that should have been refused would never end
             prepare()
             main()
         except SystemExit as end:

@@ -86,7 +86,7 @@ def copy_indexes(run: Path, source: str, into: str | None) -> None:
     """Every code of one engine into another, both modalities; sends only what is not there yet."""
     from transhash.index import open_index
     from transhash.runs.catalog import MODALITIES
-    from transhash.runs.encoder import run_bits
+    from transhash.runs.model_files import run_bits
     from transhash.runs.search import modality_url
 
     if into is None:

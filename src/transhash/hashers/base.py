@@ -16,7 +16,7 @@ from transhash.data.training import Features, TrainingSet
 from transhash.errors import DataError, NotFittedError
 from transhash.hashers.settings import Seed, check_settings
 from transhash.progress import Track, silent
-from transhash.storage import read_tensors, write_json, write_tensors
+from transhash.storage import file_digest, read_tensors, write_json, write_tensors
 
 Array = npt.NDArray[Any]
 Setting = dict[str, Any]
@@ -94,27 +94,36 @@ class Hasher(Learner):
 
     def save_state(self, folder: Path) -> None:
         state = self.state()
-        for name, array in state.items():
-            if not np.isfinite(array).all():
-                raise DataError(
-                    f"{self.name} learned numbers that are not finite ({name}), so nothing is "
-                    "saved; the training diverged: use a smaller learning_rate or other features"
-                )
+        if name := _not_finite(state):
+            raise DataError(
+                f"{self.name} learned numbers that are not finite ({name}), so nothing is "
+                "saved; the training diverged: use a smaller learning_rate or other features"
+            )
         write_tensors(folder / "hasher.safetensors", state)
 
     def load_state(self, folder: Path) -> Self:
-        return self.restore(read_tensors(folder / "hasher.safetensors"))
+        path = folder / "hasher.safetensors"
+        state = read_tensors(path)
+        if name := _not_finite(state):
+            raise DataError(f"{path} holds numbers that are not finite ({name}); fit it anew")
+        return self.restore(state)
 
     def save(self, folder: str | Path) -> None:
         """The hasher alone, for features computed elsewhere; `transhash.load` reads it back."""
         folder = Path(folder)
         self.save_state(folder)
-        config = {"method": self.name, "settings": self.settings()}
+        files = {"hasher.safetensors": file_digest(folder / "hasher.safetensors")}
+        config = {"method": self.name, "settings": self.settings(), "files": files}
         write_json(folder / "config.json", {"format": HASHER_FORMAT, "version": 1, **config})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_bits(self.bits)
+
+
+def _not_finite(state: Mapping[str, Array]) -> str | None:
+    """The name of the first array that holds NaN or infinity."""
+    return next((name for name, array in state.items() if not np.isfinite(array).all()), None)
 
 
 def check_width(features: Features, width: int, what: str) -> Features:

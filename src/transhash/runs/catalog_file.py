@@ -63,10 +63,11 @@ class CatalogFile:
         if read_only and self.version == 0:
             self.close()
             raise DataError(f"{path} holds nothing yet; build it with: transhash index RUN ...")
-        if not read_only:
-            with self.errors():
+        with self.errors():
+            if not read_only:
                 self.base.execute("PRAGMA journal_mode=WAL")
                 self._migrate()
+            self._check_table()
 
     def _first_answer(self) -> int:
         try:
@@ -91,6 +92,13 @@ class CatalogFile:
                 self.base.execute(statement)
             self.base.execute(f"PRAGMA user_version={CATALOG_VERSION}")
         self.version = CATALOG_VERSION
+
+    def _check_table(self) -> None:
+        found = {str(row[1]) for row in self.base.execute("PRAGMA table_info(items)")}
+        missing = {"number", "modality", "id", "text", "thumbnail", "source", "code"} - found
+        if missing:
+            self.close()
+            raise sqlite3.DatabaseError(f"items have no {', '.join(sorted(missing))}")
 
     @property
     def base(self) -> sqlite3.Connection:

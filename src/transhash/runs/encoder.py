@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
@@ -14,24 +13,28 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from transhash import __version__
 from transhash.codes import Codes
 from transhash.data.collection import Collection, Images, Problem, Texts
-from transhash.errors import DataError, TranshashError
+from transhash.errors import DataError
 from transhash.features.decode import content_digest, decode
 from transhash.features.image import ImageFeatures, image_features
 from transhash.features.stream import FeaturePart, extract, shown, stream_images
 from transhash.features.text import BagOfWords
-from transhash.hashers import Hasher, make_hasher
+from transhash.hashers import Hasher
 from transhash.hashers.base import HASHER_FORMAT
 from transhash.progress import Track, silent
 from transhash.runs.catalog import Modality
-from transhash.storage import read_json, read_tensors, write_json, write_tensors
+from transhash.runs.model_files import (
+    PRECOMPUTED,
+    check_files,
+    read_config,
+    read_hasher,
+    read_words,
+    write_config,
+)
+from transhash.storage import write_json, write_tensors
 
-PRECOMPUTED = "precomputed"
-_FILES = ("hasher.safetensors", "text.safetensors", "vocabulary.json")  # beside config.json
 _HASHED = 512  # rows hashed at a time: what memory has to hold of them
-_FORMAT, _VERSION = "transhash-encoder", 1
 
 
 class CodedBlock(NamedTuple):
@@ -180,21 +183,13 @@ class Encoder:
             write_json(folder / "vocabulary.json", self.text_features.vocabulary_)
             write_tensors(folder / "text.safetensors", self.text_features.state())
         # Last, because a folder with a config.json is a whole one.
-        write_json(
-            folder / "config.json",
+        write_config(
+            folder,
             {
-                "format": _FORMAT,
-                "version": _VERSION,
-                "transhash": __version__,
                 "method": self.method,
                 "settings": self.hasher.settings(),
                 "image_features": self.image_features.name if self.image_features else PRECOMPUTED,
                 "text_features": self.text_features.name if self.text_features else PRECOMPUTED,
-                "files": {
-                    name: content_digest((folder / name).read_bytes()).hex()
-                    for name in _FILES
-                    if (folder / name).exists()
-                },
             },
         )
 
@@ -203,106 +198,26 @@ class Encoder:
         folder = Path(folder)
         if not folder.is_dir():
             raise DataError(f"{folder} is not a folder; give one that `transhash fit` wrote")
-        config = _config(folder)
-        if config.get("format") != _FORMAT:
-            raise DataError(f"{folder / 'config.json'} does not describe a transhash encoder")
-        if config.get("version") != _VERSION:
-            raise DataError(
-                f"{folder} has format version {config.get('version')}, this transhash reads "
-                f"{_VERSION}; fit it anew or install transhash {config.get('transhash')}"
-            )
-        _check_files(folder, config)
-        hasher = _hasher(folder, config, device)
+        config = read_config(folder)
+        check_files(folder, config)
+        hasher = read_hasher(folder, config, device)
         named = config["image_features"]
-        texts = _restored_words(folder) if config["text_features"] != PRECOMPUTED else None
-        images = None if named == PRECOMPUTED else image_features(named, device)
+        texts = read_words(folder, hasher) if config["text_features"] != PRECOMPUTED else None
+        try:
+            images = None if named == PRECOMPUTED else image_features(named, device)
+        except DataError as error:
+            raise DataError(f"{folder / 'config.json'}: {error}") from None
         return cls(hasher, images, texts, config["method"])
 
 
 def load(folder: str | Path, device: str = "cpu") -> Encoder | Hasher:
     """What was saved there: the Encoder of a run, or a hasher alone."""
-    config = _config(Path(folder))
-    if config.get("format") == HASHER_FORMAT:
-        return _hasher(Path(folder), config, device)
-    return Encoder.load(folder, device)
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    """config.json, with everything in it that loading needs."""
-    path = folder / "config.json"
-    config = read_json(path)
-    if not isinstance(config, dict):
-        raise DataError(f"{path} does not describe a model; fit it anew")
-    needed: dict[str, type] = {"method": str, "settings": dict}
-    if config.get("format") == _FORMAT:
-        needed |= {"image_features": str, "text_features": str}
-    for name, kind in needed.items():
-        if not isinstance(config.get(name), kind):
-            raise DataError(f"{path} does not say its {name}; fit it anew")
-    return config
-
-
-def _check_files(folder: Path, config: dict[str, Any]) -> None:
-    """Refuse files that are not those that were saved together: one changed bit changes codes."""
-    files = config.get("files")  # not noted before
-    for name, digest in files.items() if isinstance(files, dict) else ():
-        if not (folder / name).is_file():
-            raise DataError(f"{folder / name} is missing; restore it from a copy or fit anew")
-        if content_digest((folder / name).read_bytes()).hex() != digest:
-            raise DataError(
-                f"{folder / name} is not the one that was saved with {folder / 'config.json'}; "
-                "restore it from a copy or fit anew"
-            )
-
-
-def _hasher(folder: Path, config: dict[str, Any], device: str) -> Hasher:
-    """On the device asked for now: what was trained on a GPU must load where there is none."""
-    settings = config["settings"]
-    if "device" in settings:
-        settings = {**settings, "device": device}
-    try:
-        return make_hasher(config["method"], **settings).load_state(folder)
-    except TranshashError:
-        raise
-    except Exception as error:  # whatever a method makes of arrays that are not its own
-        raise DataError(
-            f"{folder / 'hasher.safetensors'} does not fit {folder / 'config.json'} "
-            f"({type(error).__name__}: {error}); fit it anew"
-        ) from None
-
-
-def _restored_words(folder: Path) -> BagOfWords:
-    words = read_json(folder / "vocabulary.json")
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise DataError(f"{folder / 'vocabulary.json'} is not a list of words; fit it anew")
-    state = read_tensors(folder / "text.safetensors")
-    weights = state.get("components")
-    if weights is None or weights.ndim != 2 or weights.shape[1] != len(words):
-        raise DataError(
-            f"{folder / 'text.safetensors'} does not fit the {len(words):,} words of "
-            f"{folder / 'vocabulary.json'}; fit it anew"
-        )
-    return BagOfWords().restore(words, state)
-
-
-def run_bits(run: Path) -> int:
-    """The code length of a run, without loading it."""
-    bits = _config(run)["settings"].get("bits")
-    if not isinstance(bits, int):
-        raise DataError(f"{run / 'config.json'} does not say its code length; fit it anew")
-    return bits
-
-
-def model_digest(run: Path) -> str:
-    """What codes of one model have in common: those of another one mean something else."""
-    learned = run / "hasher.safetensors"
-    if not learned.is_file():
-        raise DataError(f"{learned} is missing; is {run} a folder that `transhash fit` wrote?")
-    digest = hashlib.blake2b(digest_size=16)
-    for name in ("config.json", *_FILES):
-        if (run / name).exists():
-            digest.update(name.encode() + (run / name).read_bytes())
-    return digest.hexdigest()
+    folder = Path(folder)
+    config = read_config(folder, hasher_alone=True)
+    if config["format"] != HASHER_FORMAT:
+        return Encoder.load(folder, device)
+    check_files(folder, config)
+    return read_hasher(folder, config, device)
 
 
 def image_rows(

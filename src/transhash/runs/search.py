@@ -19,8 +19,9 @@ from transhash.progress import Track, silent
 from transhash.runs.agreement import compare, copy_codes, finish_pending, mend
 from transhash.runs.catalog import MODALITIES, Catalog, Item, Modality
 from transhash.runs.encode.shards import CodesPart, item_keys
-from transhash.runs.encoder import Encoder, model_digest
+from transhash.runs.encoder import Encoder
 from transhash.runs.identity import NewItem
+from transhash.runs.model_files import model_digest
 
 _log = logging.getLogger("transhash")
 _MANY = 10_000  # results that every engine can give room to

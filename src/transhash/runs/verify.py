@@ -9,7 +9,8 @@ from transhash.errors import NoIndexError, TranshashError
 from transhash.index.grouped.grouped import GroupedIndex
 from transhash.runs.agreement import compare, mend
 from transhash.runs.catalog import MODALITIES, Catalog, Modality
-from transhash.runs.encoder import Encoder, model_digest, run_bits
+from transhash.runs.encoder import Encoder
+from transhash.runs.model_files import model_digest, run_bits
 
 
 @dataclass

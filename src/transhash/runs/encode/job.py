@@ -27,7 +27,8 @@ from transhash.runs.encode.shards import (
     write_block,
     write_codes,
 )
-from transhash.runs.encoder import Encoder, model_digest, run_bits
+from transhash.runs.encoder import Encoder
+from transhash.runs.model_files import model_digest, run_bits
 from transhash.storage import read_json, write_bytes, write_json
 
 SHARD = 4096  # items a shard: what an interruption repeats

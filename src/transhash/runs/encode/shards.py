@@ -17,8 +17,9 @@ from transhash.codes import Codes
 from transhash.data.collection import Collection, Problem, Texts
 from transhash.errors import DataError
 from transhash.features.decode import content_digest
-from transhash.runs.catalog import Modality
-from transhash.runs.encoder import CodedBlock, model_digest
+from transhash.runs.catalog import MODALITIES, Modality
+from transhash.runs.encoder import CodedBlock
+from transhash.runs.model_files import model_digest
 from transhash.storage import read_json, write_bytes
 
 
@@ -83,13 +84,13 @@ def read_shards(folder: str | Path) -> Iterator[CodesPart]:
             raise DataError(f"{path} is missing; give the encode command again to finish the job")
         try:
             table = pq.read_table(path)
-        except (pa.ArrowException, OSError) as error:
+            ids = table["id"].to_pylist()
+            packed = np.frombuffer(b"".join(table["code"].to_pylist()), np.uint8)
+            codes = Codes(packed.reshape(len(table), job.bits // 8), job.bits)
+        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"{path} is damaged ({error}); delete it and give the encode command again"
             ) from None
-        packed = np.frombuffer(b"".join(table["code"].to_pylist()), np.uint8)
-        codes = Codes(packed.reshape(len(table), job.bits // 8), job.bits)
-        ids = table["id"].to_pylist()
         keys = table["key"].to_pylist() if "key" in table.column_names else ids
         yield CodesPart(job.origin or str(folder.resolve()), ids, keys, codes)
 
@@ -98,8 +99,11 @@ def _read_note(folder: Path) -> Job:
     note = read_json(note_path(folder))
     kinds = {"str": str, "int": int, "Modality": str}
     needed = {name: kinds[kind] for name, kind in Job.__annotations__.items() if name != "origin"}
-    if not isinstance(note, dict) or any(
-        not isinstance(note.get(name), kind) for name, kind in needed.items()
+    if (
+        not isinstance(note, dict)
+        or any(not isinstance(note.get(name), kind) for name, kind in needed.items())
+        or note["modality"] not in MODALITIES
+        or min(note["bits"], note["shard_size"]) < 1
     ):
         raise DataError(f"{note_path(folder)} does not describe a job; encode it anew")
     return Job(**{name: note[name] for name in needed}, origin=str(note.get("origin", "")))

@@ -10,7 +10,8 @@ from typing import Any
 from transhash.errors import DataError
 from transhash.evaluation import DistanceHistogram
 from transhash.progress import Track, silent
-from transhash.runs.encoder import Encoder, model_digest
+from transhash.runs.encoder import Encoder
+from transhash.runs.model_files import model_digest
 from transhash.runs.score.directions import directions_of
 from transhash.runs.score.engines import engine_histograms, served_histograms
 from transhash.runs.score.files import labelled_directions, labelled_queries, read_labelled

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from transhash.data.benchmark import Benchmark
 from transhash.errors import DataError
 from transhash.evaluation import DistanceHistogram
-from transhash.runs.encoder import model_digest
+from transhash.runs.model_files import model_digest
 from transhash.runs.score.directions import AMONG
 from transhash.storage import read_json, write_json
 
