@@ -19,6 +19,7 @@ forking = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 def forked(
     *arguments: object,
+    command: Callable[[], object] = main,
     prepare: Callable[[], object] = lambda: None,
     kill_after: float | None = None,
 ) -> tuple[int, str]:
@@ -32,9 +33,10 @@ def forked(
             os.dup2(writing, 2)
             sys.stdout, sys.stderr = open(1, "w"), open(2, "w")  # noqa: SIM115 (not pytest's)
             sys.argv = ["transhash", *map(str, arguments)]
-            signal.alarm(30)  # a service that should have been refused would never end
+            signal.alarm(60)  # a service that should have been refused would never end
             prepare()
-            main()
+            command()
+            code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 0
         except BaseException:

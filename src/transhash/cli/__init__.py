@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import json
 import logging
 import sys
 import warnings
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -40,6 +43,9 @@ def main() -> None:
     )
 
     warnings.filterwarnings("ignore", module=r"PIL\b")  # of odd metadata in people's pictures
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show must not end it
+            stream.reconfigure(errors="backslashreplace")
     logging.basicConfig(
         level=logging.WARNING,
         format="%(message)s",
@@ -57,6 +63,12 @@ def main() -> None:
         if ended.code == 130:  # typer's answer to Ctrl-C
             err.print("interrupted; what was finished is kept, the same command goes on from there")
         raise
+
+
+def print_json(content: Any) -> None:
+    """One line of JSON, with escapes where the terminal is not one of Unicode."""
+    plain = (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
+    print(json.dumps(content, ensure_ascii=plain))
 
 
 def fail(sentence: str) -> None:

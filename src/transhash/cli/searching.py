@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from transhash.cli import app, err, out
+from transhash.cli import app, err, out, print_json
 from transhash.cli.learn import print_problems
 from transhash.errors import DataError
 from transhash.progress import bar
@@ -125,7 +124,7 @@ def search(
                 "rank": rank, "id": hit.item.id, "distance": hit.distance,
                 "text": hit.item.text, "source": hit.item.source,
             }  # fmt: skip
-            print(json.dumps(row, ensure_ascii=False))
+            print_json(row)
         return
     table = Table(box=None, pad_edge=False)
     table.add_column("rank", justify="right")

@@ -1,0 +1,23 @@
+"""A short version of the kills of fit and experiment."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from learning_kills import kill_experiment, kill_fit
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="fork and SIGKILL are POSIX"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
+
+
+def test_a_fit_that_is_killed_ends_with_the_same_bits(tmp_path: Path) -> None:
+    assert kill_fit(tmp_path, rounds=3).killed > 1
+
+
+def test_an_experiment_that_is_killed_ends_with_the_same_scores(tmp_path: Path) -> None:
+    assert kill_experiment(tmp_path, rounds=2).killed > 0
