@@ -27,7 +27,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from experiments import tiny
 from runs.feature_files import write_features
 from runs.forked import forked
-
 from transhash.datasets.drawn import draw_dataset
 from transhash.experiments import read_results
 from transhash.runs.encoder import Encoder

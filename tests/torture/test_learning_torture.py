@@ -1,4 +1,4 @@
-"""A short version of the kills of fit and experiment."""
+"""A short version of the kills of fit and experiment, and of flips in the files of a model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from learning_kills import kill_experiment, kill_fit
+from model_flips import flip_model
 
 pytestmark = [
     pytest.mark.slow,
@@ -20,4 +21,9 @@ def test_a_fit_that_is_killed_ends_with_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_an_experiment_that_is_killed_ends_with_the_same_scores(tmp_path: Path) -> None:
-    assert kill_experiment(tmp_path, rounds=2).killed > 0
+    assert kill_experiment(tmp_path, rounds=3).killed > 0
+
+
+def test_a_flipped_bit_of_a_model_is_told_or_changes_nothing(tmp_path: Path) -> None:
+    tally = flip_model(tmp_path, rounds=100)
+    assert tally.told > 95
