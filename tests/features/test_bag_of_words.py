@@ -37,3 +37,11 @@ def test_texts_without_a_common_word_are_explained() -> None:
 def test_an_unfitted_bag_of_words_says_so() -> None:
     with pytest.raises(NotFittedError):
         BagOfWords().transform(["x"])
+
+
+def test_a_word_said_three_times_counts_twice_as_much_as_one_said_once() -> None:
+    words = BagOfWords().fit(TEXTS)
+    thrice, asked = words.transform(["dog dog dog cat", "dog cat"])
+    dog, cat = words.components_.T[[words.vocabulary_.index(word) for word in ("dog", "cat")]]
+    assert np.allclose(thrice, (2 * dog + cat) / np.sqrt(5), atol=1e-6)
+    assert np.allclose(asked, (dog + cat) / np.sqrt(2), atol=1e-6)

@@ -102,3 +102,7 @@ def test_accents_and_case_fold() -> None:
 def test_unfitted_words_say_so() -> None:
     with pytest.raises(NotFittedError):
         Words().transform(["x"])
+
+
+def test_what_chance_makes_of_few_texts_saves_no_empty_word() -> None:
+    assert empty_words([f"um word{i}" if i % 5 else f"word{i}" for i in range(50)]) == ["um"]

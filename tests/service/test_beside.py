@@ -1,4 +1,4 @@
-"""Commands beside a service of the same run: one may index while it is served, none may refit."""
+"""Commands beside a service of the same run: it may be indexed while served, not fitted."""
 
 from __future__ import annotations
 
