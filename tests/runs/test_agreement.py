@@ -149,6 +149,19 @@ def test_damage_to_the_catalog_or_the_model_is_told_and_not_papered_over(indexed
     assert verify_run(indexed)
 
 
+@pytest.mark.parametrize("left", [None, b""])
+def test_a_lost_catalog_is_told_and_its_codes_are_kept(indexed: Path, left: bytes | None) -> None:
+    path = indexed / "catalog.sqlite"
+    for file in indexed.glob("catalog.sqlite*"):
+        file.unlink()
+    if left is not None:
+        path.write_bytes(left)
+    with pytest.raises(TranshashError, match=r"missing or empty, but .* holds"):
+        SearchEngine.open(indexed, writable=True)
+    assert [f for f in verify_run(indexed, repair=True) if not f.repaired]
+    assert not path.exists() or not path.stat().st_size
+
+
 def test_every_flipped_bit_of_a_small_run_is_told_or_does_no_harm(indexed: Path) -> None:
     files = [p for p in indexed.rglob("*") if p.is_file() and p.name != "writer.lock"]
     expected = nearest(indexed, "a boat")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from transhash.codes import Codes
-from transhash.index import Index
+from transhash.errors import DataError, NoIndexError
+from transhash.index import Index, open_index
 from transhash.index.base import Ids
-from transhash.runs.catalog import Catalog, Modality
+from transhash.runs.catalog import MODALITIES, Catalog, Modality
 
 _BLOCK = 100_000  # codes of one update
 
@@ -25,6 +28,23 @@ class Disagreement:
 
     def __bool__(self) -> bool:
         return bool(len(self.missing) or len(self.differing) or len(self.strangers))
+
+
+def check_catalog(run: Path) -> None:
+    """Refuses a catalog that is gone or empty beside codes: a new one would disown them all."""
+    path = run / "catalog.sqlite"
+    if path.exists() and path.stat().st_size:
+        return
+    for modality in MODALITIES:
+        with contextlib.suppress(NoIndexError):
+            index = open_index(run / "index" / modality, read_only=True)
+            held = len(index)
+            index.close()
+            if held:
+                raise DataError(
+                    f"{path} is missing or empty, but {run / 'index' / modality} holds {held:,} "
+                    "codes; restore it from a copy, or delete the index and index anew"
+                )
 
 
 def compare(catalog: Catalog, modality: Modality, index: Index) -> Disagreement:

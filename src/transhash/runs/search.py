@@ -16,7 +16,7 @@ from transhash.errors import DataError
 from transhash.features.decode import content_digest, open_image, thumbnail_of
 from transhash.index import Index, Ranking, open_index
 from transhash.progress import Track, silent
-from transhash.runs.agreement import compare, copy_codes, finish_pending, mend
+from transhash.runs.agreement import check_catalog, compare, copy_codes, finish_pending, mend
 from transhash.runs.catalog import MODALITIES, Catalog, Item, Modality
 from transhash.runs.encode.shards import CodesPart, item_keys
 from transhash.runs.encoder import Encoder
@@ -78,6 +78,8 @@ class SearchEngine:
         encoder = Encoder.load(run)
         own = f"grouped:{run / 'index'}"
         base = url or own
+        if writable:
+            check_catalog(run)
         catalog = Catalog(run / "catalog.sqlite", read_only=not writable)
         indexes: dict[Modality, Index] = {}
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transhash.errors import NoIndexError, TranshashError
 from transhash.index.grouped.grouped import GroupedIndex
-from transhash.runs.agreement import compare, mend
+from transhash.runs.agreement import check_catalog, compare, mend
 from transhash.runs.catalog import MODALITIES, Catalog, Modality
 from transhash.runs.encoder import Encoder
 from transhash.runs.model_files import model_digest, run_bits
@@ -39,6 +39,7 @@ def verify_run(run: Path, *, repair: bool = False) -> list[Finding]:
             findings.append(Finding("catalog", f"{path} is missing, and the index needs it"))
         return findings
     try:
+        check_catalog(run)
         catalog = Catalog(path, read_only=not repair)
     except TranshashError as error:
         return [*findings, Finding("catalog", str(error))]
