@@ -140,6 +140,16 @@ def test_broken_files_are_named_and_the_fit_goes_on(data: Path, tmp_path: Path) 
     assert len(problems) == 4
 
 
+def test_more_skipped_rows_than_are_shown_are_all_listed(run: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.jsonl"
+    notes.write_text('{"text": "a boat"}\n' + '{"other": 1}\n' * 20)
+    done = transhash("encode", run, "--texts", notes, "--out", tmp_path / "codes")
+    assert "and 12 more, all listed in" in " ".join(done.stderr.split())
+    listed = json.loads((tmp_path / "codes.skipped.json").read_text())
+    assert len(listed) == 20
+    assert {row["where"] for row in listed} >= {"line 2", "line 21"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -13,6 +13,7 @@ from transhash.cli import app, err, out
 from transhash.errors import DataError
 from transhash.hashers import KNOWN, find_method, make_hasher
 from transhash.progress import bar
+from transhash.storage import write_json
 
 _FITTED = ", ".join(method.name.lower() for method in KNOWN[::-1] if method.has_codes)
 
@@ -147,11 +148,12 @@ def print_report(report: dict[str, Any], folder: Path) -> None:
             )
     for alarm in report["alarms"]:
         err.print(f"[yellow]warning:[/yellow] {escape(alarm)}", soft_wrap=True, markup=True)
-    print_problems(report["problems"])
+    print_problems(report["problems"], folder / "report.json")
     out.print(f"written to {folder}")
 
 
-def print_problems(problems: list[dict[str, str]], shown: int = 8) -> None:
+def print_problems(problems: list[dict[str, str]], listed: Path, shown: int = 8) -> None:
+    """A few of them; all are in `listed`, which is written here unless it is a report."""
     if not problems:
         return
     err.print(f"[yellow]{len(problems)} rows or files were skipped:[/yellow]", markup=True)
@@ -159,4 +161,6 @@ def print_problems(problems: list[dict[str, str]], shown: int = 8) -> None:
         line = f"  {problem['source']}: {problem['where']}: {problem['reason']}"
         err.print(line, soft_wrap=True)
     if len(problems) > shown:
-        err.print(f"  and {len(problems) - shown} more, all listed in report.json")
+        if listed.name != "report.json":
+            write_json(listed, problems)
+        err.print(f"  and {len(problems) - shown} more, all listed in {listed}", soft_wrap=True)

@@ -54,7 +54,8 @@ def encode(
         earlier = f", {done.found:,} of them already there" if done.found else ""
         what = f"codes in {done.shards:,} shard{'' if done.shards == 1 else 's'}{earlier}"
     problems = (*items.problems, *done.problems)
-    print_problems([problem._asdict() for problem in problems])
+    listed = to.with_name(f"{to.name}.skipped.json")  # a folder of shards holds nothing else
+    print_problems([problem._asdict() for problem in problems], listed)
     out.print(f"{done.codes:,} {what}, {len(problems):,} {modality} skipped: {to}")
 
 

@@ -65,7 +65,7 @@ def index(
     finally:
         engine.close()
     listed += [problem for part in done for problem in part.problems]
-    print_problems([problem._asdict() for problem in listed])
+    print_problems([problem._asdict() for problem in listed], run / "skipped.json")
     out.print(
         f"{run}: {sum(part.added for part in done):,} added, "
         f"{sum(part.updated for part in done):,} updated, "
