@@ -2,7 +2,7 @@
 
     python benchmarks/pairs.py FOLDER bag-of-words words
 
-MAP of the target at 32 bits, mean and standard deviation over splits, image -> text / text -> image.
+MAP of the target at 32 bits, mean and deviation over splits, image -> text / text -> image.
 Pairs: both halves of the auxiliary rows whose images a split trains on; nothing else relates them.
 """
 
