@@ -8,6 +8,7 @@ import pytest
 
 from transhash.errors import DataError
 from transhash.features.text import JoinedText, TextFeatures, load_text, save_text, text_features
+from transhash.features.words import Words
 from transhash.storage import write_json
 
 from .test_words import CAPTIONS
@@ -85,9 +86,23 @@ def tiny_sentences(folder: Path) -> Path:
     return folder
 
 
-def test_neither_words_nor_meaning_drown_the_other(tmp_path: Path) -> None:
-    features = text_features(str(tiny_static(tmp_path / "tiny"))).fit(CAPTIONS)
-    assert isinstance(features, JoinedText)
+class Letters:
+    """A meaning that anybody can work out: how often each letter stands in a text."""
+
+    name = "letters"
+
+    def rows(self, texts: Any) -> Any:
+        return np.array([[text.count(letter) for letter in "aeiost"] for text in texts], np.float32)
+
+    def knows(self, word: str) -> bool:
+        return True
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        return {}
+
+
+def test_neither_words_nor_meaning_drown_the_other() -> None:
+    features = JoinedText(Words(), Letters()).fit(CAPTIONS)
     rows = features.transform(CAPTIONS)
     width = features.words.transform(["x"]).shape[1]
     spread = [((part - part.mean(0)) ** 2).sum(1).mean() for part in np.split(rows, [width], 1)]
