@@ -188,7 +188,7 @@ MUTANTS = (
         "hashers/thn/thn.py",
         "return plain_bridge(training, self.use_target)",
         "return plain_bridge(training, False)",
-        "hashers/test_golden.py -k paper",
+        THN + " -k literal_paper_aligns",
     ),
     Mutant(
         "hashers/towers.py",

@@ -25,9 +25,11 @@ def codes(method: str, sort: str) -> list[str]:
     """Images, then texts, as hexadecimal numbers."""
     world = World(seed=11, classes=20)  # more classes than bits: no arbitrary direction
     training, fresh = world.training(200, sort), world.draw(ITEMS)
-    steps = {"steps": 60, "batch": 64, "target_batch": 32} if method.startswith("THN") else {}
+    steps: dict[str, Any] = {}
+    if method.startswith("THN"):
+        steps = {"steps": 60, "batch": 64, "target_batch": 32}
     if method == "THN-paper":  # on its way to a collapse, rounding tells after a few steps
-        steps["steps"] = 5
+        steps |= {"steps": 5, "learning_rate": 1e-4}
     hasher = make_hasher(method, bits=16, seed=0, **steps, **QUICK.get(method, {})).fit(training)
     parts = (hasher.encode_images(fresh.images), hasher.encode_texts(fresh.texts))
     return [part.packed.tobytes().hex() for part in parts]

@@ -121,6 +121,14 @@ def test_a_training_that_diverges_says_so_and_leaves_nothing(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("use_target", [True, False])
+def test_the_literal_paper_aligns_with_target_items(
+    training: TrainingSet, use_target: bool
+) -> None:
+    paper = THN.paper(**{**SMALL, "steps": 2, "use_target": use_target}).fit(training)
+    assert set(paper.alignment_) == ({"images", "texts"} if use_target else set())
+
+
 def test_every_setting_has_its_value_in_the_literal_paper() -> None:
     of_the_machine = {"bits", "seed", "device", "precision", "weights"}
     assert set(PAPER) == {field.name for field in fields(THN)} - of_the_machine
