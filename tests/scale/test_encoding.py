@@ -80,6 +80,17 @@ def test_an_interrupted_job_goes_on_and_encodes_nothing_twice(
     assert shown == [(0, len(texts))]
 
 
+def test_a_kill_while_the_job_was_noted_is_no_reason_to_refuse(
+    run: Path, data: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "codes"
+    folder.mkdir()
+    (folder / ".job.json.0123456789ab.draft").write_text('{"modal')
+    outcome = encode_shards(run, read_texts(data / "texts.tsv"), "texts", folder)
+    assert outcome.codes
+    assert sorted(path.name for path in folder.iterdir()) == ["job.json", "part-000000.parquet"]
+
+
 def test_a_shard_of_bad_items_only_is_no_reason_to_stop(run: Path, tmp_path: Path) -> None:
     for name in ("a.jpg", "b.jpg"):
         (tmp_path / name).write_bytes(b"nothing")

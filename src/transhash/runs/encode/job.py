@@ -144,8 +144,12 @@ def _start(
                 "an empty folder, or the same run, input and shard size to go on"
             )
         return job
-    if folder.exists() and any(folder.iterdir()):
+    # A kill while the note was written leaves its draft, and nothing that anybody put there.
+    drafts = set(folder.glob(f".{note.name}.*.draft"))
+    if folder.exists() and set(folder.iterdir()) - drafts:
         raise DataError(f"{folder} holds other files; give an empty folder")
+    for draft in drafts:
+        draft.unlink(missing_ok=True)
     write_json(note, asdict(job))
     return job
 
