@@ -18,10 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from dying import Calls
 from run_history import PICTURES, agrees, findable, new_run, write_sources
 
 from transhash import storage
@@ -41,32 +41,16 @@ class Tally(NamedTuple):
     finished: int
 
 
-def die_at(count: int) -> None:
-    """This process dies at its count-th call that writes, before or after it."""
-    calls = 0
-
-    def dying(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == count:
-                os.kill(os.getpid(), signal.SIGKILL)
-            result = function(*arguments, **keywords)
-            calls += 1
-            if calls == count:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
-
-        return call
-
-    for owner, name in (
-        (Catalog, "add"), (Catalog, "settle"), (GroupedIndex, "update"), (storage.os, "replace"),
-    ):  # fmt: skip
-        setattr(owner, name, dying(getattr(owner, name)))
+def writing_calls() -> Calls:
+    return Calls(
+        [(Catalog, "add"), (Catalog, "settle"), (GroupedIndex, "update"), (storage.os, "replace")]
+    )
 
 
-def run_command(arguments: list[str], seconds: float | None, die: int, spawn: bool) -> int | None:
-    """Its exit code, or None where it was killed."""
+def run_command(
+    arguments: list[str], seconds: float | None, die: int, spawn: bool, calls: Calls
+) -> int | None:
+    """Its exit code, or None where it was killed: after so many seconds, or at that call."""
     if spawn:
         child = subprocess.Popen(
             [sys.executable, "-m", "transhash", *arguments],
@@ -79,8 +63,7 @@ def run_command(arguments: list[str], seconds: float | None, die: int, spawn: bo
             quiet = os.open(os.devnull, os.O_WRONLY)
             os.dup2(quiet, 1)
             os.dup2(quiet, 2)
-            if die:
-                die_at(die)
+            calls.watch(die)
             sys.argv = ["transhash", *arguments]
             code = 1
             try:
@@ -103,20 +86,22 @@ def kill_index(folder: Path, rounds: int, seed: int = 5, spawn: bool = False) ->
     arguments += ["--images", str(folder / "pictures")]
     acknowledged: set[str] = set()
     killed = finished = 0
-    duration = 1.0
+    duration, calls = 1.0, writing_calls()
+    steps = 0  # calls of the last round that was left to finish
     for number in range(rounds):
         texts = write_sources(folder, number)
         whole = number % 5 == 0
-        die = chance.randrange(1, 25) if number % 2 and not spawn else 0
+        die = chance.randrange(1, steps) if number % 2 and not (spawn or whole) else 0
         seconds = None if whole or die else chance.uniform(0, duration * 1.2)
         began = time.perf_counter()
-        code = run_command(arguments, seconds, 0 if whole else die, spawn)
+        code = run_command(arguments, seconds, die, spawn, calls)
         if code is None:
             killed += 1
         else:
             assert code == 0, f"round {number}: the command failed by itself"
             duration = time.perf_counter() - began
             finished += 1
+            steps = calls.count
             acknowledged = set(texts)
             assert findable(run) == texts, f"round {number}: not what the sources hold"
         if acknowledged:
@@ -126,7 +111,7 @@ def kill_index(folder: Path, rounds: int, seed: int = 5, spawn: bool = False) ->
             assert agrees(run), f"round {number}: catalog and index differ after a writer"
             assert verify_run(run) == [], f"round {number}: {verify_run(run)}"
             assert not acknowledged - findable(run).keys()
-    assert run_command(arguments, None, 0, spawn) == 0
+    assert run_command(arguments, None, 0, spawn, calls) == 0
     assert findable(run) == texts
     report = len(list((folder / "pictures").iterdir()))
     assert report == PICTURES
@@ -140,16 +125,18 @@ def kill_encode(folder: Path, rounds: int, seed: int = 5, spawn: bool = False) -
     texts = read_texts(folder / "notes.csv")
     expected = Encoder.load(run).encode_texts(texts)
     killed = finished = 0
-    duration = 1.0
+    duration, calls = 1.0, writing_calls()
+    steps = 0
     for number in range(rounds):
         to = folder / f"codes-{finished}"
         arguments = ["encode", str(run), "--texts", str(folder / "notes.csv"), "--out", str(to)]
         arguments += ["--shard-size", "100"]
         before = {path: path.stat().st_mtime_ns for path in to.glob("*.parquet")}
-        die = chance.randrange(1, 30) if number % 2 and not spawn else 0
-        seconds = None if die or number % 5 == 0 else chance.uniform(0, duration)
+        whole = number % 5 == 0
+        die = chance.randrange(1, steps // 2) if number % 2 and not (spawn or whole) else 0
+        seconds = None if die or whole else chance.uniform(0, duration)
         began = time.perf_counter()
-        code = run_command(arguments, seconds, die if number % 5 else 0, spawn)
+        code = run_command(arguments, seconds, die, spawn, calls)
         kept = {path: path.stat().st_mtime_ns for path in before}
         assert kept == before, f"round {number}: a finished shard was written again"
         if code is None:
@@ -158,6 +145,7 @@ def kill_encode(folder: Path, rounds: int, seed: int = 5, spawn: bool = False) -
         assert code == 0, f"round {number}: the command failed by itself"
         duration = time.perf_counter() - began
         finished += 1
+        steps = max(steps, calls.count)  # one that went on took fewer
         job = read_job(to, run)
         assert all(shard_path(to, shard).exists() for shard in range(job.shards))
         parts = list(read_shards(to))

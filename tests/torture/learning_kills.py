@@ -18,12 +18,12 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from dying import Calls
 from experiments import tiny
 from runs.feature_files import write_features
 from runs.forked import forked
@@ -45,58 +45,53 @@ class Tally(NamedTuple):
     resumed: int  # rounds in which a checkpoint or a finished cell was there to go on from
 
 
-def die_at_write(count: int) -> None:
-    """This process dies at its count-th call that changes the disk, before or after it."""
-    calls = 0
+def disk_calls() -> Calls:
+    return Calls([(os, "fsync"), (Path, "replace"), (Path, "unlink"), (Path, "mkdir")])
 
-    def dying(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == count:
-                os.kill(os.getpid(), signal.SIGKILL)
-            result = function(*arguments, **keywords)
-            calls += 1
-            if calls == count:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
 
-        return call
+class Whole(NamedTuple):
+    """What a command took that nobody disturbed."""
 
-    for owner, name in ((os, "fsync"), (Path, "replace"), (Path, "unlink"), (Path, "mkdir")):
-        setattr(owner, name, dying(getattr(owner, name)))
+    seconds: float
+    calls: int
+
+
+def undisturbed(*arguments: object, **command: Any) -> Whole:
+    calls = disk_calls()
+    began = time.perf_counter()
+    code, said = forked(*arguments, prepare=calls.watch, **command)
+    assert code == 0, said
+    return Whole(time.perf_counter() - began, calls.count)
 
 
 def one_attempt(
-    arguments: tuple[object, ...], command: dict[str, Any], chance: random.Random, seconds: float
-) -> int:
-    """The exit code of a command that is killed on the way, if it does not end before."""
-    if chance.random() < 0.5:
-        count = chance.randrange(1, 30)
-        return forked(*arguments, prepare=lambda: die_at_write(count), **command)[0]
-    return forked(*arguments, kill_after=chance.uniform(0, seconds), **command)[0]
+    arguments: tuple[object, ...], command: dict[str, Any], chance: random.Random,
+    whole: Whole, first: bool,
+) -> int:  # fmt: skip
+    """The exit code of a command that is killed on the way; the first one always is."""
+    if first or chance.random() < 0.5:
+        count = chance.randrange(1, whole.calls + 1)
+        return forked(*arguments, prepare=lambda: disk_calls().watch(count), **command)[0]
+    return forked(*arguments, kill_after=chance.uniform(0, whole.seconds), **command)[0]
 
 
 def kill_fit(folder: Path, rounds: int, seed: int = 5) -> Tally:
     options = write_features(folder / "data")
     chance = random.Random(seed)
     killed = resumed = 0
-    expected, seconds = {}, {}
+    expected, whole = {}, {}
     for method, more in FIT.items():
         out = folder / f"undisturbed-{method}"
         for _ in range(2):  # the first one warms up
             shutil.rmtree(out, ignore_errors=True)
-            began = time.perf_counter()
-            code, said = forked("fit", method, *options, *more, "--out", out)
-            assert code == 0, said
-        seconds[method] = time.perf_counter() - began
+            whole[method] = undisturbed("fit", method, *options, *more, "--out", out)
         expected[method] = (out / "hasher.safetensors").read_bytes()
     for number in range(rounds):
         method = list(FIT)[number % len(FIT)] if number % 2 else "thn"
         out = folder / f"run-{number}"
         arguments = ("fit", method, *options, *FIT[method], "--out", out)
-        for _ in range(chance.randrange(1, 4)):
-            code = one_attempt(arguments, {}, chance, seconds[method])
+        for attempt in range(chance.randrange(1, 4)):
+            code = one_attempt(arguments, {}, chance, whole[method], attempt == 0)
             assert code in (0, -signal.SIGKILL), f"round {number}: exit code {code}"
             killed += code != 0
             if (out / "config.json").exists():
@@ -135,17 +130,14 @@ def kill_experiment(folder: Path, rounds: int, seed: int = 5) -> Tally:
     plan.write_text(tiny.PLAN)
     chance = random.Random(seed)
     killed = resumed = 0
-    began = time.perf_counter()
-    code, said = forked(command=lambda: tiny.run(plan, data, folder / "undisturbed"))
-    assert code == 0, said
-    seconds = time.perf_counter() - began
+    whole = undisturbed(command=lambda: tiny.run(plan, data, folder / "undisturbed"))
     expected = results(folder / "undisturbed")
     for number in range(rounds):
         out = folder / f"out-{number}"
         command = {"command": lambda out=out: tiny.run(plan, data, out)}
-        for _ in range(chance.randrange(1, 4)):
+        for attempt in range(chance.randrange(1, 4)):
             before = results(out) if (out / "results.jsonl").exists() else {}
-            code = one_attempt((), command, chance, seconds)
+            code = one_attempt((), command, chance, whole, attempt == 0)
             assert code in (0, -signal.SIGKILL), f"round {number}: exit code {code}"
             killed += code != 0
             if before:

@@ -17,11 +17,11 @@ pytestmark = [
 
 
 def test_a_fit_that_is_killed_ends_with_the_same_bits(tmp_path: Path) -> None:
-    assert kill_fit(tmp_path, rounds=3).killed > 1
+    assert kill_fit(tmp_path, rounds=3).killed >= 3
 
 
 def test_an_experiment_that_is_killed_ends_with_the_same_scores(tmp_path: Path) -> None:
-    assert kill_experiment(tmp_path, rounds=3).killed > 0
+    assert kill_experiment(tmp_path, rounds=3).killed >= 3
 
 
 def test_a_flipped_bit_of_a_model_is_told_or_changes_nothing(tmp_path: Path) -> None:

@@ -18,13 +18,13 @@ pytestmark = [
 
 def test_an_index_command_that_is_killed_loses_nothing_that_was_indexed(tmp_path: Path) -> None:
     tally = kill_index(tmp_path, rounds=8)
-    assert tally.killed > 2
+    assert tally.killed > 1
     assert tally.finished > 0
 
 
 def test_an_encode_command_that_is_killed_goes_on_where_it_stopped(tmp_path: Path) -> None:
     tally = kill_encode(tmp_path, rounds=8)
-    assert tally.killed > 2
+    assert tally.killed > 1
     assert tally.finished > 0
 
 
