@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dying import Calls
+
 from experiments import tiny
 from runs.feature_files import write_features
 from runs.forked import forked
