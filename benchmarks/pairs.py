@@ -1,14 +1,15 @@
-"""THN on a three-part folder, taught by class labels and by captions alone, by text features.
+"""Methods on a three-part folder, taught by class labels and by captions alone, by text features.
 
-    python benchmarks/pairs.py FOLDER bag-of-words words
+    python benchmarks/pairs.py FOLDER bag-of-words words --methods THN QCH CVH kNN ridge
 
-MAP of the target at 32 bits, mean and deviation over splits, image -> text / text -> image.
+MAP of the target at 32 bits (kNN and ridge rank by real numbers), mean and deviation over splits, image -> text / text -> image.
 Pairs: both halves of the auxiliary rows whose images a split trains on; nothing else relates them.
 """
 
 from __future__ import annotations
 
 import argparse
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +17,15 @@ import numpy as np
 from transhash.data.relation import SparseRelation
 from transhash.data.training import TrainingSet
 from transhash.features.image import EfficientNetLite0
-from transhash.hashers.thn import THN
+from transhash.hashers.methods import make_learner
 from transhash.progress import bar
 from transhash.runs.score.directions import directions_of, score_directions
 from transhash.runs.task import Task, build_task, ready_benchmark
 
 
-def maps(training: TrainingSet, task: Task, seed: int) -> list[float]:
-    hasher = THN(bits=32, seed=seed).fit(training)
+def maps(method: str, training: TrainingSet, task: Task, seed: int) -> list[float]:
+    hasher = make_learner(method, bits=32, seed=seed)
+    hasher.fit(training)
     scores = score_directions(directions_of(hasher, task.target))
     return [scores[way].map for way in ("image_to_text", "text_to_image")]
 
@@ -37,15 +39,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("features", nargs="+", help="as --text-features takes them")
+    parser.add_argument("--methods", nargs="+", default=["THN"])
+    parser.add_argument("--pairs", type=int, help="only so many of them")
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
     ready, _ = ready_benchmark(arguments.folder, EfficientNetLite0(), track=bar)
-    print("| text features | labels | pairs |\n|---|---|---|")
-    for name in arguments.features:
+    print("| text features | method | labels | pairs |\n|---|---|---|---|")
+    for name, method in product(arguments.features, arguments.methods):
         by_labels, by_pairs = [], []
         for seed in range(arguments.seeds):
             task, rows = build_task(ready, seed, texts=name), ready.split(seed).auxiliary_images
-            by_labels.append(maps(task.training, task, seed))
+            by_labels.append(maps(method, task.training, task, seed))
+            rows = rows[: arguments.pairs]
             captions = ready.auxiliary_texts.take(rows).items
             images = ready.auxiliary_images.take(rows).features
             assert images is not None
@@ -55,8 +60,8 @@ def main() -> None:
                 SparseRelation.from_pairs(keys, keys),
                 task.training.target_images, task.training.target_texts,
             )  # fmt: skip
-            by_pairs.append(maps(pairs, task, seed))
-        print(f"| {name} | {shown(by_labels)} | {shown(by_pairs)} |", flush=True)
+            by_pairs.append(maps(method, pairs, task, seed))
+        print(f"| {name} | {method} | {shown(by_labels)} | {shown(by_pairs)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,8 @@ import numpy.typing as npt
 from transhash.data.benchmark import load_benchmark
 from transhash.features.image import EfficientNetLite0
 from transhash.features.text import text_features
-from transhash.hashers.canonical import (
-    canonical_analysis,
-    left_out_coordinates,
-    left_out_correlations,
-)
+from transhash.hashers.canonical import canonical_analysis
+from transhash.hashers.directions import left_out_coordinates, left_out_correlations
 from transhash.progress import bar
 from transhash.runs.encoder import image_rows
 

@@ -144,7 +144,7 @@ MUTANTS = (
         OBJECTIVE,
     ),
     Mutant(
-        "hashers/canonical.py",
+        "hashers/directions.py",
         "(z - leverage * partner / strength) / (1 - leverage)",
         "z",
         THN + " -k left_out",
@@ -157,6 +157,18 @@ MUTANTS = (
     ),
     Mutant(
         "hashers/canonical.py", "ridge * largest * np.eye", "ridge * np.eye", "hashers/test_cvh.py"
+    ),
+    Mutant(
+        "hashers/directions.py",
+        "positive(correlations[:k]) if weigh else np.ones(k)",
+        "np.ones(k)",
+        "hashers/test_qch.py",
+    ),
+    Mutant(
+        "hashers/cvh.py",
+        "np.arange(self.bits) % len(found.s)",
+        "np.minimum(np.arange(self.bits), len(found.s) - 1)",
+        "hashers/test_cvh.py",
     ),
     # The training.
     Mutant("hashers/thn/thn.py", "average.copy_to(parameters)", "pass", THN + " -k moving_average"),

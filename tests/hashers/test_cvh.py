@@ -92,6 +92,14 @@ def test_a_shorter_code_is_a_prefix_of_a_longer_one() -> None:
     np.testing.assert_allclose(short.weights_x_, long.weights_x_[:, :8], atol=1e-9)
 
 
+def test_bits_beyond_the_useful_directions_repeat_them_unless_told_otherwise() -> None:
+    training = World(classes=5).training(200)
+    hasher, published = CVH(bits=16).fit(training), CVH(bits=16, rank=16).fit(training)
+    np.testing.assert_array_equal(hasher.weights_x_[:, :4], hasher.weights_x_[:, 4:8])
+    np.testing.assert_array_equal(hasher.weights_x_[:, :4], published.weights_x_[:, :4])
+    assert np.linalg.matrix_rank(published.weights_x_) == 16
+
+
 def test_the_scale_of_the_features_does_not_change_the_codes() -> None:
     training = World(classes=12).training(120)  # more classes than bits: no arbitrary direction
     scaled = TrainingSet(training.images * 1000, training.texts * 1e-3, training.relation)

@@ -3,6 +3,7 @@ import pytest
 
 from transhash.data.training import TrainingSet
 from transhash.hashers.canonical import canonical_analysis
+from transhash.hashers.directions import useful_directions
 from transhash.hashers.qch import QCH
 from transhash.hashers.tuning import held_out_map
 
@@ -25,7 +26,9 @@ def test_the_recorded_objective_is_the_one_of_the_docstring() -> None:
     training = World(dx=12, dy=15).training(50)
     hasher = QCH(bits=8, iterations=1, correlation_weight=2.0, ridge=0.1).fit(training)
     found = canonical_analysis(training.images, training.texts, training.relation, 0.1, 8)
-    r = min(8, found.rank(hasher.rank_threshold))
+    kept = useful_directions(found, training.images, training.texts, training.relation)
+    r = len(kept.weights)
+    assert (kept.weights == 1).all()
     # One pass: codes of the start, then R, Ux and Uy; only R Ux' K is kept, so undo K.
     start = QCH(bits=8, iterations=0, correlation_weight=2.0, ridge=0.1).fit(training)
     t = found.relating
@@ -51,10 +54,22 @@ def test_the_bits_share_a_tight_frame_over_the_useful_directions() -> None:
     found = canonical_analysis(training.images, training.texts, training.relation, hasher.ridge, 24)
     turned = np.linalg.solve(found.whiten_x, hasher.weights_x_)  # Ux R, with R R' = (b/r) I
     values = np.linalg.svd(turned)[1]
-    r = found.rank(hasher.rank_threshold)
-    assert r <= 4
+    r = len(useful_directions(found, training.images, training.texts, training.relation).weights)
+    assert r == 4
     np.testing.assert_allclose(values[:r], np.sqrt(24 / r))
     np.testing.assert_allclose(values[r:], 0, atol=1e-8)
+
+
+def test_directions_of_pairs_count_by_what_left_out_items_show() -> None:
+    training = World(seed=3).training(300, "pairs")
+    hasher = QCH(bits=16).fit(training)
+    found = canonical_analysis(training.images, training.texts, training.relation, hasher.ridge, 16)
+    kept = useful_directions(found, training.images, training.texts, training.relation)
+    assert kept.weights[0] > 1.1 * kept.weights[-1]
+    turned = np.linalg.solve(found.whiten_x, hasher.weights_x_)  # Ux diag(w) R
+    r = len(kept.weights)
+    expected = np.sort(kept.weights)[::-1] * np.sqrt(16 / r)
+    np.testing.assert_allclose(np.linalg.svd(turned)[1][:r], expected)
 
 
 def test_longer_codes_are_better_although_the_relation_has_few_directions() -> None:

@@ -15,7 +15,8 @@ from transhash.data.relation import LabelRelation, SparseRelation
 from transhash.data.training import TrainingSet
 from transhash.errors import DataError
 from transhash.hashers import make_hasher
-from transhash.hashers.canonical import canonical_analysis, left_out_coordinates
+from transhash.hashers.canonical import canonical_analysis
+from transhash.hashers.directions import left_out_coordinates
 from transhash.hashers.thn import PAPER, THN
 from transhash.hashers.thn.start import calibrate
 from transhash.hashers.thn.transfer import Transfer

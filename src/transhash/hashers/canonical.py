@@ -30,7 +30,6 @@ from transhash.errors import DataError
 Matrix = npt.NDArray[np.float64]
 
 _CHUNK = 4096  # rows turned into float64 at a time: 40 MB at 1,280 features
-RANK_TOLERANCE = 0.03  # directions whose left-out correlation is below this share carry nothing
 
 
 class Relating(Protocol):
@@ -179,49 +178,6 @@ def leading_singular_vectors(matrix: Matrix, count: int) -> tuple[Matrix, Matrix
     u, r = np.linalg.qr(matrix @ v)
     u = u * np.where(np.diag(r) < 0, -1.0, 1.0)
     return u, np.abs(np.diag(r)), v
-
-
-def left_out_coordinates(
-    found: Canonical, images: Features, texts: Features, relation: Relating
-) -> tuple[Matrix, Matrix]:
-    """Canonical coordinates each item would have had, had it been left out of the analysis.
-
-    A coordinate is a ridge regression of t / s on the features, t being the mean coordinate of
-    the item's related items, so the classical closed form holds with the leverage h:
-
-        z_out = (z - h t / s) / (1 - h)      h_i = r_i |K_x'(x_i - m_x)|² / n
-    """
-    of_image = relation.times(np.ones((relation.shape[1], 1)))
-    of_text = relation.transposed_times(np.ones((relation.shape[0], 1)))
-    pairs = float(of_image.sum())
-    white_x = (images - found.mean_x) @ found.whiten_x
-    white_y = (texts - found.mean_y) @ found.whiten_y
-    z_x, z_y = white_x @ found.u, white_y @ found.v
-    strength = np.maximum(found.s, 1e-8)
-    parts = []
-    for z, white, of_item, partner_sum in (
-        (z_x, white_x, of_image, relation.times(z_y)),
-        (z_y, white_y, of_text, relation.transposed_times(z_x)),
-    ):
-        partner = partner_sum / np.maximum(of_item, 1e-9)
-        leverage = np.minimum(of_item / pairs * (white**2).sum(axis=1, keepdims=True), 0.9)
-        parts.append((z - leverage * partner / strength) / (1 - leverage))
-    return parts[0], parts[1]
-
-
-def left_out_correlations(z_x: Matrix, z_y: Matrix, relation: Relating) -> Matrix:
-    """Correlation of related items along each direction, of left-out coordinates."""
-    of_image = relation.times(np.ones((relation.shape[1], 1)))
-    of_text = relation.transposed_times(np.ones((relation.shape[0], 1)))
-    cross = (z_x * relation.times(z_y)).sum(axis=0)
-    sizes = (of_image * z_x**2).sum(axis=0) * (of_text * z_y**2).sum(axis=0)
-    return np.asarray(cross / np.sqrt(np.maximum(sizes, 1e-30)))
-
-
-def useful_rank(correlations: Matrix) -> int:
-    """The leading run of directions that hold up when left out; later ones are noise."""
-    weak = np.flatnonzero(correlations < RANK_TOLERANCE * max(float(correlations[0]), 1e-9))
-    return max(1, int(weak[0]) if len(weak) else len(correlations))
 
 
 def weighted_mean(features: Features, weights: Matrix) -> Matrix:

@@ -30,14 +30,17 @@ from transhash.hashers.canonical import (
     Canonical,
     Matrix,
     canonical_analysis,
-    left_out_coordinates,
-    left_out_correlations,
-    useful_rank,
     weighted_mean,
 )
+from transhash.hashers.directions import (
+    MAX_RANK,
+    few_partners,
+    left_out_coordinates,
+    left_out_correlations,
+    positive,
+    useful_directions,
+)
 from transhash.hashers.thn.bridge import Bridge, Inputs, View
-
-MAX_RANK = 64
 
 
 def soft_match(target: Matrix, auxiliary: Matrix, temperature: float) -> Matrix:
@@ -72,16 +75,6 @@ class Extended:
         own = images[:n] if self.p is None else images[:n] + self.p.T @ images[n:]
         rows = self.relation.transposed_times(own)
         return rows if self.q is None else np.concatenate([rows, self.q @ rows])
-
-
-def few_partners(relation: Relation) -> bool:
-    """Whether S tells which one and not which kind: pairs and clicks, as against class labels.
-
-    Directions of labels tell the classes apart; all of them are needed, and they count alike. Of
-    pairs each direction is a little less certain than the one before, so it counts by the
-    correlation that left-out items have along it.
-    """
-    return relation.positives < 10 * max(relation.shape)
 
 
 class Side:
@@ -146,13 +139,11 @@ class Transfer:
         )
         images = Side(training.images[rows], of_image, target_images)
         texts = Side(training.texts[columns], of_text, target_texts)
-        extended = Extended(relation)
-        found, left_out = self._analyse(images, texts, extended, self.rank or MAX_RANK)
-        correlations = left_out_correlations(*left_out, relation)
-        if self.rank is None:
-            found = found.cut(useful_rank(correlations))
+        x, y = images.auxiliary, texts.auxiliary
+        found = canonical_analysis(x, y, relation, self.ridge, self.rank or MAX_RANK, centred=True)
+        first = useful_directions(found, x, y, relation, self.rank)
+        found, weights, left_out = first.found, first.weights, first.left_out
         weigh = self.rank is None and few_partners(relation)
-        weights = _positive(correlations[: len(found.s)]) if weigh else np.ones(len(found.s))
         unmatched = target_images is None and target_texts is None
         for _ in range(0 if unmatched else self.rounds):
             images.rematch(found.image_axes * weights, self.temperature, self.centring)
@@ -161,12 +152,12 @@ class Transfer:
             found, left_out = self._analyse(images, texts, extended, len(found.s))
             if weigh:  # measured on auxiliary items: relations of the others are guesses
                 own = left_out[0][:n], left_out[1][:m]
-                weights = _positive(left_out_correlations(*own, relation))
+                weights = positive(left_out_correlations(*own, relation))
         bridge = Bridge(
             View(found.image_axes * weights, images.centre, images.target_centre),
             View(found.text_axes * weights, texts.centre, texts.target_centre),
         )
-        out_x, out_y = (z[:, : len(weights)] * weights for z in left_out)
+        out_x, out_y = (z * weights for z in left_out)
         z_x, target_x = _inputs(bridge.image, training.images, rows, out_x, target_images)
         z_y, target_y = _inputs(bridge.text, training.texts, columns, out_y, target_texts)
         mass = images.mass(rows, len(z_x)), texts.mass(columns, len(z_y))
@@ -186,10 +177,6 @@ class Transfer:
         x, y = images.both(), texts.both()
         found = canonical_analysis(x, y, relation, self.ridge, count, centred=True)
         return found, left_out_coordinates(found, x, y, relation)
-
-
-def _positive(correlations: Matrix) -> Matrix:
-    return np.maximum(correlations, 1e-3)
 
 
 def _inputs(
