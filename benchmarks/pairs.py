@@ -2,7 +2,8 @@
 
     python benchmarks/pairs.py FOLDER bag-of-words words --methods THN QCH CVH kNN ridge
 
-MAP of the target at 32 bits (kNN and ridge rank by real numbers), mean and deviation over splits, image -> text / text -> image.
+MAP of the target at 32 bits (kNN and ridge rank by real numbers), mean and deviation over splits,
+image -> text / text -> image.
 Pairs: both halves of the auxiliary rows whose images a split trains on; nothing else relates them.
 """
 
