@@ -170,6 +170,13 @@ MUTANTS = (
         "np.minimum(np.arange(self.bits), len(found.s) - 1)",
         "hashers/test_cvh.py",
     ),
+    Mutant("hashers/thn/finer.py", "features - z @ back", "features", "hashers/test_finer.py"),
+    Mutant(
+        "hashers/thn/transfer.py",
+        "len(finer) :] @ axes",
+        ": len(z) - len(finer)] @ axes",
+        "hashers/test_finer.py",
+    ),
     # The training.
     Mutant("hashers/thn/thn.py", "average.copy_to(parameters)", "pass", THN + " -k moving_average"),
     Mutant(

@@ -10,7 +10,7 @@ __version__ = "0.1.0"  # the one place; pyproject.toml reads it
 if TYPE_CHECKING:
     from transhash.codes import Codes
     from transhash.data.benchmark import load_benchmark
-    from transhash.data.relation import LabelRelation, SparseRelation
+    from transhash.data.relation import GradedRelation, LabelRelation, SparseRelation
     from transhash.data.training import Related, TrainingSet
     from transhash.evaluation import evaluate
     from transhash.hashers import CVH, DCMH, HTH, IMH, QCH, THN
@@ -23,6 +23,7 @@ _HOMES = {
     **dict.fromkeys(("THN", "CVH", "IMH", "QCH", "HTH", "DCMH"), "hashers"),
     "Codes": "codes",
     "Encoder": "runs.encoder",
+    "GradedRelation": "data.relation",
     "LabelRelation": "data.relation",
     "SparseRelation": "data.relation",
     "Related": "data.training",
@@ -42,6 +43,7 @@ __all__ = [
     "THN",
     "Codes",
     "Encoder",
+    "GradedRelation",
     "LabelRelation",
     "Related",
     "SearchEngine",

@@ -9,6 +9,7 @@ from PIL import Image
 
 from transhash.data.collection import Auxiliary
 from transhash.data.manifest import read_images, read_manifest, read_texts, read_triples, texts_of
+from transhash.data.relation import GradedRelation
 from transhash.errors import DataError
 
 
@@ -147,6 +148,10 @@ def test_the_relation_comes_from_triples_else_labels_else_pairing(tmp_path: Path
 
     assert relation("labelled.tsv") == [[1, 1], [1, 1]]
     assert relation("paired.tsv") == [[1, 0], [0, 1]]
+    both = Auxiliary.build(*(read(tmp_path / "labelled.tsv") for read in (read_images, read_texts)))
+    assert isinstance(both.relation, GradedRelation)
+    pairs, _ = both.relation.pairs.block(everything, everything)
+    assert pairs.tolist() == [[1, 0], [0, 1]]
     assert relation("paired.tsv", clicks=True) == [[0, 1], [0, 0]]
     assert len(read_triples(tmp_path / "clicks.csv")[1]) == 1
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from transhash.data.relation import LabelRelation, Relation, SparseRelation
+from transhash.data.relation import GradedRelation, LabelRelation, Relation, SparseRelation
 from transhash.data.training import Related, TrainingSet
 from transhash.errors import DataError
 
@@ -18,7 +18,19 @@ def relations() -> list[Relation]:
             [(i, j) for i in range(9) for j in range(7)], DENSE.ravel().tolist(), (9, 7)
         ),
         SparseRelation.from_triples(listed, [1.0] * len(listed), (9, 7)),
+        graded(),
     ]
+
+
+def graded() -> GradedRelation:
+    """The same relation, one pair of it without labels that say so."""
+    i = int(np.argwhere(DENSE)[0, 0])
+    lacking = LX.copy()
+    lacking[i] = False
+    pairs = [(i, k) for k in range(7) if DENSE[i, k]] + [(8, int(np.flatnonzero(DENSE[8])[0]))]
+    return GradedRelation(
+        LabelRelation(lacking, LY), SparseRelation.from_triples(pairs, [1.0] * len(pairs), (9, 7))
+    )
 
 
 @pytest.mark.parametrize("relation", relations())

@@ -67,7 +67,9 @@ class Benchmark:
         return tuple(dict.fromkeys(problem for part in parts for problem in part.problems))
 
     def auxiliary(self, images: Rows, texts: Rows) -> Auxiliary:
-        return Auxiliary.build(self.auxiliary_images.take(images), self.auxiliary_texts.take(texts))
+        return Auxiliary.build(
+            self.auxiliary_images.take(images), self.auxiliary_texts.take(texts), labels_alone=True
+        )
 
     def split(self, seed: int = 0) -> Split:
         rng = np.random.default_rng([seed, 0x7EA5])  # splits have a stream of their own

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from transhash.data.relation import LabelRelation, Relation, SparseRelation
+from transhash.data.relation import GradedRelation, LabelRelation, Relation, SparseRelation
 from transhash.errors import DataError
 
 Medium = TypeVar("Medium", Path, str)  # what an item is: the path of an image, or a text
@@ -89,14 +89,23 @@ class Auxiliary:
 
     @classmethod
     def build(
-        cls, images: Images, texts: Texts, triples: Sequence[tuple[str, str, float]] | None = None
+        cls,
+        images: Images,
+        texts: Texts,
+        triples: Sequence[tuple[str, str, float]] | None = None,
+        *,
+        labels_alone: bool = False,
     ) -> Auxiliary:
-        """S from triples if given, else from shared labels, else from equal ids (pairing)."""
+        """S from triples if given, else from shared labels and equal ids (pairing).
+
+        With `labels_alone`, as in the paper, labels make the pairing count for nothing.
+        """
         if not len(images) or not len(texts):
             missing = "image" if not len(images) else "text"
             raise DataError(f"the auxiliary data hold no usable {missing}; see the reported rows")
         if triples is not None:
             return cls(images, texts, _from_triples(images, texts, triples))
+        one_table = images.origin == texts.origin
         if images.labels is not None and texts.labels is not None:
             classes = sorted(set().union(*images.labels) & set().union(*texts.labels))
             if not classes:
@@ -104,15 +113,17 @@ class Auxiliary:
                     "no label occurs on both an auxiliary image and an auxiliary text; "
                     "use the same label words for both, or leave labels out to use the pairing"
                 )
-            return cls(
-                images,
-                texts,
-                LabelRelation(
-                    label_matrix(images.labels, classes, ignore_others=True),
-                    label_matrix(texts.labels, classes, ignore_others=True),
-                ),
+            shared = LabelRelation(
+                label_matrix(images.labels, classes, ignore_others=True),
+                label_matrix(texts.labels, classes, ignore_others=True),
             )
-        if images.numbered and texts.numbered and images.origin != texts.origin:
+            if labels_alone or (images.numbered and texts.numbered and not one_table):
+                return cls(images, texts, shared)
+            if set(images.ids).isdisjoint(texts.ids):
+                return cls(images, texts, shared)
+            pairs = SparseRelation.from_pairs(images.ids, texts.ids)
+            return cls(images, texts, GradedRelation(shared, pairs))
+        if images.numbered and texts.numbered and not one_table:
             rows = _same_rows(images, texts)
             return cls(images, texts, SparseRelation.from_pairs(rows, rows))
         return cls(images, texts, SparseRelation.from_pairs(images.ids, texts.ids))

@@ -173,6 +173,56 @@ class SparseRelation:
         return SparseRelation(self.similar[rows][:, columns], mask)
 
 
+class GradedRelation:
+    """Labels and pairs together: s_ij = 1 for either, and the pair stands above the shared label.
+
+    Methods that ask for s_ij alone see the labels, and the pairs of items without a label; THN
+    looks for what tells a pair from its class, too.
+    """
+
+    def __init__(self, labels: LabelRelation, pairs: SparseRelation) -> None:
+        if labels.shape != pairs.shape:
+            raise DataError(f"labels relate {labels.shape} items and pairs {pairs.shape}")
+        self.labels, self.pairs = labels, pairs
+        i, j = pairs.similar.nonzero()
+        alone = ~(labels.image_labels[i] & labels.text_labels[j]).any(axis=1)
+        listed = list(zip(i[alone].tolist(), j[alone].tolist()))
+        # Pairs whose items share no label: few, mostly of rows without one.
+        self._unlabelled = SparseRelation(_sparse(listed, [1.0] * len(listed), labels.shape))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.labels.shape
+
+    @property
+    def positives(self) -> int:
+        return self.labels.positives + self._unlabelled.positives
+
+    @property
+    def known(self) -> int:
+        return self.labels.known
+
+    def block(self, rows: Rows, columns: Rows) -> tuple[_Float, None]:
+        s = self.labels.block(rows, columns)[0] + self._unlabelled.block(rows, columns)[0]
+        return s, None
+
+    def times(self, texts: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+        return self.labels.times(texts) + self._unlabelled.times(texts)
+
+    def transposed_times(self, images: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+        return self.labels.transposed_times(images) + self._unlabelled.transposed_times(images)
+
+    def partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
+        own = self._unlabelled.similar.indptr
+        alone = own[rows + 1] > own[rows]
+        drawn = self.labels.partners(rows, rng)
+        drawn[alone] = self._unlabelled.partners(rows[alone], rng)
+        return drawn
+
+    def subset(self, rows: Rows, columns: Rows) -> GradedRelation:
+        return GradedRelation(self.labels.subset(rows, columns), self.pairs.subset(rows, columns))
+
+
 def _truth(labels: npt.ArrayLike, name: str) -> npt.NDArray[np.bool_]:
     """The matrix as booleans; class numbers or label sets would all count as true."""
     hint = "with a column for each class; label_matrix(labels, classes) makes one of label sets"

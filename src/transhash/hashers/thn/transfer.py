@@ -23,7 +23,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from transhash.data.relation import Relation
+from transhash.data.relation import GradedRelation, Relation
 from transhash.data.training import Features, TrainingSet
 from transhash.hashers.base import Array
 from transhash.hashers.canonical import (
@@ -41,6 +41,7 @@ from transhash.hashers.directions import (
     useful_directions,
 )
 from transhash.hashers.thn.bridge import Bridge, Inputs, View
+from transhash.hashers.thn.finer import finer_directions
 
 
 def soft_match(target: Matrix, auxiliary: Matrix, temperature: float) -> Matrix:
@@ -102,6 +103,11 @@ class Side:
             return self.auxiliary
         return np.concatenate([self.auxiliary, self.target - self.target_centre])
 
+    def extended(self, z: Matrix, finer: Matrix, axes: Matrix) -> Matrix:
+        """z of all items, with their coordinates along further axes: `finer` of auxiliary ones."""
+        others = self.both()[len(finer) :] @ axes
+        return np.hstack([z, np.concatenate([finer, others])])
+
     def mass(self, rows: npt.NDArray[np.int64], n: int) -> Array | None:
         """Weights of auxiliary items in MMD: half even, half by the target mass matched with them.
 
@@ -153,11 +159,18 @@ class Transfer:
             if weigh:  # measured on auxiliary items: relations of the others are guesses
                 own = left_out[0][:n], left_out[1][:m]
                 weights = positive(left_out_correlations(*own, relation))
-        bridge = Bridge(
-            View(found.image_axes * weights, images.centre, images.target_centre),
-            View(found.text_axes * weights, texts.centre, texts.target_centre),
-        )
+        image_axes, text_axes = found.image_axes * weights, found.text_axes * weights
         out_x, out_y = (z * weights for z in left_out)
+        if isinstance(relation, GradedRelation):
+            finer = finer_directions(x, y, image_axes, text_axes, relation.pairs, self.ridge)
+            out_x = images.extended(out_x, finer.left_out[0], finer.image_axes)
+            out_y = texts.extended(out_y, finer.left_out[1], finer.text_axes)
+            image_axes = np.hstack([image_axes, finer.image_axes])
+            text_axes = np.hstack([text_axes, finer.text_axes])
+        bridge = Bridge(
+            View(image_axes, images.centre, images.target_centre),
+            View(text_axes, texts.centre, texts.target_centre),
+        )
         z_x, target_x = _inputs(bridge.image, training.images, rows, out_x, target_images)
         z_y, target_y = _inputs(bridge.text, training.texts, columns, out_y, target_texts)
         mass = images.mass(rows, len(z_x)), texts.mass(columns, len(z_y))
