@@ -13,7 +13,8 @@ import numpy.typing as npt
 from transhash.data.relation import GradedRelation, LabelRelation, Relation, SparseRelation
 from transhash.errors import DataError
 
-Medium = TypeVar("Medium", Path, str)  # what an item is: the path of an image, or a text
+ImageSource = Path | bytes  # a file, or the content of one
+Medium = TypeVar("Medium", ImageSource, str)  # what an item is: an image, or a text
 Labels = frozenset[str]
 
 
@@ -48,7 +49,7 @@ class Paths(Sequence[Path]):
 
 @dataclass(frozen=True)
 class Collection(Generic[Medium]):
-    """Items of one modality in one domain: paths of images, or texts."""
+    """Items of one modality in one domain: images or texts."""
 
     ids: Sequence[str]
     items: Sequence[Medium]
@@ -71,11 +72,16 @@ class Collection(Generic[Medium]):
             features=None if self.features is None else self.features[rows],
         )
 
+    def place(self, row: int) -> str:
+        """Where an item stands, for a report: its path, else its id."""
+        item = self.items[row]
+        return str(item) if isinstance(item, Path) else self.ids[row]
+
     def without_labels(self) -> Collection[Medium]:
         return replace(self, labels=None)
 
 
-Images = Collection[Path]
+Images = Collection[ImageSource]
 Texts = Collection[str]
 
 

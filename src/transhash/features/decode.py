@@ -58,11 +58,12 @@ class Reader:
     kept: Callable[[bytes], npt.NDArray[np.float32] | None] | None = None  # features by digest
     same: Callable[[int, bytes], bool] | None = None  # by position and digest: nothing is needed
 
-    def __call__(self, position: int, path: Path) -> tuple[Seen, Pixels | None]:
+    def __call__(self, position: int, source: Path | bytes) -> tuple[Seen, Pixels | None]:
         try:
-            if path.stat().st_size > _MAX_BYTES:
+            size = len(source) if isinstance(source, bytes) else source.stat().st_size
+            if size > _MAX_BYTES:
                 return Seen("bad", reason=f"more than {_MAX_BYTES >> 20} MB"), None
-            content = path.read_bytes()
+            content = source if isinstance(source, bytes) else source.read_bytes()
         except (OSError, ValueError) as error:
             return Seen("bad", reason=f"cannot be read ({_why(error)})"), None
         digest = content_digest(content)
@@ -141,7 +142,7 @@ class PixelBatch(NamedTuple):
 
 
 def decode_batches(
-    paths: Sequence[Path],
+    paths: Sequence[Path | bytes],
     reader: Reader,
     batch: int,
     *,
@@ -179,7 +180,7 @@ def default_workers() -> int:
 
 
 def _ahead(
-    paths: Sequence[Path],
+    paths: Sequence[Path | bytes],
     reader: Reader,
     batch: int,
     workers: int,
@@ -238,9 +239,9 @@ class _Workers:
             self._processes.append(process)
             self._answers.append(answer)
 
-    def send(self, slot: int, start: int, paths: Sequence[Path]) -> None:
+    def send(self, slot: int, start: int, paths: Sequence[Path | bytes]) -> None:
         for cut in range(0, len(paths), _CHUNK):
-            part = [str(path) for path in paths[cut : cut + _CHUNK]]
+            part = list(paths[cut : cut + _CHUNK])
             self._tasks.put((slot, cut, start + cut, part))
 
     def receive(self, start: int, end: int) -> list[Seen]:
@@ -269,7 +270,7 @@ class _Workers:
 
 
 def _work(
-    tasks: Queue[tuple[int, int, int, list[str]]],
+    tasks: Queue[tuple[int, int, int, list[Path | bytes]]],
     answers: Connection,
     name: str,
     shape: tuple[int, ...],
@@ -283,8 +284,7 @@ def _work(
     while parent is not None and parent.is_alive():
         try:
             slot, cut, first, paths = tasks.get(timeout=5)
-            files = [Path(path) for path in paths]
-            answers.send((first, _fill(memory[slot, cut:], reader, first, files)))
+            answers.send((first, _fill(memory[slot, cut:], reader, first, paths)))
         except Empty:
             continue  # nothing to do, or nobody there any more
         except BrokenPipeError:
@@ -307,7 +307,7 @@ def _batch(start: int, pixels: Pixels, seen: list[Seen]) -> PixelBatch:
     return PixelBatch(start, seen, pixels if len(decoded) == len(seen) else pixels[decoded])
 
 
-def _fill(memory: Pixels, reader: Reader, start: int, paths: Sequence[Path]) -> list[Seen]:
+def _fill(memory: Pixels, reader: Reader, start: int, paths: Sequence[Path | bytes]) -> list[Seen]:
     """Decode into the first rows of `memory`; what was seen of each."""
     found = []
     for i, path in enumerate(paths):

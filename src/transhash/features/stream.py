@@ -67,7 +67,7 @@ class FeaturePart:
 
 def stream_images(
     features: ImageFeatures,
-    paths: Sequence[Path],
+    paths: Sequence[Path | bytes],
     *,
     cache: bool = True,
     workers: int | None = None,
@@ -99,7 +99,7 @@ def stream_images(
 
 
 def extract(
-    features: ImageFeatures, paths: Sequence[Path], track: Track = silent
+    features: ImageFeatures, paths: Sequence[Path | bytes], track: Track = silent
 ) -> tuple[npt.NDArray[Any], list[tuple[int, str]]]:
     """All rows at once, for those who learn from them, and the bad files."""
     rows: npt.NDArray[Any] = np.empty((0, 0), np.float32)
@@ -135,7 +135,7 @@ _Fresh = list[int]  # which of a part's rows were computed just now
 
 
 def _by_threads(
-    features: ImageFeatures, paths: Sequence[Path], reader: Reader, workers: int | None
+    features: ImageFeatures, paths: Sequence[Path | bytes], reader: Reader, workers: int | None
 ) -> Generator[tuple[FeaturePart, _Fresh], None, None]:
     """Each thread has its own images from file to features, so that none waits for another."""
 
@@ -172,7 +172,7 @@ def _by_threads(
 
 
 def _by_processes(
-    features: ImageFeatures, paths: Sequence[Path], reader: Reader, workers: int | None
+    features: ImageFeatures, paths: Sequence[Path | bytes], reader: Reader, workers: int | None
 ) -> Generator[tuple[FeaturePart, _Fresh], None, None]:
     """Processes decode while the device computes; `same` is asked here, of what they have read."""
     same, reader = reader.same, Reader(reader.size, reader.thumbnails, reader.kept)

@@ -232,7 +232,7 @@ def image_rows(
 
 def _readable(images: Images, bad: Sequence[tuple[int, str]]) -> tuple[Images, list[Problem]]:
     """The images without the bad ones; refused where that leaves none."""
-    problems = [Problem(str(images.items[i]), images.ids[i], reason) for i, reason in bad]
+    problems = [Problem(images.place(i), images.ids[i], reason) for i, reason in bad]
     skipped = {i for i, _ in bad}
     kept = images.take([i for i in range(len(images)) if i not in skipped]) if bad else images
     if not len(kept):

@@ -157,7 +157,8 @@ class SearchEngine:
         images = _once(images)
 
         def new(i: int, code: bytes, digest: bytes, small: bytes | None) -> NewItem:
-            source = str(images.items[i]) if files else None
+            item = images.items[i]
+            source = str(item) if files and isinstance(item, Path) else None
             return NewItem(
                 images.ids[i], code, None, small, source, images.origin, images.ids[i], digest
             )
@@ -240,9 +241,7 @@ class SearchEngine:
                 )
             done.unchanged += len(numbers)
             done.numbers += numbers
-            done.problems += [
-                Problem(str(items.items[i]), items.ids[i], why) for i, why in block.bad
-            ]
+            done.problems += [Problem(items.place(i), items.ids[i], why) for i, why in block.bad]
         return done
 
     def _store(
@@ -316,8 +315,8 @@ def _once(images: Images) -> Images:
         return images
     first: dict[str, str] = {}
     rows = []
-    for row, (name, path) in enumerate(zip(images.ids, images.items, strict=True)):
-        known = first.setdefault(str(path), name)
+    for row, name in enumerate(images.ids):
+        known = first.setdefault(images.place(row), name)
         if known == name or not name.startswith(f"{known}:"):
             rows.append(row)
     return images if len(rows) == len(images) else images.take(rows)

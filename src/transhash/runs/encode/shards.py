@@ -127,7 +127,7 @@ def write_block(
 
 
 def block_problems(items: Collection[Any], block: CodedBlock) -> list[Problem]:
-    return [Problem(str(items.items[i]), items.ids[i], reason) for i, reason in block.bad]
+    return [Problem(items.place(i), items.ids[i], reason) for i, reason in block.bad]
 
 
 def write_codes(
