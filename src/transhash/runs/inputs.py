@@ -133,7 +133,7 @@ def _text(value: Any, where: str) -> str:
         value = str(value)
     if not isinstance(value, str):
         raise DataError(
-            f"{where} is {_kind(value)} where a text is needed; leave it out or mend it"
+            f"{where} is {_kind(value)}, not a text; leave it out or mend it"
         )
     try:
         value.encode()
@@ -261,4 +261,4 @@ def _url(text: str) -> bool:
 def _kind(value: Any) -> str:
     if value is None:
         return "nothing (None)"
-    return f"of type {type(value).__name__}"
+    return f"a {type(value).__name__}"
