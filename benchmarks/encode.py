@@ -23,17 +23,10 @@ from torch import Tensor
 
 from transhash.data.collection import Collection
 from transhash.data.manifest import read_images
-from transhash.features.decode import (
-    PixelBatch,
-    Pixels,
-    Reader,
-    Seen,
-    decode,
-    decode_batches,
-    default_workers,
-)
+from transhash.features.decode import PixelBatch, Reader, Seen, decode_batches, default_workers
 from transhash.features.image import EfficientNetLite0
 from transhash.features.lite0 import load_lite0, original_lite0
+from transhash.features.picture import Pixels, decode
 from transhash.features.stream import computed
 from transhash.runs.encode import encode_shards
 from transhash.runs.encoder import Encoder

@@ -26,8 +26,8 @@ from PIL import Image
 from transhash.codes import Codes
 from transhash.data.manifest import read_images
 from transhash.data.training import Features
-from transhash.features.decode import Pixels
 from transhash.features.image import EfficientNetLite0, ImageFeatures
+from transhash.features.picture import Pixels
 from transhash.index import open_index
 from transhash.runs.catalog import Catalog
 from transhash.runs.encoder import Encoder

@@ -9,21 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, features
 
+from transhash.data.manifest import read_images
 from transhash.errors import DataError, EngineError
 from transhash.features.cache import FeatureCache
-from transhash.features.decode import (
-    PixelBatch,
-    Pixels,
-    Reader,
-    content_digest,
-    decode,
-    decode_batches,
-    open_image,
-)
+from transhash.features.decode import PixelBatch, Reader, decode_batches
 from transhash.features.image import AlexNetPixels, EfficientNetLite0, image_features
 from transhash.features.lite0 import load_lite0, original_lite0
+from transhash.features.picture import Pixels, content_digest, decode, open_image
 from transhash.features.stream import extract, stream_images
 
 
@@ -80,6 +74,41 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded() -> None:
     reason = decode(buffer.getvalue(), 8)
     assert isinstance(reason, str)
     assert "100,000,000" in reason
+
+
+def test_a_jpeg_of_any_size_is_read_at_a_reduced_one() -> None:
+    buffer = io.BytesIO()
+    Image.new("L", (16_000, 12_000), 200).save(buffer, "JPEG")
+    pixels = decode(buffer.getvalue(), 224)
+    assert not isinstance(pixels, str), pixels
+    assert abs(int(pixels.mean()) - 200) < 3
+    header = bytearray(buffer.getvalue())
+    at = header.index(b"\xff\xc0")  # height and width stand five bytes on
+    header[at + 5 : at + 9] = b"\xff\xf0\xff\xf0"
+    reason = decode(bytes(header), 224)
+    assert isinstance(reason, str)
+    assert "save it smaller" in reason
+
+
+@pytest.mark.parametrize("suffix", ["avif", "heic"])
+def test_pictures_of_telephones_are_read(tmp_path: Path, suffix: str) -> None:
+    if suffix == "heic":
+        pytest.importorskip("pillow_heif", reason="pip install 'transhash[heic]'")
+    elif not features.check("avif"):
+        pytest.skip("this Pillow has no AVIF")
+    image = Image.new("RGB", (64, 32), "red")
+    image.save(tmp_path / f"a.{suffix}")
+    pixels = decode(tmp_path / f"a.{suffix}", 16)
+    assert not isinstance(pixels, str), pixels
+    assert pixels[..., 0].min() > 200
+    assert pixels[..., 1].max() < 60
+    assert len(read_images(tmp_path)) == 1
+
+
+def test_what_has_no_pixels_is_told_what_to_do() -> None:
+    drawing = b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"/>'
+    assert "export it as PNG" in str(decode(drawing, 8))
+    assert "JPEG, PNG" in str(decode(b"just words", 8))
 
 
 def everything(batches: Iterable[PixelBatch]) -> list[Pixels | str]:

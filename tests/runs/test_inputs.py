@@ -13,7 +13,7 @@ from PIL import Image
 
 from transhash.data.relation import GradedRelation, SparseRelation
 from transhash.errors import DataError
-from transhash.features.decode import open_image
+from transhash.features.picture import open_image
 from transhash.runs.inputs import as_auxiliary, as_images, as_picture, as_texts
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (12, 9, 3)).astype(np.uint8)

@@ -15,20 +15,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from transhash.data.arrays import read_array
 from transhash.data.collection import Collection, Images, Labels, Medium, Paths, Problem, Texts
 from transhash.data.tables import (
     COLUMNS,
     Record,
+    cause,
     decoded,
     delimiter_of,
     fields_of,
     is_table,
     plain,
     records,
+    short,
 )
 from transhash.errors import DataError
 
-IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
+IMAGE_SUFFIXES = {
+    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".heif",
+}  # fmt: skip
 _READABLE = "a folder of images, or a .csv, .tsv, .jsonl, .parquet, .txt or .npy file"
 _UNLABELLED: Labels = frozenset()
 _IGNORED = {".ds_store", "thumbs.db", "desktop.ini"}
@@ -62,10 +67,10 @@ class Manifest:
 
 
 def read_images(source: str | Path, *, labelled: bool = False) -> Images:
-    """The images of a source; with `labelled`, rows without labels are skipped."""
+    """The images of a source; with `labelled`, rows that nothing can relate are skipped."""
     source = _existing(source)
     if source.suffix.lower() == ".npy":
-        features = _read_array(source)
+        features = read_array(source)
         return _numbered(source, [Path(str(row)) for row in range(len(features))], features)
     return images_of(read_manifest(source), labelled=labelled)
 
@@ -73,7 +78,7 @@ def read_images(source: str | Path, *, labelled: bool = False) -> Images:
 def read_texts(source: str | Path, *, labelled: bool = False) -> Texts:
     source = _existing(source)
     if source.suffix.lower() == ".npy":
-        features = _read_array(source)
+        features = read_array(source)
         return _numbered(source, [""] * len(features), features)
     return texts_of(read_manifest(source), labelled=labelled)
 
@@ -108,7 +113,7 @@ def read_manifest(source: str | Path) -> Manifest:
             # Claimed by bad rows too: mending one must not give another row a new id.
             row = _row(source, record, _default_id(record, defaults))
             if row.id and row.id in given:
-                raise _BadRow(f"id {_short(row.id)} occurs twice; the first is kept")
+                raise _BadRow(f"id {short(row.id)} occurs twice; the first is kept")
         except _BadRow as flaw:
             manifest.report(f"{unit} {record.number}", str(flaw))
             continue
@@ -153,11 +158,11 @@ def _existing(source: str | Path) -> Path:
         name = str(source.resolve())
         name.encode()
     except (FileNotFoundError, NotADirectoryError):
-        raise DataError(f"{_short(name)} does not exist; give {_READABLE}") from None
+        raise DataError(f"{short(name)} does not exist; give {_READABLE}") from None
     except UnicodeEncodeError:
         raise DataError(f"the name of {plain(name)} is not UTF-8; rename it") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{_short(name)} cannot be read ({_cause(error)})") from None
+        raise DataError(f"{short(name)} cannot be read ({cause(error)})") from None
     return source
 
 
@@ -170,7 +175,7 @@ def _read_folder(folder: Path) -> Manifest:
         if last.lower() in _IGNORED or last.startswith("."):
             continue
         if suffix.lower() not in IMAGE_SUFFIXES:
-            manifest.report(name, f"not an image by its extension {suffix!r}")
+            manifest.report(name, _by_extension(suffix))
         elif flaw := _flaw_of_file(folder / name):
             manifest.report(name, flaw)
         elif plain(name) != name:
@@ -186,6 +191,12 @@ def _read_folder(folder: Path) -> Manifest:
     return manifest
 
 
+def _by_extension(suffix: str) -> str:
+    if suffix.lower() in (".svg", ".svgz"):
+        return "an SVG drawing, which has no pixels; export it as PNG"
+    return f"not an image by its extension {suffix!r}"
+
+
 def _files(folder: Path, manifest: Manifest) -> Iterator[str]:
     """Everything in the folder that is no folder, as a relative path with slashes.
 
@@ -195,8 +206,8 @@ def _files(folder: Path, manifest: Manifest) -> Iterator[str]:
     def report(error: OSError) -> None:
         where = Path(os.fsdecode(error.filename)).relative_to(folder).as_posix()
         if where == ".":
-            raise DataError(f"{folder} cannot be read ({_cause(error)})") from None
-        manifest.report(where, f"folder cannot be read ({_cause(error)})")
+            raise DataError(f"{folder} cannot be read ({cause(error)})") from None
+        manifest.report(where, f"folder cannot be read ({cause(error)})")
 
     for place, folders, files in os.walk(folder, onerror=report):
         for name in folders:
@@ -216,9 +227,11 @@ def _row(source: Path, record: Record, default_id: str) -> _Row:
         raise _BadRow("neither image nor text")
     if image is not None:
         # Backslashes come from Windows lists; they never occur in a sensible file name.
+        if "://" in image[:10]:
+            raise _BadRow(f"image {short(image)} is an address; download it and name the file")
         listed, image = image, image.replace("\\", "/")
         if flaw := _flaw_of_file(source.parent / image):
-            raise _BadRow(f"image {_short(listed)} {flaw}")
+            raise _BadRow(f"image {short(listed)} {flaw}")
     return _Row(_word(values, "id"), image, text, _labels(values.get("labels")), default_id)
 
 
@@ -240,7 +253,7 @@ def _word(values: Any, column: str) -> str:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "surrogateescape")
     if isinstance(value, bool | list | tuple | dict | set):
-        raise _BadRow(f"{column} must be a text, not {_short(str(value))}")
+        raise _BadRow(f"{column} must be a text, not {short(str(value))}")
     word = str(value).strip()
     try:
         word.encode()
@@ -259,7 +272,7 @@ def _labels(value: Any) -> Labels:
     elif value is None or isinstance(value, str | bytes) or value != value:
         words = _word({"labels": value}, "labels").split("|")
     else:
-        raise _BadRow(f"labels must be a text or a list of texts, not {_short(str(value))}")
+        raise _BadRow(f"labels must be a text or a list of texts, not {short(str(value))}")
     return frozenset(word.strip() for word in words if word.strip())
 
 
@@ -270,7 +283,7 @@ def _flaw_of_file(path: Path) -> str:
     except FileNotFoundError:
         return "is a link to nothing" if os.path.islink(path) else "does not exist"
     except (OSError, ValueError) as error:
-        return f"cannot be read ({_cause(error)})"
+        return f"cannot be read ({cause(error)})"
     if not stat.S_ISREG(found.st_mode):
         return "is not a file"
     return "" if found.st_size else "is an empty file"
@@ -285,10 +298,13 @@ def _usable(manifest: Manifest, part: str, labelled: bool) -> list[_Row]:
         )
     rows = [row for row in manifest.rows if getattr(row, part) is not None]
     if labelled and "labels" in manifest.columns:
+        related = []
         for row in rows:
-            if not row.labels:
+            if row.labels or (row.image is not None and row.text is not None):
+                related.append(row)  # one with both is related by being one row
+            else:
                 manifest.report(row.id, "no label")
-        rows = [row for row in rows if row.labels]
+        rows = related
     if not rows:
         first = f"; first problem: {manifest.problems[0].reason}" if manifest.problems else ""
         raise DataError(f"{manifest.source} holds no usable {part}{first}")
@@ -313,37 +329,3 @@ def _numbered(
 ) -> Collection[Medium]:
     ids = [str(row) for row in range(len(items))]
     return Collection(ids, items, features=features, origin=str(source.resolve()), numbered=True)
-
-
-def _read_array(source: Path) -> npt.NDArray[np.float32]:
-    """The rows of a .npy of finite numbers, (items, features)."""
-    try:
-        with np.errstate(over="ignore"):
-            # Mapped, so that a header that promises more than the file holds allocates nothing.
-            mapped = np.load(source, mmap_mode="r", allow_pickle=False)
-            if not isinstance(mapped, np.ndarray):
-                raise ValueError("it is an archive of arrays")
-            if mapped.ndim == 2 and mapped.dtype.kind in "fiu":
-                array = np.array(mapped, dtype=np.float32)
-    except Exception as error:  # a damaged header fails in tokenize, ast, struct, mmap and zipfile
-        raise DataError(f"{source} is not a plain .npy array ({_cause(error)})") from None
-    if mapped.ndim != 2 or mapped.dtype.kind not in "fiu" or not array.size:
-        raise DataError(
-            f"{source} must be a matrix of numbers (items x features), "
-            f"got {mapped.dtype} of shape {mapped.shape}"
-        )
-    if len(bad := np.flatnonzero(~np.isfinite(array).all(axis=1))):
-        raise DataError(
-            f"{source}, row {bad[0]}: a feature is not a finite number (NaN, infinity, or beyond "
-            f"3e38), as in {len(bad)} of {len(array)} rows; remove or mend them"
-        )
-    return array
-
-
-def _cause(error: Exception) -> str:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return plain(" ".join(reason.split()))[:200] or type(error).__name__
-
-
-def _short(text: str) -> str:
-    return plain(text if len(text) <= 120 else text[:100] + "..." + text[-17:])

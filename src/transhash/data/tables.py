@@ -42,6 +42,17 @@ def plain(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def cause(error: Exception) -> str:
+    """What the system says, on one line."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return plain(" ".join(reason.split()))[:200] or type(error).__name__
+
+
+def short(text: str) -> str:
+    """Long names cut in the middle, fit for a report."""
+    return plain(text if len(text) <= 120 else text[:100] + "..." + text[-17:])
+
+
 def delimiter_of(source: Path) -> str:
     return "\t" if source.suffix.lower() == ".tsv" else ","
 

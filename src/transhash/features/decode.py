@@ -5,8 +5,6 @@ A bad file is a reason, not a crash.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import itertools
 import os
 import signal
@@ -25,18 +23,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps, UnidentifiedImageError
 
 from transhash.errors import EngineError
+from transhash.features.picture import Pixels, content_digest, open_image, square, thumbnail_of
 
-Pixels = npt.NDArray[np.uint8]  # (size, size, 3)
-_MAX_PIXELS = 100_000_000  # a 100-megapixel photograph is real, a larger one an attack or a slip
-_MAX_BYTES = 1 << 29  # such a photograph without compression fits
-_THUMBNAIL = 256  # pixels of the longer side
+_MAX_BYTES = 1 << 29  # a photograph of 100 megapixels without compression fits
 _CHUNK = 16  # images of one task
 _SLOTS = 4  # batches in shared memory: one in use, the others ready or being filled
 _WORTH = 256  # fewer images are decoded before worker processes have started
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
 
 
 class Seen(NamedTuple):
@@ -75,62 +69,9 @@ class Reader:
         image = open_image(content, self.size)
         if isinstance(image, str):
             return Seen("bad", digest, reason=image), None
-        pixels = _square(image, self.size) if row is None else None
+        pixels = square(image, self.size) if row is None else None
         small = thumbnail_of(image) if self.thumbnails else None
         return Seen("decoded" if row is None else "known", digest, small, row), pixels
-
-
-def content_digest(content: bytes) -> bytes:
-    """What tells one content from another."""
-    return hashlib.blake2b(content, digest_size=16).digest()
-
-
-def decode(source: Path | bytes, size: int) -> Pixels | str:
-    """The image as (size, size, 3) RGB bytes, or the reason why it cannot be had."""
-    opened = open_image(source, size)
-    return opened if isinstance(opened, str) else _square(opened, size)
-
-
-def thumbnail_of(image: Image.Image) -> bytes:
-    """A small JPEG, encoded anew so that nothing of the original file but pixels survives."""
-    image.thumbnail((_THUMBNAIL, _THUMBNAIL), Image.Resampling.LANCZOS)
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=85)
-    return buffer.getvalue()
-
-
-def _square(image: Image.Image, size: int) -> Pixels:
-    resized = image.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=2.0)
-    return np.array(resized)  # a copy: torch warns of arrays it may not write to
-
-
-def open_image(source: Path | bytes, size: int | None = None) -> Image.Image | str:
-    """An upright RGB image of whatever mode and size the file has, or what is wrong with it."""
-    try:
-        file = io.BytesIO(source) if isinstance(source, bytes) else source
-        image: Image.Image = Image.open(file, formats=_FORMATS)
-        if image.width * image.height > _MAX_PIXELS:
-            return f"{image.width} x {image.height} pixels are more than {_MAX_PIXELS:,}"
-        if size is not None:
-            image.draft("RGB", (size, size))  # JPEG only: decode at a fraction of the size
-        image.load()
-        image = ImageOps.exif_transpose(image)
-        if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
-            image = image.convert("RGBA")
-            # Transparent pixels hide arbitrary colours; show what a viewer would: white paper.
-            paper = Image.new("RGBA", image.size, "white")
-            image = Image.alpha_composite(paper, image)
-        elif image.mode.startswith("I;16") or image.mode == "I":
-            image = image.convert("I").point(lambda value: value / 256).convert("L")
-        return image if image.mode == "RGB" else image.convert("RGB")
-    except UnidentifiedImageError:
-        return "not an image (JPEG, PNG, WebP, BMP, GIF and TIFF are read)"
-    except Image.DecompressionBombError:
-        return f"more than {_MAX_PIXELS:,} pixels"
-    except (
-        OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, Warning
-    ) as error:  # fmt: skip  # Warning: where a caller has made errors of them
-        return f"damaged image ({error})"
 
 
 class PixelBatch(NamedTuple):

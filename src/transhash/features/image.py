@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from transhash.errors import DataError
-from transhash.features.decode import Pixels
 from transhash.features.lite0 import WIDTH, lite0_digest, load_lite0
+from transhash.features.picture import Pixels
 
 
 class ImageFeatures(Protocol):

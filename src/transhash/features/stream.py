@@ -21,15 +21,9 @@ import torch
 from torch import Tensor
 
 from transhash.features.cache import FeatureCache
-from transhash.features.decode import (
-    PixelBatch,
-    Pixels,
-    Reader,
-    Seen,
-    decode_batches,
-    default_workers,
-)
+from transhash.features.decode import PixelBatch, Reader, Seen, decode_batches, default_workers
 from transhash.features.image import ImageFeatures
+from transhash.features.picture import Pixels
 from transhash.progress import Track, silent
 
 _AHEAD = 16  # parts that threads may be ahead of the caller, while it writes to disk

@@ -16,8 +16,8 @@ from threadpoolctl import threadpool_limits
 from transhash.codes import Codes
 from transhash.data.collection import Collection, Images, Problem, Texts
 from transhash.errors import DataError
-from transhash.features.decode import content_digest, decode
 from transhash.features.image import ImageFeatures, image_features
+from transhash.features.picture import content_digest, decode
 from transhash.features.stream import FeaturePart, extract, shown, stream_images
 from transhash.features.text import TextFeatures, save_text
 from transhash.hashers import Hasher

@@ -17,7 +17,7 @@ from transhash.data.collection import Auxiliary, Collection, Images, ImageSource
 from transhash.data.manifest import images_of, read_images, read_manifest, read_texts
 from transhash.data.manifest import texts_of as manifest_texts
 from transhash.errors import DataError
-from transhash.features.decode import content_digest
+from transhash.features.picture import content_digest
 
 _PICTURES = "a path, bytes, a PIL image or an array of pixels"
 _PAIRS = (
@@ -132,9 +132,7 @@ def _text(value: Any, where: str) -> str:
     if isinstance(value, np.str_):
         value = str(value)
     if not isinstance(value, str):
-        raise DataError(
-            f"{where} is {_kind(value)}, not a text; leave it out or mend it"
-        )
+        raise DataError(f"{where} is {_kind(value)}, not a text; leave it out or mend it")
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -13,7 +13,7 @@ import numpy as np
 from transhash.codes import Codes
 from transhash.data.collection import Collection, Images, Problem, Texts
 from transhash.errors import DataError
-from transhash.features.decode import content_digest, open_image, thumbnail_of
+from transhash.features.picture import content_digest, open_image, thumbnail_of
 from transhash.index import Index, Ranking, open_index
 from transhash.progress import Track, silent
 from transhash.runs.agreement import check_catalog, compare, copy_codes, finish_pending, mend

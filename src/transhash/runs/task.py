@@ -18,8 +18,8 @@ from transhash.data.collection import Collection, Images, Problem, label_matrix
 from transhash.data.relation import Rows
 from transhash.data.training import Features, Related, TrainingSet
 from transhash.errors import DataError
-from transhash.features.decode import open_image
 from transhash.features.image import ImageFeatures
+from transhash.features.picture import open_image
 from transhash.features.text import TextFeatures, text_features
 from transhash.progress import Track, silent
 from transhash.runs.encoder import image_rows

@@ -64,7 +64,7 @@ def search_routes(desk: Desk) -> APIRouter:
     async def search_by_image(
         image: UploadFile, k: Count = 24, among: Among = "texts"
     ) -> SearchOut:
-        """Items nearest to a picture: JPEG, PNG, WebP, BMP, GIF or TIFF."""
+        """Items nearest to a picture: any format that `index` reads."""
 
         def search() -> SearchOut:
             # Read here: until a thread is free the picture waits on disk, not in memory.

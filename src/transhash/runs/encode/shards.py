@@ -16,7 +16,7 @@ import numpy as np
 from transhash.codes import Codes
 from transhash.data.collection import Collection, Problem, Texts
 from transhash.errors import DataError
-from transhash.features.decode import content_digest
+from transhash.features.picture import content_digest
 from transhash.runs.catalog import MODALITIES, Modality
 from transhash.runs.encoder import CodedBlock
 from transhash.runs.model_files import model_digest
