@@ -172,9 +172,9 @@ MUTANTS = (
     ),
     Mutant("hashers/thn/finer.py", "features - z @ back", "features", "hashers/test_finer.py"),
     Mutant(
-        "hashers/thn/transfer.py",
-        "len(finer) :] @ axes",
-        ": len(z) - len(finer)] @ axes",
+        "hashers/thn/bridge.py",
+        "self._shifted(features, target) @ self.finer",
+        "self._shifted(features, not target) @ self.finer",
         "hashers/test_finer.py",
     ),
     # The training.

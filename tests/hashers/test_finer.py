@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from transhash.data.relation import GradedRelation, LabelRelation, SparseRelation
 from transhash.data.training import TrainingSet
 from transhash.hashers.thn import THN
-from transhash.hashers.thn.finer import finer_directions
+from transhash.hashers.thn.finer import finer_bits
 from transhash.hashers.thn.transfer import Transfer
+from transhash.runs.encoder import load
 
 from .worlds import World
 
@@ -49,32 +52,49 @@ def test_pairs_beside_labels_order_the_items_of_a_class() -> None:
     assert by_both < by_labels - 0.05
 
 
-def test_finer_directions_know_nothing_of_the_coordinates_of_labels() -> None:
+def test_finer_bits_know_nothing_of_the_coordinates_of_labels() -> None:
     labels, pairs, both = rows_with_both(World(), 300)
     alone = TrainingSet(both.images, both.texts, labels)
-    bridge, _ = Transfer(0.05, None, 0, 0.05, 0.5, 0).bridge(alone, use_target=False)
+    bridge, _ = Transfer(32, 0.05, None, 0, 0.05, 0.5, 0).bridge(alone, use_target=False)
     assert bridge.image is not None
     assert bridge.image.axes is not None
     assert bridge.text.axes is not None
     x, y = both.images - bridge.image.centre, both.texts - bridge.text.centre
-    finer = finer_directions(x, y, bridge.image.axes, bridge.text.axes, pairs, 0.05)
-    np.testing.assert_allclose((x @ bridge.image.axes).T @ (x @ finer.image_axes), 0, atol=1e-6)
-    np.testing.assert_allclose((y @ bridge.text.axes).T @ (y @ finer.text_axes), 0, atol=1e-6)
+    more_x, more_y = finer_bits(x, y, bridge.image.axes, bridge.text.axes, pairs, 0.05, 4, 0)
+    assert more_x.shape == (x.shape[1], 4)
+    np.testing.assert_allclose((x @ bridge.image.axes).T @ (x @ more_x), 0, atol=1e-6)
+    np.testing.assert_allclose((y @ bridge.text.axes).T @ (y @ more_y), 0, atol=1e-6)
+    agreeing = ((x @ more_x > 0) == (y @ more_y > 0)).mean()
+    assert agreeing > 0.7
 
 
-def test_the_layer_begins_with_the_directions_of_the_labels() -> None:
+def test_an_eighth_of_the_bits_are_finer_and_the_others_those_of_the_labels() -> None:
     labels, _, both = rows_with_both(World(), 300)
     alone = TrainingSet(both.images, both.texts, labels, both.target_images, both.target_texts)
-    rule = Transfer(0.05, None, 2, 0.05, 0.5, 0)
+    rule = Transfer(32, 0.05, None, 2, 0.05, 0.5, 0)
     (plain, few), (graded, more) = (rule.bridge(part, use_target=True) for part in (alone, both))
-    k = few.images.shape[1]
-    assert more.images.shape[1] > k
-    np.testing.assert_allclose(more.images[:, :k], few.images, atol=1e-6)
-    assert few.target_texts is not None
-    assert more.target_texts is not None
-    np.testing.assert_allclose(more.target_texts[:, :k], few.target_texts, atol=1e-6)
-    # A target item that took part has the finer coordinates that the layer gives it.
-    expected = graded.text.apply(both.target_texts)[:, k:]
-    np.testing.assert_allclose(more.target_texts[:, k:], expected, atol=1e-5)
-    assert plain.text.axes is not None
-    assert plain.text.axes.shape[1] == k
+    assert (plain.finer_bits, graded.finer_bits) == (0, 4)
+    np.testing.assert_allclose(more.images, few.images, atol=1e-6)
+    hasher = THN(bits=32, steps=5).fit(both)
+    assert hasher.project_texts(both.target_texts).shape[1] == 32
+    assert hasher.project_texts(both.texts[:0]).shape == (0, 32)
+    assert hasher.tower_bits == 28
+    shifted = both.target_images - hasher.bridge_.image.target_centre
+    np.testing.assert_allclose(
+        hasher.project_images(both.target_images)[:, 28:], shifted @ hasher.bridge_.image.finer,
+        rtol=1e-4, atol=1e-5,
+    )  # fmt: skip
+
+
+def test_a_model_with_finer_bits_is_saved_and_loaded(tmp_path: Path) -> None:
+    _, _, both = rows_with_both(World(), 200)
+    hasher = THN(bits=32, steps=5).fit(both)
+    hasher.save(tmp_path / "thn")
+    again = load(tmp_path / "thn")
+    assert isinstance(again, THN)
+    assert again.encode_texts(both.texts) == hasher.encode_texts(both.texts)
+
+
+def test_short_codes_have_no_bit_to_spare() -> None:
+    _, _, both = rows_with_both(World(), 200)
+    assert THN(bits=24, steps=2).fit(both).tower_bits == 24

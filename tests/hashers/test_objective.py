@@ -324,11 +324,11 @@ def test_directions_of_pairs_count_by_what_they_are_worth_and_those_of_labels_al
     sort: str,
 ) -> None:
     training = World(seed=3).training(300, sort)
-    bridge, inputs = Transfer(0.05, None, 0, 0.05, 0.5, 0).bridge(training, use_target=False)
+    bridge, inputs = Transfer(32, 0.05, None, 0, 0.05, 0.5, 0).bridge(training, use_target=False)
     assert bridge.image is not None
     assert bridge.image.axes is not None
     rank = bridge.image.axes.shape[1]
-    even, plain = Transfer(0.05, rank, 0, 0.05, 0.5, 0).bridge(training, use_target=False)
+    even, plain = Transfer(32, 0.05, rank, 0, 0.05, 0.5, 0).bridge(training, use_target=False)
     assert even.image is not None
     assert even.image.axes is not None
     weights = np.linalg.norm(bridge.image.axes, axis=0) / np.linalg.norm(even.image.axes, axis=0)

@@ -251,7 +251,7 @@ def test_left_out_coordinates_equal_those_of_a_refit_without_the_item() -> None:
 
 def test_the_rank_is_found_from_the_relation_alone() -> None:
     world = World(classes=6)
-    transfer = Transfer(0.05, None, 4, 0.05, 0.5, 0)
+    transfer = Transfer(32, 0.05, None, 4, 0.05, 0.5, 0)
     bridge, inputs = transfer.bridge(world.training(400), use_target=True)
     assert bridge.text.axes is not None
     assert bridge.text.axes.shape[1] == 5  # classes - 1
@@ -259,7 +259,7 @@ def test_the_rank_is_found_from_the_relation_alone() -> None:
 
 
 def test_calibration_gives_the_right_share_of_related_pairs(training: TrainingSet) -> None:
-    _, inputs = Transfer(0.05, None, 4, 0.05, 0.5, 0).bridge(training, use_target=False)
+    _, inputs = Transfer(32, 0.05, None, 4, 0.05, 0.5, 0).bridge(training, use_target=False)
     found = calibrate(inputs.images, inputs.texts, training.relation, 0)
     assert found is not None
     x, y = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (inputs.images, inputs.texts))

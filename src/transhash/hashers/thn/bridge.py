@@ -22,6 +22,7 @@ class View:
     centre: Matrix  # of auxiliary items
     target_centre: Matrix
     size: float = 1.0  # divides
+    finer: Matrix | None = None  # (d, f): further bits, that tell items of a class apart
 
     def apply(self, features: Features, target: bool = True) -> npt.NDArray[np.float32]:
         if features.shape[1:] != self.centre.shape:
@@ -29,9 +30,22 @@ class View:
                 f"features have shape {features.shape[1:]} each, the method learned from "
                 f"{self.centre.shape}; use the same features for both"
             )
-        shifted = features.astype(np.float64) - (self.target_centre if target else self.centre)
+        shifted = self._shifted(features, target)
         moved = shifted if self.axes is None else shifted @ self.axes
         return np.asarray(moved / self.size, dtype=np.float32)
+
+    def with_finer(
+        self, z: npt.NDArray[np.float32], features: Features, target: bool
+    ) -> npt.NDArray[np.float32]:
+        """A tower's projections z of these items, and the bits that stand beside it."""
+        if self.finer is None or not len(z):
+            return z
+        more = self._shifted(features, target) @ self.finer
+        return np.hstack([z, more.astype(np.float32)])
+
+    def _shifted(self, features: Features, target: bool) -> Matrix:
+        centre = self.target_centre if target else self.centre
+        return np.asarray(features.astype(np.float64) - centre)
 
 
 @dataclass(frozen=True)
@@ -54,6 +68,11 @@ class Bridge:
     image: View | None  # None: pixels
     text: View
 
+    @property
+    def finer_bits(self) -> int:
+        """How many bits of a code are not the towers'."""
+        return 0 if self.text.finer is None else self.text.finer.shape[1]
+
     def state(self) -> dict[str, Array]:
         state: dict[str, Array] = {}
         for name, view in (("image", self.image), ("text", self.text)):
@@ -64,6 +83,8 @@ class Bridge:
             state[f"bridge.{name}.size"] = np.array([view.size])
             if view.axes is not None:
                 state[f"bridge.{name}.axes"] = view.axes
+            if view.finer is not None:
+                state[f"bridge.{name}.finer"] = view.finer
         return state
 
     @classmethod
@@ -76,6 +97,7 @@ class Bridge:
                 state[f"bridge.{name}.centre"],
                 state[f"bridge.{name}.target_centre"],
                 float(state[f"bridge.{name}.size"][0]),
+                state.get(f"bridge.{name}.finer"),
             )
 
         text = view("text")

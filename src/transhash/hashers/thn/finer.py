@@ -1,52 +1,51 @@
-"""What tells a pair from its class: directions of pairs in what the labels leave over.
+"""What tells a pair from its class: bits of their own, from directions that labels leave over.
 
-Where auxiliary rows have labels and captions, directions of the labels tell classes apart, and
-within a class nothing would order the items. So the features are freed of the labels' coordinates
-Z = X A, X⊥ = X - Z (Z'Z)⁻¹ Z'X, and the pairs are analysed in X⊥, Y⊥. Those directions are added to
-the layer, lightly: they may order what the classes leave equal, not mix the classes.
+Where auxiliary rows have labels and captions, the towers learn the labels, and within a class
+nothing would order the items. So the features are freed of the labels' coordinates Z = X A,
+
+    X⊥ = X - Z (Z'Z)⁻¹ Z'X        Y⊥ likewise
+
+the pairs are analysed in X⊥, Y⊥, and an eighth of the bits are signs of what is found there, turned
+by ITQ. The towers do not see these bits: L, by which items of a class are alike, would undo them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+import torch
+from torch.nn.functional import normalize
 
 from transhash.data.relation import SparseRelation
 from transhash.hashers.canonical import Matrix, canonical_analysis
 from transhash.hashers.directions import MAX_RANK, useful_directions
+from transhash.hashers.thn.start import itq
 
-LIGHTNESS = 0.4  # docs/method.md: classes on held-out auxiliary items lose half a point of MAP
-
-
-@dataclass(frozen=True)
-class Finer:
-    """Further directions of both modalities, weighed."""
-
-    image_axes: Matrix  # (dx, k)
-    text_axes: Matrix  # (dy, k)
-    left_out: tuple[Matrix, Matrix]  # coordinates of images (n, k) and texts (m, k)
+SHARE = 8  # one bit in so many
+FEWEST = 32  # bits of a code that can spare some
+_SIZE = 0.5  # of such a bit where a query's real numbers rank; the towers' are near 1
 
 
-def finer_directions(
+def finer_bits(
     images: Matrix,
     texts: Matrix,
     image_axes: Matrix,
     text_axes: Matrix,
     pairs: SparseRelation,
     ridge: float,
-) -> Finer:
-    """Directions in which pairs agree and classes do not; features and axes are centred ones."""
+    bits: int,
+    seed: int,
+) -> tuple[Matrix, Matrix]:
+    """(dx, bits) and (dy, bits) of centred features: what pairs agree in and classes do not."""
     x, free_x = _freed(images, image_axes)
     y, free_y = _freed(texts, text_axes)
     found = canonical_analysis(x, y, pairs, ridge, MAX_RANK, centred=True)
     kept = useful_directions(found, x, y, pairs)
-    weights = LIGHTNESS * kept.weights
-    return Finer(
-        free_x @ kept.found.image_axes * weights,
-        free_y @ kept.found.text_axes * weights,
-        (kept.left_out[0] * weights, kept.left_out[1] * weights),
-    )
+    z = np.concatenate(kept.left_out).astype(np.float32) * kept.weights.astype(np.float32)
+    generator = torch.Generator().manual_seed(seed)
+    turn = itq(normalize(torch.from_numpy(z), dim=1), bits, generator).double().numpy()
+    turned = kept.weights[:, None] * turn
+    turned *= _SIZE / max(float((z @ turn).std()), 1e-9)
+    return free_x @ kept.found.image_axes @ turned, free_y @ kept.found.text_axes @ turned
 
 
 def _freed(features: Matrix, axes: Matrix) -> tuple[Matrix, Matrix]:

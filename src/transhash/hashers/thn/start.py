@@ -70,7 +70,7 @@ def best_frame(inputs: Inputs, bits: int, tries: int, seed: int) -> Tensor:
     wanted = x @ y.T
     best, least = None, math.inf
     for _ in range(tries):
-        frame = _itq(z, bits, generator)
+        frame = itq(z, bits, generator)
         agreement = torch.where(x @ frame > 0, 1.0, -1.0) @ torch.where(y @ frame > 0, 1.0, -1.0).T
         agreement = agreement / bits
         centred, aim = agreement - agreement.mean(), wanted - wanted.mean()
@@ -81,7 +81,7 @@ def best_frame(inputs: Inputs, bits: int, tries: int, seed: int) -> Tensor:
     return best
 
 
-def _itq(z: Tensor, bits: int, generator: torch.Generator, rounds: int = 30) -> Tensor:
+def itq(z: Tensor, bits: int, generator: torch.Generator, rounds: int = 30) -> Tensor:
     """Rotate coordinates towards their own signs; with more bits than coordinates, a frame."""
     rank = z.shape[1]
     k = max(rank, bits)

@@ -139,7 +139,7 @@ class THN(DeepHasher):
         objective = self.objective()
         towers = self.build_towers(inputs.images.shape[1:], inputs.texts.shape[1:])
         if self.frames and inputs.calibration is not None:
-            frame = world.first(lambda: best_frame(inputs, self.bits, self.frames, self.seed))
+            frame = world.first(lambda: best_frame(inputs, self.tower_bits, self.frames, self.seed))
             for tower in towers.values():
                 assert isinstance(tower, Head)  # only canonical inputs are calibrated
                 tower.start_from(frame)
@@ -216,6 +216,10 @@ class THN(DeepHasher):
             terms.append(Alignment(self.alignment_weight, ramp, self.kernel_widths))
         return Objective(*terms)
 
+    @property
+    def tower_bits(self) -> int:
+        return self.bits - (self.bridge_.finer_bits if hasattr(self, "bridge_") else 0)
+
     def scale(self) -> float:
         """What multiplies <z_x, z_y> in L: codes reach ±b, log odds of relations about ±3."""
         return min(0.15, 3.0 / self.bits) if self.logit_scale is None else self.logit_scale
@@ -225,7 +229,7 @@ class THN(DeepHasher):
     ) -> nn.Module:
         if self.inputs == "features":
             return super().feature_tower(inputs, hidden, generator)
-        tower = Head(inputs, hidden, self.bits, self.dropout)
+        tower = Head(inputs, hidden, self.tower_bits, self.dropout)
         initialise(tower, None, generator)
         return tower
 
@@ -261,8 +265,9 @@ class THN(DeepHasher):
         if self.inputs == "features" or training.images.ndim > 2:
             return plain_bridge(training, self.use_target)
         transfer = Transfer(
-            self.ridge, self.rank, self.rounds, self.temperature, self.centring, self.seed
-        )
+            self.bits, self.ridge, self.rank, self.rounds, self.temperature, self.centring,
+            self.seed,
+        )  # fmt: skip
         bridge, inputs = transfer.bridge(training, self.use_target)
         found = calibrate(inputs.images, inputs.texts, training.relation, self.seed)
         return bridge, replace(inputs, calibration=found)
@@ -287,7 +292,8 @@ class THN(DeepHasher):
         for name, inputs in (("image", batches.images), ("text", batches.texts)):
             with torch.inference_mode(), self.autocast():
                 z = towers[name](inputs[:256]).float().cpu().numpy()
-            sentence = collapse(Codes.from_projections(z))
+            whole = self.tower_bits // 8 * 8  # codes are bytes; the bits beyond tell no more
+            sentence = collapse(Codes.from_projections(z[:, :whole]))
             found = found or (sentence and f"{name} {sentence}")
         towers.train()
         if not found or self.alarms_:  # said once; what is done about it is done once
@@ -323,7 +329,9 @@ class THN(DeepHasher):
         if not hasattr(self, "bridge_"):
             raise self.unfitted()
         view = self.bridge_.image if name == "image" else self.bridge_.text
-        return self.run_tower(name, rows if view is None else view.apply(rows, target))
+        if view is None:
+            return self.run_tower(name, rows)
+        return view.with_finer(self.run_tower(name, view.apply(rows, target)), rows, target)
 
 
 def _flat(rows: Features) -> Tensor:

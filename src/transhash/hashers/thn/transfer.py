@@ -41,7 +41,7 @@ from transhash.hashers.directions import (
     useful_directions,
 )
 from transhash.hashers.thn.bridge import Bridge, Inputs, View
-from transhash.hashers.thn.finer import finer_directions
+from transhash.hashers.thn.finer import FEWEST, SHARE, finer_bits
 
 
 def soft_match(target: Matrix, auxiliary: Matrix, temperature: float) -> Matrix:
@@ -103,11 +103,6 @@ class Side:
             return self.auxiliary
         return np.concatenate([self.auxiliary, self.target - self.target_centre])
 
-    def extended(self, z: Matrix, finer: Matrix, axes: Matrix) -> Matrix:
-        """z of all items, with their coordinates along further axes: `finer` of auxiliary ones."""
-        others = self.both()[len(finer) :] @ axes
-        return np.hstack([z, np.concatenate([finer, others])])
-
     def mass(self, rows: npt.NDArray[np.int64], n: int) -> Array | None:
         """Weights of auxiliary items in MMD: half even, half by the target mass matched with them.
 
@@ -124,6 +119,7 @@ class Side:
 class Transfer:
     """How the canonical layer is found."""
 
+    bits: int
     ridge: float
     rank: int | None  # None: as many directions as hold up when left out, by their worth
     rounds: int
@@ -160,17 +156,17 @@ class Transfer:
                 own = left_out[0][:n], left_out[1][:m]
                 weights = positive(left_out_correlations(*own, relation))
         image_axes, text_axes = found.image_axes * weights, found.text_axes * weights
-        out_x, out_y = (z * weights for z in left_out)
-        if isinstance(relation, GradedRelation):
-            finer = finer_directions(x, y, image_axes, text_axes, relation.pairs, self.ridge)
-            out_x = images.extended(out_x, finer.left_out[0], finer.image_axes)
-            out_y = texts.extended(out_y, finer.left_out[1], finer.text_axes)
-            image_axes = np.hstack([image_axes, finer.image_axes])
-            text_axes = np.hstack([text_axes, finer.text_axes])
+        finer: tuple[Matrix | None, Matrix | None] = (None, None)
+        if isinstance(relation, GradedRelation) and self.bits >= FEWEST:
+            bits = self.bits // SHARE
+            finer = finer_bits(
+                x, y, image_axes, text_axes, relation.pairs, self.ridge, bits, self.seed
+            )
         bridge = Bridge(
-            View(image_axes, images.centre, images.target_centre),
-            View(text_axes, texts.centre, texts.target_centre),
+            View(image_axes, images.centre, images.target_centre, finer=finer[0]),
+            View(text_axes, texts.centre, texts.target_centre, finer=finer[1]),
         )
+        out_x, out_y = (z * weights for z in left_out)
         z_x, target_x = _inputs(bridge.image, training.images, rows, out_x, target_images)
         z_y, target_y = _inputs(bridge.text, training.texts, columns, out_y, target_texts)
         mass = images.mass(rows, len(z_x)), texts.mass(columns, len(z_y))
