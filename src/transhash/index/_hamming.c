@@ -12,6 +12,9 @@
  * Both feed the same counting selection: candidates are kept with their distance, a histogram
  * counts them, and the threshold falls as soon as k candidates lie below it. Nothing is sorted
  * before the end, and almost all codes fail one vector comparison.
+ * Where bits have weights, the k-th smallest sum of the weights of differing bits bounds the
+ * distance: d bits cost at least the d smallest weights. So the same filters and tables serve, and
+ * only what passes them is priced.
  *
  * Only the inner filters differ between CPUs; they are chosen at run time.
  */
@@ -250,6 +253,65 @@ VECTOR_FILTER(neon_16, , 16, 16, uint8x16_t q = vld1q_u8(query),
                                    pop128_neon(p + 128, q), pop128_neon(p + 192, q))) <= limit)
 #endif
 
+/* ---- weights ------------------------------------------------------------------------------ */
+
+typedef struct {
+    uint64_t *sums;  /* (2 stride, 16): what the bits of each value of a half byte weigh together */
+    uint64_t *least; /* (bits + 1,): what that many differing bits weigh at least */
+    uint32_t bits;
+} Price; /* of one query */
+
+typedef struct {
+    uint64_t cost;
+    uint32_t row, distance;
+} Priced;
+
+static int by_size(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static int by_cost(const void *a, const void *b) {
+    const Priced *x = a, *y = b;
+    if (x->cost != y->cost) return x->cost < y->cost ? -1 : 1;
+    return (x->distance > y->distance) - (x->distance < y->distance);
+}
+
+/* Weight i is that of bit i of the packed code, whose bytes stand in a word highest first. */
+static void price_set(Price *p, const int64_t *weights, uint32_t stride) {
+    uint32_t width = stride == 4 ? 4 : 8;
+    for (uint32_t at = 0; at < 2 * stride; at++) {
+        uint64_t *sums = p->sums + (size_t)at * 16;
+        uint32_t byte = at / 2, first = 8 * (byte / width * width + width - 1 - byte % width);
+        sums[0] = 0;
+        for (uint32_t v = 1; v < 16; v++) {
+            uint32_t bit = first + 7 - 4 * (at % 2) - (uint32_t)__builtin_ctz(v);
+            sums[v] = sums[v & (v - 1)] + (bit < p->bits ? (uint64_t)weights[bit] : 0);
+        }
+    }
+    p->least[0] = 0;
+    memcpy(p->least + 1, weights, p->bits * sizeof *weights);
+    qsort(p->least + 1, p->bits, sizeof *p->least, by_size);
+    for (uint32_t d = 1; d <= p->bits; d++) p->least[d] += p->least[d - 1];
+}
+
+INLINE uint64_t priced(const uint64_t *sums, const uint8_t *code, const uint8_t *query,
+                       uint32_t stride) {
+    uint64_t cost = 0;
+    for (uint32_t at = 0; at < stride; at++, sums += 32) {
+        uint32_t x = code[at] ^ query[at];
+        cost += sums[x & 15] + sums[16 + (x >> 4)];
+    }
+    return cost;
+}
+
+static uint64_t price_of(const Price *p, const uint8_t *code, const uint8_t *query,
+                         uint32_t stride) {
+    if (stride == 4) return priced(p->sums, code, query, 4);
+    if (stride == 8) return priced(p->sums, code, query, 8);
+    return priced(p->sums, code, query, stride);
+}
+
 /* ---- counting selection ------------------------------------------------------------------- */
 
 typedef struct {
@@ -260,6 +322,12 @@ typedef struct {
     Hit *hits;
     size_t used, room;
     int failed;      /* NO_MEMORY or DAMAGED */
+    /* With weights: */
+    const Price *price; /* NULL: the distance alone ranks, and what follows is not used */
+    const uint8_t *query;
+    uint64_t worst;     /* dearer rows cannot matter any more */
+    Priced *priced;     /* instead of the hits */
+    size_t settled;     /* of them in order, none of them too dear */
 } Selector;
 
 static void selector_reset(Selector *s, uint32_t most, uint64_t k, uint32_t limit) {
@@ -267,7 +335,7 @@ static void selector_reset(Selector *s, uint32_t most, uint64_t k, uint32_t limi
     s->k = k;
     s->limit = limit;
     s->total = 0;
-    s->used = 0;
+    s->used = s->settled = 0;
 }
 
 static void selector_shrink(Selector *s) {
@@ -297,6 +365,45 @@ static int selector_make_room(Selector *s) {
     return hits != NULL;
 }
 
+INLINE uint64_t items_of(const Segment *g, uint32_t row) {
+    return g->offsets ? g->offsets[row + 1] - g->offsets[row] : 1;
+}
+
+/* Puts what was priced in order and drops what k items are cheaper than. */
+static void settle(Selector *s, const Segment *g) {
+    if (s->settled == s->used) return;
+    qsort(s->priced, s->used, sizeof *s->priced, by_cost);
+    uint64_t items = 0;
+    size_t kept = 0;
+    for (; kept < s->used && s->priced[kept].cost <= s->worst; kept++) {
+        items += items_of(g, s->priced[kept].row);
+        if (items >= s->k && s->worst > s->priced[kept].cost) s->worst = s->priced[kept].cost;
+    }
+    s->total = items;
+    s->used = s->settled = kept;
+    if (s->limit > s->price->bits) s->limit = s->price->bits;
+    while (s->price->least[s->limit] > s->worst) s->limit--;
+}
+
+static void offer_priced(Selector *s, const Segment *g, uint32_t row, uint32_t d) {
+    uint64_t cost = price_of(s->price, g->codes + (size_t)row * g->stride, s->query, g->stride);
+    if (cost > s->worst) return;
+    if (s->used == s->room) {
+        settle(s, g);
+        if (s->used * 2 >= s->room) {
+            Priced *moved = grown(s->priced, &s->room, s->used + 128, sizeof *moved);
+            if (!moved) {
+                s->failed = NO_MEMORY;
+                return;
+            }
+            s->priced = moved;
+        }
+        if (cost > s->worst) return;
+    }
+    s->priced[s->used++] = (Priced){cost, row, d};
+    s->total += items_of(g, row);
+}
+
 INLINE void offer(Selector *s, const Segment *g, uint32_t row, uint32_t d) {
     if (d > s->limit) return;
     uint64_t weight = 1;
@@ -307,6 +414,10 @@ INLINE void offer(Selector *s, const Segment *g, uint32_t row, uint32_t d) {
             return;
         }
         weight = to - from;
+    }
+    if (s->price) {
+        offer_priced(s, g, row, d);
+        return;
     }
     if (s->used == s->room && !selector_make_room(s)) return;
     s->hits[s->used].row = row;
@@ -404,6 +515,7 @@ INLINE int probe_body(const Segment *g, const uint8_t *query, Selector *sel, dou
         if (spent > budget) return 0;
         if (!probe_table(g, query, sel, t, probed[t] + 1, probed)) sel->failed = DAMAGED;
         probed[t]++;
+        if (sel->price) settle(sel, g);
         if (sel->failed || sel->limit < found_below) return 1;
         if (probed[t] < 16) spent += 2.0 * (flips_of[probed[t] + 2] - flips_of[probed[t] + 1]);
         cost[t] = cost_of(g, query, t, probed[t] + 1, budget - spent);
@@ -649,6 +761,20 @@ static int by_distance(Selector *s, Scratch *scratch) {
     return 1;
 }
 
+/* Adds the items of a row to those gathered, as many as may be wanted; 0: out of memory. */
+static int gather(const Segment *g, Scratch *scratch, uint32_t row, uint64_t wanted,
+                  uint64_t *gathered) {
+    uint64_t from = g->offsets ? g->offsets[row] : row, n = items_of(g, row);
+    if (n > wanted) n = wanted; /* postings ascend: later ones of this row cannot win */
+    int64_t *ids = grown(scratch->ids, &scratch->ids_room, *gathered + n, sizeof *ids);
+    if (!ids) return 0;
+    scratch->ids = ids;
+    for (uint64_t i = 0; i < n; i++)
+        ids[(*gathered)++] = g->wide ? ((const int64_t *)g->ids)[from + i]
+                                     : ((const uint32_t *)g->ids)[from + i];
+    return 1;
+}
+
 /* Writes the items of the hits by distance, then id, `room` at most; 0: out of memory. */
 static int finish(const Segment *g, Selector *s, Scratch *scratch, uint64_t room, int64_t *out_ids,
                   int32_t *out_distances) {
@@ -657,23 +783,34 @@ static int finish(const Segment *g, Selector *s, Scratch *scratch, uint64_t room
     size_t h = 0;
     for (uint32_t d = 0; d <= s->limit && written < room; d++) {
         uint64_t wanted = room - written, gathered = 0;
-        for (; h < scratch->ends[d]; h++) {
-            uint32_t row = scratch->rows[h];
-            uint64_t from = g->offsets ? g->offsets[row] : row;
-            uint64_t n = g->offsets ? g->offsets[row + 1] - from : 1;
-            if (n > wanted) n = wanted; /* postings ascend: later ones of this row cannot win */
-            int64_t *ids = grown(scratch->ids, &scratch->ids_room, gathered + n, sizeof *ids);
-            if (!ids) return 0;
-            scratch->ids = ids;
-            for (uint64_t i = 0; i < n; i++)
-                ids[gathered++] = g->wide ? ((const int64_t *)g->ids)[from + i]
-                                          : ((const uint32_t *)g->ids)[from + i];
-        }
+        for (; h < scratch->ends[d]; h++)
+            if (!gather(g, scratch, scratch->rows[h], wanted, &gathered)) return 0;
         uint64_t n = gathered < wanted ? gathered : wanted;
         smallest(scratch->ids, gathered, n, 64);
         for (uint64_t i = 0; i < n; i++) {
             out_ids[written] = scratch->ids[i];
             out_distances[written++] = (int32_t)d;
+        }
+    }
+    return 1;
+}
+
+/* The same by cost, then distance, then id. */
+static int finish_priced(const Segment *g, Selector *s, Scratch *scratch, uint64_t room,
+                         int64_t *out_ids, int32_t *out_distances, int64_t *out_costs) {
+    settle(s, g);
+    const Priced *at = s->priced, *end = at + s->used;
+    for (uint64_t written = 0; at < end && written < room;) {
+        const Priced *first = at;
+        uint64_t wanted = room - written, gathered = 0;
+        for (; at < end && !by_cost(at, first); at++)
+            if (!gather(g, scratch, at->row, wanted, &gathered)) return 0;
+        uint64_t n = gathered < wanted ? gathered : wanted;
+        smallest(scratch->ids, gathered, n, 64);
+        for (uint64_t i = 0; i < n; i++, written++) {
+            out_ids[written] = scratch->ids[i];
+            out_distances[written] = (int32_t)first->distance;
+            out_costs[written] = (int64_t)first->cost;
         }
     }
     return 1;
@@ -704,8 +841,11 @@ typedef struct {
     uint64_t k;            /* UINT64_MAX: range search */
     uint32_t limit;
     double patience; /* part of a scan the tables may cost before giving up; 0: scan at once */
+    const int64_t *weights; /* (count, bits); NULL: none */
+    uint32_t bits;
     int64_t *out_ids; /* (count, k) */
     int32_t *out_distances;
+    int64_t *out_costs; /* with weights only */
     List *lists;               /* instead of out_*: a range search */
     _Atomic uint32_t next;     /* first query nobody has taken yet */
     _Atomic uint32_t answered; /* queries answered by the tables */
@@ -714,6 +854,7 @@ typedef struct {
 
 typedef struct {
     Selector selectors[GROUP];
+    Price prices[GROUP];
     Hit *hits;
     Scratch scratch;
 } Worker;
@@ -723,6 +864,9 @@ static void worker_free(Worker *w) {
     for (int i = 0; i < GROUP; i++) {
         free(w->selectors[i].seen);
         free(w->selectors[i].hits);
+        free(w->selectors[i].priced);
+        free(w->prices[i].sums);
+        free(w->prices[i].least);
     }
     free(w->hits);
     free(w->scratch.ids);
@@ -731,13 +875,21 @@ static void worker_free(Worker *w) {
     free(w);
 }
 
-static Worker *worker_new(uint32_t stride, uint32_t group) {
+/* With prices of `bits` weights for each query of a group, or of 0: none. */
+static Worker *worker_new(uint32_t stride, uint32_t group, uint32_t bits) {
     Worker *w = calloc(1, sizeof *w);
     if (!w || !(w->hits = malloc((TILE_BYTES / 4 + 1) * sizeof *w->hits)) ||
         !(w->scratch.ends = malloc((stride * 8 + 2) * sizeof *w->scratch.ends)))
         goto fail;
     for (uint32_t i = 0; i < group; i++)
         if (!(w->selectors[i].seen = malloc((stride * 8 + 1) * sizeof(uint64_t)))) goto fail;
+    for (uint32_t i = 0; bits && i < group; i++) {
+        Price *p = &w->prices[i];
+        p->bits = bits;
+        if (!(p->sums = malloc((size_t)stride * 32 * sizeof *p->sums)) ||
+            !(p->least = malloc(((size_t)bits + 1) * sizeof *p->least)))
+            goto fail;
+    }
     return w;
 fail:
     worker_free(w);
@@ -771,17 +923,24 @@ static void scan_split(Job *job, const uint8_t *const *queries, Selector *const 
     const Segment *g = job->segment;
     Split split = {.segment = g, .queries = queries, .n = n, .parts = (uint32_t)threads};
     for (uint32_t part = 0; part < split.parts; part++) {
-        Worker *w = split.workers[part] = worker_new(g->stride, n);
+        Worker *w = split.workers[part] = worker_new(g->stride, n, 0);
         if (!w) job->failed = NO_MEMORY;
-        for (uint32_t q = 0; w && q < n; q++)
-            selector_reset(&w->selectors[q], g->stride * 8, job->k, selectors[q]->limit);
+        for (uint32_t q = 0; w && q < n; q++) {
+            Selector *s = &w->selectors[q];
+            selector_reset(s, g->stride * 8, job->k, selectors[q]->limit);
+            s->price = selectors[q]->price;
+            s->query = selectors[q]->query;
+            s->worst = selectors[q]->worst;
+        }
     }
     if (!job->failed) together(scan_parts, &split, threads);
     for (uint32_t part = 0; part < split.parts; part++) {
         for (uint32_t q = 0; !job->failed && q < n; q++) {
             Selector *theirs = &split.workers[part]->selectors[q];
             for (size_t h = 0; h < theirs->used; h++)
-                offer(selectors[q], g, theirs->hits[h].row, theirs->hits[h].distance);
+                if (theirs->price)
+                    offer(selectors[q], g, theirs->priced[h].row, theirs->priced[h].distance);
+                else offer(selectors[q], g, theirs->hits[h].row, theirs->hits[h].distance);
             if (theirs->failed) selectors[q]->failed = theirs->failed;
         }
         worker_free(split.workers[part]);
@@ -791,6 +950,9 @@ static void scan_split(Job *job, const uint8_t *const *queries, Selector *const 
 /* Items of a finished search go to the query's row of the output, or to a list of its own. */
 static int deliver(Job *job, Selector *s, Scratch *scratch, uint32_t query) {
     uint64_t n = s->total < job->k ? s->total : job->k;
+    if (s->price)
+        return finish_priced(job->segment, s, scratch, n, job->out_ids + query * job->k,
+                             job->out_distances + query * job->k, job->out_costs + query * job->k);
     if (!job->lists)
         return finish(job->segment, s, scratch, n, job->out_ids + query * job->k,
                       job->out_distances + query * job->k);
@@ -815,6 +977,12 @@ static void answer_group(Job *job, Worker *w, uint32_t first, uint32_t n, int th
         const uint8_t *query = job->queries + (size_t)(first + q) * g->stride;
         Selector *s = &w->selectors[q];
         selector_reset(s, g->stride * 8, job->k, job->limit);
+        if (job->weights) {
+            price_set(&w->prices[q], job->weights + (size_t)(first + q) * job->bits, g->stride);
+            s->price = &w->prices[q];
+            s->query = query;
+            s->worst = UINT64_MAX;
+        }
         if (g->tables && budget > 0) {
             if (kernel->probe(g, query, s, budget)) {
                 job->answered++;
@@ -836,7 +1004,7 @@ static void answer_group(Job *job, Worker *w, uint32_t first, uint32_t n, int th
 
 /* Groups of queries that nobody has taken yet; `threads` share the scan of each. */
 static void answer_groups(Job *job, int threads) {
-    Worker *w = worker_new(job->segment->stride, job->group);
+    Worker *w = worker_new(job->segment->stride, job->group, job->bits);
     if (!w) job->failed = NO_MEMORY;
     while (!job->failed) {
         uint32_t first = atomic_fetch_add(&job->next, job->group);
@@ -938,13 +1106,13 @@ static void *count_groups(void *argument) {
 
 /* ---- Python ------------------------------------------------------------------------------- */
 
-/* Views of the arrays; None stays empty, the last two are written to. What cannot be used is the
+/* Views of the arrays; None stays empty, the last `outputs` are written to. What cannot be used is the
  * caller's mistake and a TypeError; a ValueError says that the contents do not fit. */
 static int views_take(Py_buffer *views, PyObject *const *objects, const char *const *names,
-                      int count) {
+                      int count, int outputs) {
     for (int i = 0; i < count; i++) {
         if (!objects[i] || objects[i] == Py_None) continue;
-        int output = i >= count - 2;
+        int output = i >= count - outputs;
         if (!PyObject_GetBuffer(objects[i], &views[i], PyBUF_ND | (output ? PyBUF_WRITABLE : 0)))
             continue;
         if (!PyErr_ExceptionMatches(PyExc_MemoryError))
@@ -974,9 +1142,12 @@ static int stride_fits(Py_ssize_t stride, const Py_buffer *codes, const Py_buffe
            queries->len % stride == 0 && queries->len / stride < UINT32_MAX - GROUP * MOST_THREADS;
 }
 
-enum { CODES, OFFSETS, IDS, STARTS, ORDERS, QUERIES, OUT_IDS, OUT_DISTANCES, BUFFERS };
-static const char *const buffer_names[] = {"codes",  "offsets", "ids",     "starts",
-                                           "orders", "queries", "out_ids", "out_distances"};
+enum {
+    CODES, OFFSETS, IDS, STARTS, ORDERS, QUERIES, WEIGHTS, OUT_IDS, OUT_DISTANCES, OUT_COSTS, BUFFERS
+};
+static const char *const buffer_names[] = {"codes",   "offsets", "ids",     "starts",
+                                           "orders",  "queries", "weights", "out_ids",
+                                           "out_distances", "out_costs"};
 
 typedef struct {
     Py_buffer views[BUFFERS];
@@ -991,10 +1162,11 @@ static int call_take(Call *call, PyObject *args) {
     PyObject *o[BUFFERS] = {0};
     Py_ssize_t stride;
     memset(call, 0, sizeof *call);
-    if (!PyArg_ParseTuple(args, "OnOOOOOndi|OO", &o[CODES], &stride, &o[OFFSETS], &o[IDS],
+    if (!PyArg_ParseTuple(args, "OnOOOOOndi|OOOO", &o[CODES], &stride, &o[OFFSETS], &o[IDS],
                           &o[STARTS], &o[ORDERS], &o[QUERIES], &call->number, &call->job.patience,
-                          &call->threads, &o[OUT_IDS], &o[OUT_DISTANCES]) ||
-        !views_take(call->views, o, buffer_names, BUFFERS))
+                          &call->threads, &o[OUT_IDS], &o[OUT_DISTANCES], &o[WEIGHTS],
+                          &o[OUT_COSTS]) ||
+        !views_take(call->views, o, buffer_names, BUFFERS, 3))
         return 0;
     const Py_buffer *v = call->views;
     Segment *g = &call->segment;
@@ -1043,8 +1215,11 @@ static int call_run(Call *call) {
 
 PyDoc_STRVAR(search_doc,
              "search(codes, stride, offsets, ids, starts, orders, queries, k, patience, threads,\n"
-             "       out_ids, out_distances) -> queries answered by the tables\n\n"
+             "       out_ids, out_distances, weights=None, out_costs=None)\n"
+             "-> queries answered by the tables\n\n"
              "Fills the rows of out_* with the k nearest items; places left over keep their value.\n"
+             "With weights, int64 (queries, bits), those whose differing bits weigh least are the\n"
+             "nearest, and out_costs gets what they weigh.\n"
              "The tables may cost `patience` times a scan before they give up; 0: scan at once.");
 
 static PyObject *py_search(PyObject *self, PyObject *args) {
@@ -1056,7 +1231,15 @@ static PyObject *py_search(PyObject *self, PyObject *args) {
         job->k = call.number > 0 ? (uint64_t)call.number : 0;
         job->out_ids = call.views[OUT_IDS].buf;
         job->out_distances = call.views[OUT_DISTANCES].buf;
-        if (!job->k || !holds(&call.views[OUT_IDS], job->count, job->k, 8) ||
+        job->out_costs = call.views[OUT_COSTS].buf;
+        job->weights = call.views[WEIGHTS].buf;
+        if (job->weights && job->count)
+            job->bits = (uint32_t)((uint64_t)call.views[WEIGHTS].len / 8 / job->count);
+        if (job->weights && (job->bits > job->limit || (job->count && !job->bits) ||
+                             !holds(&call.views[WEIGHTS], job->count, job->bits, 8) ||
+                             !holds(&call.views[OUT_COSTS], job->count, job->k, 8)))
+            PyErr_SetString(PyExc_ValueError, "the weights do not fit the queries and k");
+        else if (!job->k || !holds(&call.views[OUT_IDS], job->count, job->k, 8) ||
             !holds(&call.views[OUT_DISTANCES], job->count, job->k, 4))
             PyErr_SetString(PyExc_ValueError, "the output does not fit the queries and k");
         else if (call_run(&call)) result = PyLong_FromUnsignedLong(job->answered);
@@ -1135,7 +1318,7 @@ static PyObject *py_count(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OnOOOOOiOO", &o[ROWS], &stride, &o[ASKED], &o[LABELS],
                           &o[HOLDERS], &o[RELEVANT], &o[KNOWN], &threads, &o[ITEMS], &o[HITS]))
         return NULL;
-    if (!views_take(v, o, names, VIEWS)) goto done;
+    if (!views_take(v, o, names, VIEWS, 2)) goto done;
     if (!stride_fits(stride, &v[ROWS], &v[ASKED])) {
         PyErr_SetString(PyExc_ValueError, "the codes do not fit the length of a code");
         goto done;

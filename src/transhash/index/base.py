@@ -1,4 +1,4 @@
-"""What a search engine promises: exact Hamming ranking, ties by ascending id."""
+"""What a search engine promises: exact Hamming ranking, or by weighted bits; ties by id."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from transhash.codes import MOST_BITS, Codes, check_bits
 from transhash.errors import DataError, EngineError
+from transhash.index.weighted import LAST, BitWeights, Costs, check_weights, costs_of
 from transhash.progress import Track, silent
 
 Ids = npt.NDArray[np.int64]
@@ -21,11 +22,13 @@ _BLOCK = 100_000  # items of one update while ingesting: what an interruption re
 class Ranking(NamedTuple):
     """The k nearest items of each query, nearest first, equal distances by ascending id.
 
-    Where an index holds fewer than k items, there are as many columns as items.
+    Where an index holds fewer than k items, there are as many columns as items. With weights the
+    cheapest come first, equal costs by Hamming distance, then by ascending id.
     """
 
     ids: Ids  # (queries, min(k, items)); -1 where an approximate engine found fewer
-    distances: Distances  # (queries, min(k, items)); -1 likewise
+    distances: Distances  # Hamming, (queries, min(k, items)); -1 likewise
+    costs: Costs | None = None  # what the differing bits weigh; LAST where there is no item
 
 
 class Neighbours(NamedTuple):
@@ -60,7 +63,11 @@ class Index(Protocol):
     def wait_until_ready(self) -> None:
         """Until searches use all that was stored in the way they always will."""
 
-    def search(self, codes: Codes, k: int) -> Ranking: ...
+    def candidates(self, k: int) -> int | None:
+        """How many of the nearest weights re-rank when k are wanted; None: they rank all."""
+
+    def search(self, codes: Codes, k: int, weights: BitWeights | None = None) -> Ranking:
+        """The k nearest; by the sum of the weights of differing bits where weights are given."""
 
     def search_radius(self, codes: Codes, radius: int) -> Neighbours: ...
 
@@ -77,6 +84,9 @@ class Index(Protocol):
 
 class LocalIndex:
     """What the engines of this machine share: they know at once what they hold."""
+
+    def candidates(self, k: int) -> int | None:
+        return None
 
     def ingest(self: Index, ids: npt.ArrayLike, codes: Codes, track: Track = silent) -> int:
         array = check_items(ids, codes, self.bits)
@@ -137,6 +147,14 @@ def check_query(codes: Codes, bits: int) -> None:
         )
 
 
+def check_search(
+    codes: Codes, bits: int, k: int, weights: BitWeights | None
+) -> tuple[int, BitWeights | None]:
+    """k and the weights as they are used, after checking that the index can be asked for them."""
+    check_query(codes, bits)
+    return check_count(k), None if weights is None else check_weights(weights, len(codes), bits)
+
+
 def check_length(bits: int) -> int:
     """A code length that every engine can search, as a plain int."""
     bits = _whole(bits, "the code length")
@@ -169,8 +187,34 @@ def _whole(number: int, name: str) -> int:
         raise DataError(f"{name} must be a whole number, got {number!r}") from None
 
 
-def empty_ranking(queries: int, k: int) -> Ranking:
-    return Ranking(np.full((queries, k), -1, np.int64), np.full((queries, k), -1, np.int32))
+def empty_ranking(queries: int, k: int, *, weighted: bool = False) -> Ranking:
+    costs = np.full((queries, k), LAST, np.int64) if weighted else None
+    return Ranking(np.full((queries, k), -1, np.int64), np.full((queries, k), -1, np.int32), costs)
+
+
+def most_candidates(k: int) -> int:
+    """How many of the nearest an engine without weighted search re-ranks to give k."""
+    return 4 * k + 100
+
+
+def reranked(
+    found: Neighbours, packed: npt.NDArray[np.uint8], queries: Codes, weights: BitWeights, k: int
+) -> Ranking:
+    """The k cheapest of each query's candidates, equal costs by Hamming distance, then by id.
+
+    `packed` are the candidates' codes, row by row.
+    """
+    parts = [np.empty(0, np.int64)]
+    for query, of_bits, start, end in zip(
+        queries.packed, weights, found.offsets, found.offsets[1:], strict=False
+    ):
+        parts.append(costs_of(query, packed[start:end], of_bits))
+    costs = np.concatenate(parts)
+    owner = np.repeat(np.arange(len(found.offsets) - 1), np.diff(found.offsets))
+    order = np.lexsort((found.ids, found.distances, costs, owner))
+    ranking = pad_rows(found.offsets, found.ids[order], found.distances[order], k)
+    costs = pad_rows(found.offsets, costs[order], found.distances[order], k).ids
+    return ranking._replace(costs=np.where(ranking.ids < 0, LAST, costs))
 
 
 def pad_rows(offsets: Ids, ids: Ids, distances: Distances, k: int) -> Ranking:

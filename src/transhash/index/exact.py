@@ -8,12 +8,13 @@ from transhash.codes import Codes
 from transhash.index.base import (
     Neighbours,
     Ranking,
-    check_count,
     check_query,
     check_radius,
+    check_search,
     empty_ranking,
 )
 from transhash.index.items import SortedItems
+from transhash.index.weighted import BitWeights, costs_of
 
 
 class ExactIndex(SortedItems):
@@ -21,16 +22,22 @@ class ExactIndex(SortedItems):
 
     engine = "exact"
 
-    def search(self, codes: Codes, k: int) -> Ranking:
-        check_query(codes, self._bits)
-        ids, distances = empty_ranking(len(codes), min(check_count(k), len(self)))
+    def search(self, codes: Codes, k: int, weights: BitWeights | None = None) -> Ranking:
+        k, weights = check_search(codes, self._bits, k, weights)
+        width = min(k, len(self))
+        found = empty_ranking(len(codes), width, weighted=weights is not None)
         items = Codes(self._packed, self._bits)
         for q in range(len(codes)):
             row = codes[q : q + 1].hamming(items)[0]
             # Items are sorted by id, so a stable sort by distance leaves ties by ascending id.
-            best = np.argsort(row, kind="stable")[: ids.shape[1]]
-            ids[q], distances[q] = self._ids[best], row[best]
-        return Ranking(ids, distances)
+            best = np.argsort(row, kind="stable")
+            if weights is not None and found.costs is not None:
+                costs = costs_of(codes.packed[q], self._packed, weights[q])
+                best = best[np.argsort(costs[best], kind="stable")]
+                found.costs[q] = costs[best[:width]]
+            best = best[:width]
+            found.ids[q], found.distances[q] = self._ids[best], row[best]
+        return found
 
     def search_radius(self, codes: Codes, radius: int) -> Neighbours:
         check_query(codes, self._bits)

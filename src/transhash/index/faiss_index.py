@@ -13,12 +13,15 @@ from transhash.index.base import (
     Ids,
     Neighbours,
     Ranking,
-    check_count,
     check_query,
     check_radius,
+    check_search,
+    most_candidates,
     pad_rows,
+    reranked,
 )
 from transhash.index.items import SortedItems
+from transhash.index.weighted import BitWeights
 
 
 class FaissIndex(SortedItems):
@@ -27,11 +30,18 @@ class FaissIndex(SortedItems):
     engine = "faiss"
     _flat: Any = None
 
-    def search(self, codes: Codes, k: int) -> Ranking:
-        check_query(codes, self._bits)
-        k = check_count(k)
-        offsets, rows, distances = nearest_rows(self._index(), codes.packed, k)
-        return pad_rows(offsets, self._ids[rows], distances, k)
+    def candidates(self, k: int) -> int:
+        return most_candidates(k)
+
+    def search(self, codes: Codes, k: int, weights: BitWeights | None = None) -> Ranking:
+        """With weights: of all items no farther than the `candidates(k)`-th, the k cheapest."""
+        k, weights = check_search(codes, self._bits, k, weights)
+        if weights is None:
+            offsets, rows, distances = nearest_rows(self._index(), codes.packed, k)
+            return pad_rows(offsets, self._ids[rows], distances, k)
+        offsets, rows, distances = nearest_rows(self._index(), codes.packed, most_candidates(k))
+        found = Neighbours(offsets, self._ids[rows], distances)
+        return reranked(found, self._packed[rows], codes, weights, k)
 
     def search_radius(self, codes: Codes, radius: int) -> Neighbours:
         check_query(codes, self._bits)

@@ -271,7 +271,9 @@ class SearchEngine:
         results = []
         strangers = 0
         earlier: dict[int, bytes | None] | None = None
-        for query, numbers, distances in zip(queries.packed, *ranking, strict=True):
+        for query, numbers, distances in zip(
+            queries.packed, ranking.ids, ranking.distances, strict=True
+        ):
             hits = []
             for number, distance in zip(map(int, numbers), map(int, distances)):
                 item = items.get(number)

@@ -25,11 +25,11 @@ from transhash.index.base import (
     Neighbours,
     Ranking,
     as_ids,
-    check_count,
     check_items,
     check_length,
     check_query,
     check_radius,
+    check_search,
     refuse_known,
 )
 from transhash.index.grouped import log, store
@@ -46,6 +46,7 @@ from transhash.index.grouped.parts import (
 )
 from transhash.index.grouped.segment import CodeWords, to_packed, to_words
 from transhash.index.kernel import core_count
+from transhash.index.weighted import BitWeights
 from transhash.storage import WriterLock
 
 _log = logging.getLogger("transhash")
@@ -144,10 +145,10 @@ class GroupedIndex(LocalIndex):
             self._change(log.REMOVE, array[here], np.empty((0, self._bits // 8), np.uint8))
         return int(here.sum())
 
-    def search(self, codes: Codes, k: int) -> Ranking:
-        check_query(codes, self._bits)
-        k = check_count(k)
-        return search_parts(self._now().everything, to_words(codes.packed), k, self.threads)
+    def search(self, codes: Codes, k: int, weights: BitWeights | None = None) -> Ranking:
+        k, weights = check_search(codes, self._bits, k, weights)
+        words = to_words(codes.packed)
+        return search_parts(self._now().everything, words, k, self.threads, weights)
 
     def search_radius(self, codes: Codes, radius: int) -> Neighbours:
         check_query(codes, self._bits)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from transhash.index.base import Ids, Neighbours, Ranking, empty_ranking
 from transhash.index.grouped.segment import CodeWords, Segment, build, in_sorted, ordered
+from transhash.index.weighted import LAST, BitWeights
 
 NOTHING = np.empty(0, np.int64)
 
@@ -48,29 +49,32 @@ class LiveSegment:
         alive = ~self._is_gone(ids)
         return ids[alive], words[alive]
 
-    def search(self, words: CodeWords, k: int, threads: int) -> Ranking:
+    def search(
+        self, words: CodeWords, k: int, threads: int, weights: BitWeights | None = None
+    ) -> Ranking:
         """The segment's k nearest that are not gone; asks for more until there are enough."""
         k = min(k, len(self))
         if not self.gone and k:
-            return self.segment.search(words, k, threads)
-        ids, distances = empty_ranking(len(words), k)
+            return self.segment.search(words, k, threads, weights=weights)
+        ranking = empty_ranking(len(words), k, weighted=weights is not None)
         open_rows = np.arange(len(words) if k else 0)
         ask = min(k + min(self.gone, k // 4 + 16), self.segment.items)
         while len(open_rows):
-            found = self.segment.search(words[open_rows], ask, threads)
+            theirs = None if weights is None else weights[open_rows]
+            found = self.segment.search(words[open_rows], ask, threads, weights=theirs)
             alive = (found.ids >= 0) & ~self._is_gone(found.ids)
             first = np.argsort(~alive, axis=1, kind="stable")[:, :k]
             width = first.shape[1]
             kept = np.take_along_axis(alive, first, 1)
-            ids[open_rows, :width] = np.where(kept, np.take_along_axis(found.ids, first, 1), -1)
-            distances[open_rows, :width] = np.where(
-                kept, np.take_along_axis(found.distances, first, 1), -1
-            )
+            for mine, column, nothing in zip(ranking, found, (-1, -1, LAST), strict=True):
+                if mine is not None and column is not None:
+                    chosen = np.take_along_axis(column, first, 1)
+                    mine[open_rows, :width] = np.where(kept, chosen, nothing)
             if ask == self.segment.items:
                 break
             open_rows = open_rows[alive.sum(axis=1) < k]
             ask = min(ask * 4, self.segment.items)
-        return Ranking(ids, distances)
+        return ranking
 
     def within(self, words: CodeWords, radius: int, threads: int) -> Neighbours:
         found = self.segment.within(words, radius, threads)
@@ -152,17 +156,30 @@ def _grown(array: CodeWords, room: int) -> CodeWords:
     return grown
 
 
-def search_parts(parts: Iterable[LiveSegment], words: CodeWords, k: int, threads: int) -> Ranking:
-    found = [part.search(words, k, threads) for part in parts]
+def search_parts(
+    parts: Iterable[LiveSegment],
+    words: CodeWords,
+    k: int,
+    threads: int,
+    weights: BitWeights | None = None,
+) -> Ranking:
+    found = [part.search(words, k, threads, weights) for part in parts]
     if len(found) == 1:
         return found[0]
     if not found:
-        return empty_ranking(len(words), 0)
+        return empty_ranking(len(words), 0, weighted=weights is not None)
     ids = np.concatenate([ranking.ids for ranking in found], axis=1)
     distances = np.concatenate([ranking.distances for ranking in found], axis=1)
-    last = np.where(distances < 0, np.iinfo(np.int32).max, distances)
-    order = np.lexsort((ids, last), axis=1)[:, :k]
-    return Ranking(np.take_along_axis(ids, order, 1), np.take_along_axis(distances, order, 1))
+    keys = [ids, np.where(distances < 0, np.iinfo(np.int32).max, distances)]
+    costs = [ranking.costs for ranking in found if ranking.costs is not None]
+    if costs:
+        keys.append(np.concatenate(costs, axis=1))
+    order = np.lexsort(keys, axis=1)[:, :k]
+    return Ranking(
+        np.take_along_axis(ids, order, 1),
+        np.take_along_axis(distances, order, 1),
+        np.take_along_axis(keys[2], order, 1) if costs else None,
+    )
 
 
 def within_parts(

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from transhash.codes import Codes
 from transhash.errors import EngineError
 from transhash.index.base import Distances, Ids, Neighbours, Ranking, empty_ranking, pad_rows
 from transhash.index.kernel import native
+from transhash.index.weighted import BitWeights, costs_of
 
 CodeWords = npt.NDArray[Any]  # (n, words a code) uint32 or uint64
 _Array = npt.NDArray[Any]
@@ -53,13 +55,24 @@ class Segment:
         return {name: array for name, array in named.items() if isinstance(array, np.ndarray)}
 
     def search(
-        self, words: CodeWords, k: int, threads: int = 1, patience: float | None = None
+        self,
+        words: CodeWords,
+        k: int,
+        threads: int = 1,
+        patience: float | None = None,
+        weights: BitWeights | None = None,
     ) -> Ranking:
+        if native is None and weights is not None:
+            return self._search_with_numpy(words, k, weights)
         if native is None:
             return self._search_with_faiss(words, k)
-        ranking = empty_ranking(len(words), k)
+        ranking = empty_ranking(len(words), k, weighted=weights is not None)
+        ids, distances, costs = ranking
         try:
-            native.search(*self._arrays(words), k, self._patience(patience), threads, *ranking)
+            native.search(
+                *self._arrays(words), k, self._patience(patience), threads,
+                ids, distances, weights, costs,
+            )  # fmt: skip
         except ValueError as error:
             raise _damaged(error) from None
         return ranking
@@ -123,6 +136,21 @@ class Segment:
 
         found = nearest_rows(self._flat, words.view(np.uint8), k)
         return pad_rows(*self._items_of(*found), k)
+
+    def _search_with_numpy(self, words: CodeWords, k: int, weights: BitWeights) -> Ranking:
+        """All items priced; FAISS knows no weights."""
+        ids, held = self.expand()
+        bits = weights.shape[1]
+        items, queries = Codes(to_packed(held, bits), bits), Codes(to_packed(words, bits), bits)
+        ranking = empty_ranking(len(words), k, weighted=True)
+        for q in range(len(words)):
+            distances = queries[q : q + 1].hamming(items)[0]
+            costs = costs_of(queries.packed[q], items.packed, weights[q])
+            best = np.lexsort((ids, distances, costs))[:k]
+            for mine, column in zip(ranking, (ids, distances, costs), strict=True):
+                assert mine is not None
+                mine[q, : len(best)] = column[best]
+        return ranking
 
     def _within_with_faiss(self, words: CodeWords, radius: int) -> Neighbours:
         from transhash.index.faiss_index import rows_within

@@ -18,24 +18,25 @@ import numpy.typing as npt
 from transhash.codes import Codes
 from transhash.errors import EngineError, NoIndexError
 from transhash.index.base import (
-    Distances,
     Ids,
     Neighbours,
     Ranking,
     as_ids,
-    check_count,
     check_items,
     check_length,
     check_query,
     check_radius,
+    check_search,
+    most_candidates,
     pad_rows,
     refuse_known,
+    reranked,
 )
 from transhash.index.milvus.connection import COPYING, LOADING, Connection, open_collection, seconds
+from transhash.index.milvus.found import Found, cut, in_order, with_rows
 from transhash.index.milvus.place import Place
+from transhash.index.weighted import BitWeights
 from transhash.progress import Track, silent
-
-_Found = tuple[Ids, Distances]  # ids and distances of one query
 
 MOST = 16_384  # what Milvus returns of one query at most
 BATCH = 10_000  # items of one request; 5 MB as rows, far below the 64 MB of a message
@@ -132,10 +133,16 @@ class MilvusIndex:
             self._call("delete", ids=known[start : start + BATCH].tolist(), **self._into)
         return len(known)
 
-    def search(self, codes: Codes, k: int) -> Ranking:
-        check_query(codes, self._bits)
-        k = check_count(k)
-        return pad_rows(*self._lists(codes, k, self._bits), k)
+    def candidates(self, k: int) -> int:
+        return most_candidates(k)
+
+    def search(self, codes: Codes, k: int, weights: BitWeights | None = None) -> Ranking:
+        """With weights: of the `candidates(k)` nearest, whose codes are fetched, the k cheapest."""
+        k, weights = check_search(codes, self._bits, k, weights)
+        if weights is None:
+            return pad_rows(*self._lists(codes, k, self._bits), k)
+        found = Neighbours(*self._lists(codes, most_candidates(k), self._bits))
+        return reranked(*self._with_codes(found), codes, weights, k)
 
     def search_radius(self, codes: Codes, radius: int) -> Neighbours:
         check_query(codes, self._bits)
@@ -143,7 +150,7 @@ class MilvusIndex:
         return Neighbours(*self._lists(codes, None, radius))
 
     def export(self) -> tuple[Ids, Codes]:
-        ids, packed = [np.empty(0, np.int64)], [np.empty((0, self._bits // 8), np.uint8)]
+        ids, packed = [np.empty(0, np.int64)], [self._no_codes()]
         for part, codes in self.export_blocks():
             ids.append(part)
             packed.append(codes.packed)
@@ -169,7 +176,7 @@ class MilvusIndex:
 
     def _lists(self, codes: Codes, wanted: int | None, radius: int) -> tuple[Ids, Ids, Any]:
         """Each query's nearest `wanted` (all, if None) within a radius, ties whole or cut by id."""
-        results: list[_Found] = [(np.empty(0, np.int64), np.empty(0, np.int32))] * len(codes)
+        results: list[Found] = [(np.empty(0, np.int64), np.empty(0, np.int32))] * len(codes)
         todo = np.arange(len(codes))
         limit = min(MOST, 1024 if wanted is None else 2 * wanted + 62)
         while len(todo):
@@ -181,7 +188,7 @@ class MilvusIndex:
                     if wanted is not None and len(hits[1]) >= wanted:
                         bound = int(hits[1][wanted - 1])
                     if len(hits[0]) < limit or hits[1][-1] > bound:
-                        results[query] = _in_order(_cut(hits, 0, radius), wanted)
+                        results[query] = in_order(cut(hits, 0, radius), wanted)
                     else:
                         unfinished.append(int(query))
             todo = np.array(unfinished, np.int64)
@@ -195,9 +202,9 @@ class MilvusIndex:
         distances = [distances for _, distances in results] or [np.empty(0, np.int32)]
         return offsets, np.concatenate(ids), np.concatenate(distances)
 
-    def _walk(self, query: Codes, wanted: int | None, radius: int) -> _Found:
+    def _walk(self, query: Codes, wanted: int | None, radius: int) -> Found:
         """One query's list when a single answer cannot hold it: outwards, a full answer a time."""
-        parts: list[_Found] = []
+        parts: list[Found] = []
         have, inner = 0, 0
         while inner <= radius and (wanted is None or have < wanted):
             if inner and not self._ranges:
@@ -205,7 +212,7 @@ class MilvusIndex:
                 break
             ids, distances = self._nearest(query, MOST, radius, inner)[0]
             last = int(distances[-1]) if len(ids) == MOST else radius + 1
-            parts.append(_cut((ids, distances), inner, min(last - 1, radius)))
+            parts.append(cut((ids, distances), inner, min(last - 1, radius)))
             have += len(parts[-1][0])
             if last <= radius:
                 still = None if wanted is None else max(0, wanted - have)
@@ -213,11 +220,11 @@ class MilvusIndex:
                 have += len(parts[-1][0])
             inner = last + 1
         ids, distances = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return _in_order((ids, distances), wanted)
+        return in_order((ids, distances), wanted)
 
-    def _by_ids(self, query: Codes, inner: int, radius: int, wanted: int | None) -> _Found:
+    def _by_ids(self, query: Codes, inner: int, radius: int, wanted: int | None) -> Found:
         """Items with inner <= distance <= radius, those of smallest id, by ranges that fit."""
-        parts: list[_Found] = [(np.empty(0, np.int64), np.empty(0, np.int32))]
+        parts: list[Found] = [(np.empty(0, np.int64), np.empty(0, np.int32))]
         ranges, have = [(0, _LAST_ID)], 0
         while ranges and (wanted is None or have < wanted):
             first, last = ranges.pop()
@@ -228,7 +235,7 @@ class MilvusIndex:
                 middle = int(np.sort(ids)[MOST // 2])
                 ranges += [(middle, last), (first, middle - 1)]
             else:
-                parts.append(_cut((ids, distances), inner, radius))
+                parts.append(cut((ids, distances), inner, radius))
                 have += len(parts[-1][0])
         ids, distances = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(ids)[:wanted]
@@ -236,7 +243,7 @@ class MilvusIndex:
 
     def _nearest(
         self, queries: Codes, limit: int, radius: int, inner: int = 0, inside: str = ""
-    ) -> list[_Found]:
+    ) -> list[Found]:
         """Up to `limit` items of each query, nearest first, the nearest with distance >= inner.
 
         Without range search (BIN_IVF_FLAT) nearer and farther ones are among them.
@@ -263,6 +270,17 @@ class MilvusIndex:
             )
             for hits in answers
         ]
+
+    def _with_codes(self, found: Neighbours) -> tuple[Neighbours, npt.NDArray[np.uint8]]:
+        """What was found and its codes, but for what was removed meanwhile."""
+        wanted, parts = np.unique(found.ids), [(np.empty(0, np.int64), self._no_codes())]
+        for start in range(0, len(wanted), BATCH):
+            some = wanted[start : start + BATCH].tolist()
+            ids, codes = self._columns(self._query(ids=some, output_fields=["id", "code"]))
+            order = np.argsort(ids)
+            parts.append((ids[order], codes.packed[order]))
+        known, packed = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return with_rows(found, known, packed)
 
     def _stored(self, ids: Ids) -> Ids:
         """Those of `ids` that are in the index."""
@@ -309,6 +327,9 @@ class MilvusIndex:
 
         return self._connection.persist(first_batch, seconds("MILVUS_PATIENCE", COPYING))
 
+    def _no_codes(self) -> npt.NDArray[np.uint8]:
+        return np.empty((0, self._bits // 8), np.uint8)
+
     def _columns(self, rows: Sequence[Any]) -> tuple[Ids, Codes]:
         packed = np.frombuffer(b"".join(row["code"][0] for row in rows), np.uint8)
         ids = np.array([row["id"] for row in rows], np.int64)
@@ -323,14 +344,3 @@ class MilvusIndex:
     def _check_writable(self) -> None:
         if self._read_only:
             raise EngineError(f"the index at {self._place} was opened read-only")
-
-
-def _cut(found: _Found, inner: int, radius: int) -> _Found:
-    kept = (found[1] >= inner) & (found[1] <= radius)
-    return found[0][kept], found[1][kept]
-
-
-def _in_order(found: _Found, wanted: int | None) -> _Found:
-    ids, distances = found
-    order = np.lexsort((ids, distances))[:wanted]
-    return ids[order], distances[order]
