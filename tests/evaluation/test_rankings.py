@@ -60,7 +60,11 @@ def test_hamming_distances_as_scores_give_the_scores_of_the_codes() -> None:
         far = queries.hamming(database)
         blocks = ranked_blocks(lambda rows: -1.5 * far[rows], LabelRelation(asking, labels))  # noqa: B023
         by_score = Scores.of(blocks, definition=definition, at=at)
-        expected = by_code.to_dict() | {"bits": None, "pr_by_radius": []}
+        expected = by_code.to_dict() | {
+            "bits": None,
+            "ranking": "scores",
+            "pr_by_radius": [],
+        }
         for name, value in by_score.to_dict().items():
             assert value == (
                 pytest.approx(expected[name], abs=1e-12)

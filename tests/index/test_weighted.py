@@ -84,8 +84,8 @@ def assert_same(left: Ranking, right: Ranking) -> None:
 
 
 @pytest.fixture(params=["exact", "grouped"])
-def everywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    yield f"{request.param}:{tmp_path / 'index'}"
+def everywhere(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"{request.param}:{tmp_path / 'index'}"
 
 
 @pytest.mark.parametrize("mode", FINER)
@@ -206,7 +206,8 @@ def test_weights_of_one_are_hamming_distance(everywhere: str) -> None:
     items, queries = clustered(500, 32, 1), clustered(5, 32, 2)
     index = open_index(everywhere, 32)
     index.add(np.arange(500), items)
-    weighted, plain = index.search(queries, 60, np.ones((5, 32), np.int64)), index.search(queries, 60)
+    weighted = index.search(queries, 60, np.ones((5, 32), np.int64))
+    plain = index.search(queries, 60)
     np.testing.assert_array_equal(weighted.ids, plain.ids)
     np.testing.assert_array_equal(weighted.distances, plain.distances)
     np.testing.assert_array_equal(weighted.costs, plain.distances)

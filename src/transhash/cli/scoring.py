@@ -13,6 +13,12 @@ from transhash.cli import app, out
 from transhash.errors import DataError
 from transhash.progress import bar
 
+_RANKINGS = {
+    "hamming": "Hamming distance",
+    "ties": "Hamming distance, equal ones by how sure the query is of the differing bits (ties)",
+    "all": "how sure the query is of the differing bits (all), not Hamming distance",
+}
+
 
 @app.command("evaluate")
 def evaluate_run(
@@ -25,6 +31,9 @@ def evaluate_run(
     seed: int = typer.Option(0, help="Which of them."),
     definition: str = typer.Option("all", help="MAP definition; see docs/evaluation.md."),
     at: int | None = typer.Option(None, help="Cut the ranking here, for definitions that cut."),
+    ranking: str = typer.Option(
+        "hamming", help="hamming, ties or all: how finely the queries rank; see docs/search.md."
+    ),
     index: str | None = typer.Option(
         None, help="The engine that ranks: grouped:DIR, exact:DIR, faiss:DIR, milvus:URI."
     ),
@@ -45,29 +54,38 @@ def evaluate_run(
 
     With `--index` the engine ranks: it is sent the benchmark's codes first (an empty place is
     needed), while your own files are looked for in the index as it is served. Items that an
-    approximate engine leaves out are ranked last.
+    approximate engine leaves out are ranked last. Published tables rank by Hamming distance.
     """
     from transhash.evaluation import Scores, find_definition
+    from transhash.index.weighted import check_mode
     from transhash.runs.score import DatabasePart, count_benchmark, count_files, count_parts
 
     find_definition(definition, at)  # a wrong name is refused before the work
+    mode = check_mode(ranking)
     _check_options(benchmark, images, texts, index, shard, histogram, merge)
+    if mode != "hamming" and (shard is not None or merge):
+        raise DataError("--shard and --merge add up Hamming distances: leave out --ranking")
     if merge:
         counted = count_parts(run, merge, split_seed, benchmark)
     elif benchmark is not None:
         part = None if shard is None else DatabasePart.parse(shard)
         counted = count_benchmark(
-            run, benchmark, split_seed, index=index, part=part, to=histogram, track=bar
-        )
+            run, benchmark, split_seed,
+            ranking=mode, index=index, part=part, to=histogram, track=bar,
+        )  # fmt: skip
     else:
         assert images is not None
         assert texts is not None
-        counted = count_files(run, images, texts, queries, seed, index=index, track=bar)
+        counted = count_files(
+            run, images, texts, queries, seed, ranking=mode, index=index, track=bar
+        )
     if shard:
         out.print(f"shard {shard} written to {histogram}; add all up with --merge")
         return
     scores: dict[str, Any] = {
-        name: Scores.of(counts, definition=definition, at=at).to_dict()
+        name: Scores.of(
+            counts, definition=definition, at=at, ranking=mode, bits=counted.about["bits"]
+        ).to_dict()
         for name, counts in counted.histograms.items()
     }
     if as_json:
@@ -117,6 +135,7 @@ def _print(scores: dict[str, Any], about: dict[str, Any]) -> None:
         )  # fmt: skip
     out.print(table)
     out.print(f"MAP: {scores['image_to_text']['definition_in_words']}", soft_wrap=True)
+    out.print(f"ranking: {_RANKINGS[scores['image_to_text']['ranking']]}", soft_wrap=True)
     if "index" in about:
         sent = f", {about['sent']:,} codes sent there" if "sent" in about else ""
         out.print(f"ranked by {about['index']}{sent}", soft_wrap=True)

@@ -82,6 +82,12 @@ def search(
     image: Path | None = typer.Option(None, help="An image file; finds texts."),
     k: int = typer.Option(10, "-k", help="How many results."),
     among: str | None = typer.Option(None, help="images or texts, to search within one kind."),
+    ranking: str | None = typer.Option(
+        None,
+        help="all, ties or hamming: whether bits that the query is sure of count more, in all or "
+        "inside equal Hamming distances, or alike.",
+        show_default="all",
+    ),
     index: str | None = typer.Option(None, help="The engine, if not the run's own."),
     sheet: Path | None = typer.Option(None, help="Write a contact sheet (PNG) of the results."),
     as_json: bool = typer.Option(False, "--json", help="One JSON line a result."),
@@ -90,10 +96,12 @@ def search(
 
     Example: `transhash search runs/mine --text "a dog on the beach" -k 5`
     """
-    from transhash.runs.search import SearchEngine
+    from transhash.index.weighted import check_mode
+    from transhash.runs.search import FINER_RANKING, SearchEngine
 
     if (text is None) == (image is None):
         raise DataError("give either --text or --image")
+    mode = check_mode(ranking or FINER_RANKING)
     if among not in (None, "images", "texts"):
         raise DataError(f"--among takes images or texts, got {among!r}")
     if image is not None and not image.is_file():
@@ -109,9 +117,10 @@ def search(
                 "the ranking says nothing",
                 markup=True,
             )
-        hits = engine.similar_to_text(text, k, among or "images")  # type: ignore[arg-type]
+        hits = engine.similar_to_text(text, k, _among(text, among), mode)
     else:
-        hits = engine.similar_to_image(image, k, among or "texts")  # type: ignore[arg-type]
+        assert image is not None
+        hits = engine.similar_to_image(image, k, _among(text, among), mode)
     seconds = time.perf_counter() - start
     if sheet is not None:
         from transhash.runs.sheet import contact_sheet
@@ -137,8 +146,11 @@ def search(
         shown = hit.item.text or hit.item.source or ""
         table.add_row(str(rank), str(hit.distance), Text(hit.item.id), Text(shown))
     out.print(table)
+    searched = engine.indexes[_among(text, among)]
+    few = None if mode == "hamming" else searched.candidates(k)
     out.print(
-        f"{len(hits)} of {len(engine.indexes[_among(text, among)]):,} in {seconds * 1e3:.0f} ms"
+        f"{len(hits)} of {len(searched):,} in {seconds * 1e3:.0f} ms, ranking {mode}"
+        + ("" if few is None else f" of the nearest {few:,} candidates")
     )
     engine.close()
 

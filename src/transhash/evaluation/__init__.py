@@ -3,7 +3,7 @@
 from transhash.data.collection import label_matrix
 from transhash.evaluation.definitions import DEFINITIONS, Definition, find_definition
 from transhash.evaluation.histogram import DistanceHistogram
-from transhash.evaluation.rankings import ranked_blocks, tie_groups
+from transhash.evaluation.rankings import answered_costs, ranked_blocks, tie_groups, weighted_blocks
 from transhash.evaluation.scores import RANKS, Scores, evaluate
 
 __all__ = [
@@ -12,9 +12,11 @@ __all__ = [
     "Definition",
     "DistanceHistogram",
     "Scores",
+    "answered_costs",
     "evaluate",
     "find_definition",
     "label_matrix",
     "ranked_blocks",
     "tie_groups",
+    "weighted_blocks",
 ]

@@ -1,4 +1,4 @@
-"""Rankings by real-valued scores as tie groups: what methods without codes are scored from."""
+"""Rankings by scores as tie groups: of methods without codes, and of codes whose bits weigh."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from transhash.data.relation import Relation
+from transhash.codes import Codes
+from transhash.data.relation import LabelRelation, Relation
 from transhash.errors import DataError
 from transhash.evaluation.histogram import DistanceHistogram
+from transhash.index.weighted import LAST, BitWeights, weighted_costs
 
 _PAIRS = 2_000_000  # of queries and items at a time: about 200 MB on the way
 
@@ -36,6 +38,43 @@ def ranked_blocks(
         else:
             s, known = relation.block(rows, everything)
         yield tie_groups(score(rows), s, known)
+
+
+def weighted_blocks(
+    queries: Codes,
+    database: Codes,
+    weights: BitWeights,
+    query_labels: npt.ArrayLike,
+    database_labels: npt.ArrayLike,
+) -> Iterator[DistanceHistogram]:
+    """Tie groups of ranking by what differing bits weigh; relevant means sharing a label."""
+    relation = LabelRelation(np.asarray(query_labels), np.asarray(database_labels))
+    if relation.shape != (len(queries), len(database)):
+        raise DataError(
+            f"{len(queries)} queries against {len(database)} items, but the labels are of "
+            f"{relation.shape[0]} and {relation.shape[1]}"
+        )
+    return ranked_blocks(
+        lambda rows: -weighted_costs(queries[rows], database, weights[rows]), relation
+    )
+
+
+def answered_costs(
+    rows: npt.NDArray[np.int64],
+    costs: npt.NDArray[np.int64],
+    query_labels: npt.ArrayLike,
+    database_labels: npt.ArrayLike,
+) -> DistanceHistogram:
+    """Tie groups of what an engine answered: database rows, -1 for none, and costs, cheapest first.
+
+    Items that it left out come last, as one group.
+    """
+    labels = np.asarray(database_labels, np.float32)
+    related = np.asarray(query_labels, np.float32) @ labels.T > 0  # (queries, items)
+    scores = np.full(related.shape, -LAST)
+    asked, place = np.nonzero(rows >= 0)
+    scores[asked, rows[asked, place]] = -costs[asked, place]
+    return tie_groups(scores, related)
 
 
 def tie_groups(

@@ -15,6 +15,8 @@ from transhash.errors import DataError
 from transhash.evaluation.average_precision import Floats
 from transhash.evaluation.definitions import Definition, find_definition
 from transhash.evaluation.histogram import RECALL_STEPS, DistanceHistogram
+from transhash.evaluation.rankings import weighted_blocks
+from transhash.index.weighted import RankingMode, check_mode, query_weights
 
 RANKS = (1, 5, 10, 50, 100, 500, 1000, 5000)
 
@@ -31,6 +33,7 @@ class Scores:
     queries: int
     database: int
     bits: int | None  # None where no code ranks
+    ranking: str  # hamming, ties or all (docs/search.md); "scores" where no code ranks
     queries_without_relevant: int
     definition: str
     definition_in_words: str
@@ -48,10 +51,13 @@ class Scores:
         definition: str = "all",
         at: int | None = None,
         ranks: Sequence[int] = RANKS,
+        ranking: RankingMode = "hamming",
+        bits: int | None = None,
     ) -> Scores:
-        """All scores of a histogram, or of rankings without codes that come some queries at a time.
+        """All scores of a histogram, or of other rankings, which come some queries at a time.
 
-        Ranks beyond the database are left out.
+        Ranks beyond the database are left out. `ranking` and `bits` say which codes gave the
+        other rankings, and how; without `bits` none did.
         """
         meaning = find_definition(definition, at)
         codes = counted if isinstance(counted, DistanceHistogram) else None
@@ -84,7 +90,8 @@ class Scores:
             worst_tie_order=mean("relevant last"),
             queries=queries,
             database=size,
-            bits=None if codes is None else codes.items.shape[1] - 1,
+            bits=bits if codes is None else codes.items.shape[1] - 1,
+            ranking="scores" if codes is None and bits is None else ranking,
             queries_without_relevant=int((~answerable).sum()),
             definition=definition,
             definition_in_words=meaning.in_words(at),
@@ -105,6 +112,7 @@ class Scores:
             "queries": self.queries,
             "database": self.database,
             "bits": self.bits,
+            "ranking": self.ranking,
             "queries_without_relevant": self.queries_without_relevant,
             "definition": self.definition,
             "definition_in_words": self.definition_in_words,
@@ -122,6 +130,7 @@ class Scores:
         answered = self.queries - self.queries_without_relevant
         return (
             f"{self.map:.4f} {self.definition_in_words} [{self.definition}]; "
+            f"ranking {self.ranking}; "
             f"{answered} of {self.queries} queries have something relevant among "
             f"{self.database} items; chance {self.chance:.4f}; "
             f"tie order worst {self.worst_tie_order:.4f}, best {self.best_tie_order:.4f}"
@@ -138,17 +147,32 @@ def evaluate(
     at: int | None = None,
     ranks: Sequence[int] = RANKS,
     workers: int | None = None,
+    ranking: RankingMode = "hamming",
+    query_projections: npt.ArrayLike | None = None,
 ) -> Scores:
     """Scores of ranking the database by Hamming distance; relevant means sharing a label.
 
     `definition` names a meaning of MAP (see DEFINITIONS), `at` cuts it off. Labels are boolean
-    matrices, items x classes.
+    matrices, items x classes. `ranking` "ties" or "all" ranks finer, by the real values whose
+    signs the query codes are, (queries, bits).
     """
     find_definition(definition, at)  # refuse a wrong name before the work
-    histogram = DistanceHistogram.of(
-        query_codes, database_codes, query_labels, database_labels, workers=workers
+    if check_mode(ranking) == "hamming":
+        histogram = DistanceHistogram.of(
+            query_codes, database_codes, query_labels, database_labels, workers=workers
+        )
+        return Scores.of(histogram, definition=definition, at=at, ranks=ranks)
+    if query_projections is None or Codes.from_projections(query_projections) != query_codes:
+        raise DataError(
+            f"the ranking {ranking!r} needs query_projections, the real values whose signs the "
+            "query codes are"
+        )
+    weights = query_weights(query_projections, ranking)
+    assert weights is not None  # not by Hamming distance
+    blocks = weighted_blocks(query_codes, database_codes, weights, query_labels, database_labels)
+    return Scores.of(
+        blocks, definition=definition, at=at, ranks=ranks, ranking=ranking, bits=query_codes.bits
     )
-    return Scores.of(histogram, definition=definition, at=at, ranks=ranks)
 
 
 class _Part(NamedTuple):

@@ -59,6 +59,12 @@ def thumbnail_of(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
+def thumbnail(source: bytes) -> bytes | None:
+    """A small JPEG of an image file's bytes."""
+    image = open_image(source, 512)
+    return None if isinstance(image, str) else thumbnail_of(image)
+
+
 def open_image(source: Path | bytes, size: int | None = None) -> Image.Image | str:
     """An upright RGB image of whatever mode and size the file has, or what is wrong with it.
 

@@ -101,6 +101,7 @@ def _style() -> str:
 def _lead(summary: Summary) -> str:
     row = summary.rows[0]
     items, score = row["items"], row["image_to_text"]["definition_in_words"]
+    ranking = "Hamming distance (methods without codes: by their scores)"
     seeds = len(summary.seeds)
     about = (
         f"{len(summary.methods)} methods, {', '.join(map(str, summary.bits))} bits, "
@@ -108,7 +109,7 @@ def _lead(summary: Summary) -> str:
         f"{items['auxiliary_texts']:,} texts, {items['target_images']:,} + "
         f"{items['target_texts']:,} unlabelled target items, {items['query_images']:,} + "
         f"{items['query_texts']:,} queries against {items['database_texts']:,} texts and "
-        f"{items['database_images']:,} images. Score: {score}."
+        f"{items['database_images']:,} images. Score: {score}; ranked by {ranking}."
     )
     trials = row["shared"]["tune"]
     tuned = (

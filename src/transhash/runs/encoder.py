@@ -33,6 +33,7 @@ from transhash.runs.model_files import (
     write_config,
 )
 
+Projections = npt.NDArray[np.float32]  # (items, bits)
 _HASHED = 512  # rows hashed at a time: what memory has to hold of them
 
 
@@ -114,14 +115,31 @@ class Encoder:
         return Codes.concatenate(block.codes for block in blocks), kept, problems
 
     def encode_texts(self, texts: Texts | Sequence[str]) -> Codes:
-        if not isinstance(texts, Sequence):
-            if texts.features is not None:
-                return self.hasher.encode_texts(texts.features)
-            texts = texts.items
-        return self.hasher.encode_texts(self._words().transform(texts))
+        return Codes.from_projections(self.project_texts(texts))
 
     def encode_image(self, source: Path | bytes) -> Codes:
         """The code of one image file or its bytes."""
+        return Codes.from_projections(self.project_image(source))
+
+    def project_images(
+        self, images: Images, track: Track = silent
+    ) -> tuple[Projections, Images, list[Problem]]:
+        """The real values whose signs `encode_images` keeps."""
+        rows, kept, problems = image_rows(self.image_features, images, track)
+        blocks = range(0, len(rows), _HASHED)
+        parts = [self.hasher.project_images(rows[at : at + _HASHED]) for at in blocks]
+        return np.concatenate(parts), kept, problems
+
+    def project_texts(self, texts: Texts | Sequence[str]) -> Projections:
+        """The real values whose signs `encode_texts` keeps."""
+        if not isinstance(texts, Sequence):
+            if texts.features is not None:
+                return self.hasher.project_texts(texts.features)
+            texts = texts.items
+        return self.hasher.project_texts(self._words().transform(texts))
+
+    def project_image(self, source: Path | bytes) -> Projections:
+        """The real values whose signs `encode_image` keeps."""
         if self.image_features is None:
             raise DataError(
                 "this model was trained on precomputed image features and cannot read images; "
@@ -131,7 +149,7 @@ class Encoder:
         if isinstance(pixels, str):
             name = "the image" if isinstance(source, bytes) else str(source)
             raise DataError(f"{name} cannot be used: {pixels}")
-        return self.hasher.encode_images(self.image_features.of_pixels(pixels[None]))
+        return self.hasher.project_images(self.image_features.of_pixels(pixels[None]))
 
     def _parts(
         self,

@@ -13,15 +13,18 @@ import numpy as np
 from transhash.codes import Codes
 from transhash.data.collection import Collection, Images, Problem, Texts
 from transhash.errors import DataError
-from transhash.features.picture import content_digest, open_image, thumbnail_of
+from transhash.features.picture import content_digest, thumbnail
 from transhash.index import Index, Ranking, open_index
+from transhash.index.weighted import BitWeights, RankingMode, check_mode, query_weights
 from transhash.progress import Track, silent
 from transhash.runs.agreement import check_catalog, compare, copy_codes, finish_pending, mend
 from transhash.runs.catalog import MODALITIES, Catalog, Item, Modality
 from transhash.runs.encode.shards import CodesPart, item_keys
-from transhash.runs.encoder import Encoder
+from transhash.runs.encoder import Encoder, Projections
 from transhash.runs.identity import NewItem
 from transhash.runs.model_files import model_digest
+
+FINER_RANKING: RankingMode = "all"  # what people search by; measured in docs/search.md
 
 _log = logging.getLogger("transhash")
 _MANY = 10_000  # results that every engine can give room to
@@ -49,7 +52,7 @@ class Indexed:
 
 
 class SearchEngine:
-    """Text or image in, ranked items out; ties by the order in which items were added."""
+    """Text or image in, ranked items out; what is equal by the order in which items were added."""
 
     def __init__(
         self,
@@ -120,18 +123,28 @@ class SearchEngine:
                     len(found.strangers),
                 )  # fmt: skip
 
-    def similar_to_text(self, text: str, k: int = 10, among: Modality = "images") -> list[Hit]:
-        return self.similar_to_codes(self.encoder.encode_texts([text]), k, among)[0]
+    def similar_to_text(
+        self,
+        text: str,
+        k: int = 10,
+        among: Modality = "images",
+        ranking: RankingMode = FINER_RANKING,
+    ) -> list[Hit]:
+        return self._similar(self.encoder.project_texts([text]), k, among, ranking)
 
     def similar_to_image(
-        self, source: Path | bytes, k: int = 10, among: Modality = "texts"
+        self,
+        source: Path | bytes,
+        k: int = 10,
+        among: Modality = "texts",
+        ranking: RankingMode = FINER_RANKING,
     ) -> list[Hit]:
-        return self.similar_to_codes(self.encoder.encode_image(source), k, among)[0]
+        return self._similar(self.encoder.project_image(source), k, among, ranking)
 
     def similar_to_id(
         self, modality: Modality, item_id: str, k: int = 10, among: Modality = "images"
     ) -> list[Hit]:
-        """Neighbours of an indexed item, itself excluded."""
+        """Neighbours of an indexed item, itself excluded; by Hamming distance: it has bits only."""
         item = self.catalog.find(modality, item_id)
         if item is None:
             raise DataError(f"there is no {modality[:-1]} with id {item_id!r} in this run")
@@ -139,13 +152,23 @@ class SearchEngine:
         hits = self.similar_to_codes(code, k + (modality == among), among)[0]
         return [hit for hit in hits if hit.item.number != item.number][:k]
 
-    def similar_to_codes(self, codes: Codes, k: int, among: Modality) -> list[list[Hit]]:
+    def similar_to_codes(
+        self, codes: Codes, k: int, among: Modality, weights: BitWeights | None = None
+    ) -> list[list[Hit]]:
+        """Each query's neighbours: by Hamming distance, or by what differing bits weigh."""
         if k < 1:
             raise DataError(f"the number of results must be 1 or more, got {k}")
         index = self.indexes[among]
         if k > _MANY:  # to be asked how many it holds costs a server as much as a search
             k = min(k, max(1, len(index)))
-        return self._hits(codes, index.search(codes, k))
+        return self._hits(codes, index.search(codes, k, weights))
+
+    def _similar(
+        self, projections: Projections, k: int, among: Modality, ranking: RankingMode
+    ) -> list[Hit]:
+        weights = query_weights(projections, check_mode(ranking))
+        codes = Codes.from_projections(projections)
+        return self.similar_to_codes(codes, k, among, weights)[0]
 
     def code_of(self, item: Item) -> Codes:
         return Codes(np.frombuffer(item.code, dtype=np.uint8)[None], self.encoder.bits)
@@ -303,12 +326,6 @@ class SearchEngine:
 def modality_url(url: str, modality: Modality) -> str:
     """Where the codes of one modality live under `url`."""
     return f"{url}#{modality}" if url.startswith("milvus:") else f"{url.rstrip('/')}/{modality}"
-
-
-def thumbnail(source: bytes) -> bytes | None:
-    """A small JPEG of an image file's bytes."""
-    image = open_image(source, 512)
-    return None if isinstance(image, str) else thumbnail_of(image)
 
 
 def _once(images: Images) -> Images:

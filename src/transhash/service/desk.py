@@ -16,8 +16,10 @@ from PIL import Image
 from transhash.codes import Codes
 from transhash.data.collection import Collection
 from transhash.errors import DataError
+from transhash.index.weighted import BitWeights, RankingMode, query_weights
 from transhash.runs.catalog import MODALITIES, Item, Modality
-from transhash.runs.search import Hit, SearchEngine
+from transhash.runs.encoder import Projections
+from transhash.runs.search import FINER_RANKING, Hit, SearchEngine
 from transhash.service.lanes import Changes, Lane
 from transhash.service.models import (
     BatchIn,
@@ -99,20 +101,26 @@ class Desk:
                 )
                 self._search(code, 1, modality)
 
-    def by_text(self, text: str, k: int, among: Modality) -> SearchOut:
+    def by_text(
+        self, text: str, k: int, among: Modality, ranking: RankingMode = FINER_RANKING
+    ) -> SearchOut:
         start = time.perf_counter()
-        code = self.engine.encoder.encode_texts([text])
+        projections = self.engine.encoder.project_texts([text])
+        code = Codes.from_projections(projections)
         query = QueryOut(text=text, code=bit_string(code.packed[0].tobytes()))
         features = self.engine.encoder.text_features
         if features is not None:
             query.known_words = list(dict.fromkeys(features.known_words(text)))
-        return self._found(query, code, k, among, start)
+        return self._found(query, code, k, among, start, ranking, projections)
 
-    def by_image(self, data: bytes, k: int, among: Modality) -> SearchOut:
+    def by_image(
+        self, data: bytes, k: int, among: Modality, ranking: RankingMode = FINER_RANKING
+    ) -> SearchOut:
         start = time.perf_counter()
-        code = self.engine.encoder.encode_image(data)
+        projections = self.engine.encoder.project_image(data)
+        code = Codes.from_projections(projections)
         query = QueryOut(code=bit_string(code.packed[0].tobytes()))
-        return self._found(query, code, k, among, start)
+        return self._found(query, code, k, among, start, ranking, projections)
 
     def by_item(self, number: int, k: int, among: Modality) -> SearchOut:
         start = time.perf_counter()
@@ -126,20 +134,28 @@ class Desk:
 
     def batch(self, request: BatchIn) -> BatchOut:
         start = time.perf_counter()
+        bits = self.engine.encoder.bits
         texts = [query.text for query in request.queries if isinstance(query, TextQuery)]
-        rows = iter(self.engine.encoder.encode_texts(texts).packed if texts else ())
+        values = self.engine.encoder.project_texts(texts) if texts else np.empty((0, bits))
+        weighed = query_weights(values, request.ranking)
+        rows = iter(Codes.from_projections(values).packed)
         packed = [
             next(rows)
             if isinstance(query, TextQuery)
             else np.frombuffer(self._item(query.number).code, dtype=np.uint8)
             for query in request.queries
         ]
-        codes = Codes(np.stack(packed), self.engine.encoder.bits)
-        results = self._search(codes, request.k, request.among)
+        weights = None
+        if weighed is not None:
+            weights = np.ones((len(packed), bits), np.int64)  # of an item: Hamming distance
+            weights[[isinstance(query, TextQuery) for query in request.queries]] = weighed
+        results = self._search(Codes(np.stack(packed), bits), request.k, request.among, weights)
         return BatchOut(
             among=request.among,
+            ranking=request.ranking,
+            reranked=self._reranked(request.k, request.among, request.ranking),
             total=self.count(request.among),
-            bits=codes.bits,
+            bits=bits,
             took_ms=_since(start),
             results=[[hit_out(hit) for hit in hits] for hits in results],
         )
@@ -199,16 +215,31 @@ class Desk:
             raise NoSuchItemError(f"there is no item {number} in this run")
         return item
 
-    def _search(self, codes: Codes, k: int, among: Modality) -> list[list[Hit]]:
-        return self._change.apart(lambda: self.engine.similar_to_codes(codes, k, among))
+    def _search(
+        self, codes: Codes, k: int, among: Modality, weights: BitWeights | None = None
+    ) -> list[list[Hit]]:
+        return self._change.apart(lambda: self.engine.similar_to_codes(codes, k, among, weights))
+
+    def _reranked(self, k: int, among: Modality, ranking: RankingMode) -> int | None:
+        return None if ranking == "hamming" else self.engine.indexes[among].candidates(k)
 
     def _found(
-        self, query: QueryOut, code: Codes, k: int, among: Modality, start: float
+        self,
+        query: QueryOut,
+        code: Codes,
+        k: int,
+        among: Modality,
+        start: float,
+        ranking: RankingMode = "hamming",
+        projections: Projections | None = None,
     ) -> SearchOut:
-        hits = self._search(code, k, among)[0]
+        weights = None if projections is None else query_weights(projections, ranking)
+        hits = self._search(code, k, among, weights)[0]
         return SearchOut(
             query=query,
             among=among,
+            ranking=ranking,
+            reranked=self._reranked(k, among, ranking),
             total=self.count(among),
             bits=code.bits,
             took_ms=_since(start),

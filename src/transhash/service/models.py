@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from transhash.index.weighted import RankingMode
 from transhash.runs.catalog import Modality
+from transhash.runs.search import FINER_RANKING
 
 MOST_RESULTS = 200
 LONGEST_TEXT = 4000
@@ -58,6 +60,13 @@ class QueryOut(BaseModel):
 class SearchOut(BaseModel):
     query: QueryOut
     among: Modality
+    ranking: RankingMode = Field(
+        description="all: bits that the query is sure of count more; ties: only inside equal "
+        "Hamming distances; hamming: never, as for neighbours of an item"
+    )
+    reranked: int | None = Field(
+        description="how many of the nearest by Hamming distance the engine ranked finer; null: all"
+    )
     total: int = Field(description="how many items were searched")
     bits: int
     took_ms: float = Field(description="encoding and search, without the network")
@@ -76,10 +85,13 @@ class BatchIn(_Strict):
     queries: Annotated[list[TextQuery | ItemQuery], Field(min_length=1, max_length=MOST_QUERIES)]
     among: Modality = "images"
     k: Annotated[int, Field(ge=1, le=MOST_RESULTS)] = 10
+    ranking: RankingMode = FINER_RANKING
 
 
 class BatchOut(BaseModel):
     among: Modality
+    ranking: RankingMode = Field(description="of the texts; items are ranked by Hamming distance")
+    reranked: int | None
     total: int
     bits: int
     took_ms: float

@@ -12,7 +12,9 @@ from fastapi.security import APIKeyHeader
 from starlette.responses import PlainTextResponse, Response
 
 from transhash import __version__
+from transhash.index.weighted import RankingMode
 from transhash.runs.catalog import Modality
+from transhash.runs.search import FINER_RANKING
 from transhash.service.desk import Desk
 from transhash.service.metrics import CONTENT_TYPE, RequestMetrics
 from transhash.service.models import (
@@ -36,6 +38,7 @@ from transhash.service.models import (
 
 Count = Annotated[int, Query(ge=1, le=MOST_RESULTS, description="how many results")]
 Among = Annotated[Modality, Query(description="what to search")]
+Finely = Annotated[RankingMode, Query(description="whether bits the query is sure of count more")]
 _COUNTING = 1.0  # seconds that the figures wait for the number of items
 Number = Annotated[int, Path(ge=0, le=LARGEST_NUMBER)]
 
@@ -56,25 +59,29 @@ def search_routes(desk: Desk) -> APIRouter:
         ],
         k: Count = 24,
         among: Among = "images",
+        ranking: Finely = FINER_RANKING,
     ) -> SearchOut:
         """Items nearest to a sentence."""
-        return await desk.texts.run(desk.by_text, q.strip(), k, among)
+        return await desk.texts.run(desk.by_text, q.strip(), k, among, ranking)
 
     @router.post("/search/image", responses=refusals(400, 413))
     async def search_by_image(
-        image: UploadFile, k: Count = 24, among: Among = "texts"
+        image: UploadFile,
+        k: Count = 24,
+        among: Among = "texts",
+        ranking: Finely = FINER_RANKING,
     ) -> SearchOut:
         """Items nearest to a picture: any format that `index` reads."""
 
         def search() -> SearchOut:
             # Read here: until a thread is free the picture waits on disk, not in memory.
-            return desk.by_image(image.file.read(), k, among)
+            return desk.by_image(image.file.read(), k, among, ranking)
 
         return await desk.images.run(search)
 
     @router.get("/items/{number}/similar", responses=refusals(404))
     async def search_by_item(number: Number, k: Count = 24, among: Among = "images") -> SearchOut:
-        """Items nearest to an indexed one, itself left out."""
+        """Items nearest to an indexed one, itself left out; by Hamming distance."""
         return await desk.texts.run(desk.by_item, number, k, among)
 
     @router.post("/search/batch", responses=refusals(400, 404, 413))

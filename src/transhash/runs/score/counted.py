@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from transhash.errors import DataError
 from transhash.evaluation import DistanceHistogram
+from transhash.index.weighted import RankingMode
 from transhash.progress import Track, silent
 from transhash.runs.encoder import Encoder
 from transhash.runs.model_files import model_digest
-from transhash.runs.score.directions import directions_of
+from transhash.runs.score.directions import CountedRankings, directions_of
 from transhash.runs.score.engines import engine_histograms, served_histograms
 from transhash.runs.score.files import labelled_directions, labelled_queries, read_labelled
 from transhash.runs.score.parts import DatabasePart, add_parts, part_facts, write_part
@@ -24,7 +26,7 @@ from transhash.runs.task import build_target, ready_benchmark
 class Counted:
     """Both directions, and what is said beside their scores."""
 
-    histograms: dict[str, DistanceHistogram]
+    histograms: Mapping[str, CountedRankings]
     about: dict[str, Any]
 
 
@@ -33,6 +35,7 @@ def count_benchmark(
     folder: Path,
     split_seed: int = 0,
     *,
+    ranking: RankingMode = "hamming",
     index: str | None = None,
     part: DatabasePart | None = None,
     to: Path | None = None,
@@ -40,8 +43,11 @@ def count_benchmark(
 ) -> Counted:
     """A run on a split: by its codes alone, or as the engine at `index` ranks them.
 
-    With `part` only that part of the databases is read, and its counts are written to `to`.
+    With `part` only that part of the databases is read, and its counts are written to `to`: counts
+    by Hamming distance, for those of a finer ranking do not add up.
     """
+    if part is not None and ranking != "hamming":
+        raise DataError("parts of a database add up by Hamming distance only; leave --ranking out")
     encoder = Encoder.load(run)
     features, words = encoder.image_features, encoder.text_features
     if features is None or words is None:
@@ -55,15 +61,17 @@ def count_benchmark(
         ready, ready.split(split_seed), words, features,
         slice(None) if part is None else part.rows, track,
     )  # fmt: skip
-    directions = directions_of(encoder.hasher, target)
-    about = _about(encoder, ready.name, split_seed, start, len(problems))
+    directions = directions_of(encoder.hasher, target, ranking)
+    about = _about(encoder, ready.name, split_seed, ranking, start, len(problems))
+    histograms: dict[str, CountedRankings]
     if index is None:
         histograms = {name: each.counted() for name, each in directions.items()}
     else:
         histograms, sent = engine_histograms(index, directions, track)
         about |= {"index": index, "sent": sent}
     if part is not None and to is not None:
-        write_part(to, part, histograms, part_facts(run, ready, split_seed), about)
+        tables = {n: each for n, each in histograms.items() if isinstance(each, DistanceHistogram)}
+        write_part(to, part, tables, part_facts(run, ready, split_seed), about)
     return Counted(histograms, about)
 
 
@@ -90,6 +98,7 @@ def count_files(
     queries: int = 1000,
     seed: int = 0,
     *,
+    ranking: RankingMode = "hamming",
     index: str | None = None,
     track: Track = silent,
 ) -> Counted:
@@ -100,24 +109,27 @@ def count_files(
     if index is None:
         encoder = Encoder.load(run)
         start = time.perf_counter()
-        directions, bad = labelled_directions(encoder, items, track)
-        about = _about(encoder, name, seed, start, listed + len(bad))
+        directions, bad = labelled_directions(encoder, items, ranking, track)
+        about = _about(encoder, name, seed, ranking, start, listed + len(bad))
         histograms = {key: each.counted() for key, each in directions.items()}
         return Counted(histograms, about | {"unlabelled": items.unlabelled})
     engine = SearchEngine.open(run, index)
     try:
         start = time.perf_counter()
-        asking, bad = labelled_queries(engine.encoder, items, track)
-        about = _about(engine.encoder, name, seed, start, listed + len(bad))
-        histograms, missing = served_histograms(engine, items, asking, track)
+        queries_of, bad = labelled_queries(engine.encoder, items, ranking, track)
+        about = _about(engine.encoder, name, seed, ranking, start, listed + len(bad))
+        ranked, missing = served_histograms(engine, items, queries_of, track)
     finally:
         engine.close()
     about |= {"unlabelled": items.unlabelled, "index": index, "not_indexed": missing}
-    return Counted(histograms, about)
+    return Counted(ranked, about)
 
 
-def _about(encoder: Encoder, name: str, seed: int, start: float, problems: int) -> dict[str, Any]:
+def _about(
+    encoder: Encoder, name: str, seed: int, ranking: RankingMode, start: float, problems: int
+) -> dict[str, Any]:
     return {
-        "method": encoder.method, "bits": encoder.bits, "benchmark": name, "split_seed": seed,
+        "method": encoder.method, "bits": encoder.bits, "ranking": ranking,
+        "benchmark": name, "split_seed": seed,
         "encode_seconds": round(time.perf_counter() - start, 2), "problems": problems,
     }  # fmt: skip

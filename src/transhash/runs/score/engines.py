@@ -10,13 +10,13 @@ import numpy as np
 from transhash.codes import Codes
 from transhash.data.collection import Collection
 from transhash.errors import DataError, EngineError, NoIndexError
-from transhash.evaluation import DistanceHistogram
+from transhash.evaluation import DistanceHistogram, answered_costs
 from transhash.index import Index, open_index
 from transhash.index.base import Ids
 from transhash.progress import Track, silent
 from transhash.runs.catalog import Modality
 from transhash.runs.encode.shards import item_keys
-from transhash.runs.score.directions import AMONG, Coded, Direction
+from transhash.runs.score.directions import AMONG, Coded, CountedRankings, Direction
 from transhash.runs.score.files import LabelledFiles
 from transhash.runs.search import SearchEngine, modality_url
 from transhash.runs.task import LabelMatrix, labels_among
@@ -26,7 +26,7 @@ _PAIRS = 4_000_000  # of queries and items ranked at a time: about 300 MB on the
 
 def engine_histograms(
     url: str, directions: Mapping[str, Direction], track: Track = silent
-) -> tuple[dict[str, DistanceHistogram], int]:
+) -> tuple[dict[str, CountedRankings], int]:
     """The databases ranked by the engine at `url`, and how many codes it had to be sent.
 
     Row numbers are the ids there. What is there already is not sent again; a place that holds
@@ -48,7 +48,7 @@ def engine_histograms(
                 )
             index.wait_until_ready()
             histograms[name] = _rank(
-                index, ids, direction.queries, direction.query_labels,
+                index, ids, Coded(direction.queries, direction.query_labels, direction.weights),
                 direction.database_labels, track,
             )  # fmt: skip
         finally:
@@ -61,14 +61,14 @@ def served_histograms(
     items: LabelledFiles,
     queries: Mapping[str, Coded],
     track: Track = silent,
-) -> tuple[dict[str, DistanceHistogram], dict[Modality, int]]:
+) -> tuple[dict[str, CountedRankings], dict[Modality, int]]:
     """The index as it is served, ranked for the asking items; other items in it are passed over.
 
     Also how many labelled items of each kind are not in it.
     """
     databases: dict[Modality, Collection[Any]] = {"images": items.images, "texts": items.texts}
     histograms, missing = {}, {}
-    for name, (codes, labels) in queries.items():
+    for name, asked in queries.items():
         among = AMONG[name]
         numbers = _numbers(engine, among, databases[among])
         there = numbers >= 0
@@ -79,21 +79,17 @@ def served_histograms(
                 f"add them with: transhash index RUN --{among} FILE --into URL"
             )
         histograms[name] = _rank(
-            engine.indexes[among], numbers[there], codes, labels,
+            engine.indexes[among], numbers[there], asked,
             labels_among(databases[among], items.classes)[there], track,
         )  # fmt: skip
     return histograms, missing
 
 
 def _rank(
-    index: Index,
-    ids: Ids,
-    queries: Codes,
-    query_labels: LabelMatrix,
-    labels: LabelMatrix,
-    track: Track,
-) -> DistanceHistogram:
+    index: Index, ids: Ids, asked: Coded, labels: LabelMatrix, track: Track
+) -> CountedRankings:
     """Whole rankings, counted block by block; row i of `labels` belongs to ids[i]."""
+    queries, query_labels, weights = asked
     order = np.argsort(ids)
     ordered = ids[order]
     size = len(index)
@@ -101,14 +97,18 @@ def _rank(
     parts = []
     for start in track(range(0, len(queries), step), "ranking"):
         block = slice(start, start + step)
-        found = index.search(queries[block], size)
+        found = index.search(queries[block], size, None if weights is None else weights[block])
         place = np.minimum(np.searchsorted(ordered, found.ids), len(ordered) - 1)
         rows = np.where(ordered[place] == found.ids, order[place], -1)
         parts.append(
             DistanceHistogram.of_rankings(
                 rows, found.distances, query_labels[block], labels, index.bits
             )
+            if found.costs is None
+            else answered_costs(rows, found.costs, query_labels[block], labels)
         )
+    if weights is not None:
+        return parts
     return DistanceHistogram(
         np.concatenate([part.items for part in parts]),
         np.concatenate([part.relevant for part in parts]),

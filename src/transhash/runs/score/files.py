@@ -12,9 +12,10 @@ from transhash.data.collection import Collection, Images, Problem, Texts
 from transhash.data.manifest import read_images, read_texts
 from transhash.data.relation import Rows
 from transhash.errors import DataError
+from transhash.index.weighted import RankingMode
 from transhash.progress import Track, silent
 from transhash.runs.encoder import Encoder
-from transhash.runs.score.directions import Coded, Direction, both_ways
+from transhash.runs.score.directions import Coded, Direction, asking, both_ways
 from transhash.runs.task import labels_among
 
 
@@ -54,35 +55,45 @@ def read_labelled(images: Path, texts: Path, queries: int = 1000, seed: int = 0)
 
 
 def labelled_directions(
-    encoder: Encoder, items: LabelledFiles, track: Track = silent
+    encoder: Encoder,
+    items: LabelledFiles,
+    ranking: RankingMode = "hamming",
+    track: Track = silent,
 ) -> tuple[dict[str, Direction], list[Problem]]:
     """Everything encoded, and the images that cannot be read."""
     codes, images, bad = encoder.encode_images(items.images, track)
     of_images = labels_among(images, items.classes)
-    asking = {items.images.ids[row] for row in items.asking_images}
-    rows = np.array([i for i, name in enumerate(images.ids) if name in asking], np.int64)
     text_codes, of_texts = (
         encoder.encode_texts(items.texts),
         labels_among(items.texts, items.classes),
     )
+    database = Coded(codes, of_images), Coded(text_codes, of_texts)
+    if ranking != "hamming":  # the asking items again: what their codes no longer say
+        queries, _ = labelled_queries(encoder, items, ranking, track)
+        return both_ways(queries["image_to_text"], queries["text_to_image"], *database), bad
+    names = {items.images.ids[row] for row in items.asking_images}
+    rows = np.array([i for i, name in enumerate(images.ids) if name in names], np.int64)
     directions = both_ways(
         Coded(codes[rows], of_images[rows]),
         Coded(text_codes[items.asking_texts], of_texts[items.asking_texts]),
-        Coded(codes, of_images),
-        Coded(text_codes, of_texts),
+        *database,
     )
     return directions, bad
 
 
 def labelled_queries(
-    encoder: Encoder, items: LabelledFiles, track: Track = silent
+    encoder: Encoder,
+    items: LabelledFiles,
+    ranking: RankingMode = "hamming",
+    track: Track = silent,
 ) -> tuple[dict[str, Coded], list[Problem]]:
     """Codes and labels of the asking items only, and the images that cannot be read."""
-    codes, images, bad = encoder.encode_images(items.images.take(items.asking_images), track)
+    z, images, bad = encoder.project_images(items.images.take(items.asking_images), track)
     texts = items.texts.take(items.asking_texts)
+    of_texts = labels_among(texts, items.classes)
     queries = {
-        "image_to_text": Coded(codes, labels_among(images, items.classes)),
-        "text_to_image": Coded(encoder.encode_texts(texts), labels_among(texts, items.classes)),
+        "image_to_text": asking(z, labels_among(images, items.classes), ranking),
+        "text_to_image": asking(encoder.project_texts(texts), of_texts, ranking),
     }
     return queries, bad
 
