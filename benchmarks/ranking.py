@@ -92,7 +92,9 @@ def main() -> None:
                         f"({time.monotonic() - start:.0f} s)",
                         flush=True,
                     )
-    print(f"chance {np.mean(chance[0::4]):.3f} / {np.mean(chance[1::4]):.3f} of the target, ", end="")
+    print(
+        f"chance {np.mean(chance[0::4]):.3f} / {np.mean(chance[1::4]):.3f} of the target, ", end=""
+    )
     print(f"{np.mean(chance[2::4]):.3f} / {np.mean(chance[3::4]):.3f} of the held-out captions")
     print("| taught by | bits | ranking | target | held-out captions |\n|---|---|---|---|---|")
     for key in sorted(target, key=lambda k: (k[0], k[1], RANKING_MODES.index(k[2]))):

@@ -51,7 +51,8 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_sentence_finds_images_and_an_image_finds_texts(run: Path, data: Path) -> None:
-    found = transhash("search", run, "--text", "a boat with sails", "-k", 5, "--json").stdout
+    asked = ("--text", "a boat with sails", "-k", 5, "--ranking", "hamming", "--json")
+    found = transhash("search", run, *asked).stdout
     rows = [json.loads(line) for line in found.splitlines()]
     assert [row["rank"] for row in rows] == [1, 2, 3, 4, 5]
     assert all(row["id"].endswith(".jpg") for row in rows)

@@ -71,6 +71,34 @@ def test_the_switch_turns_the_same_sentence_to_texts(page: Page) -> None:
     assert page.get_by_role("searchbox").input_value() == "a boat with sails"
 
 
+def test_the_order_can_be_chosen_and_stands_in_the_address(page: Page) -> None:
+    def distances() -> list[int]:
+        facts = page.locator(".card .facts span:first-child").all_inner_texts()
+        return [0 if fact == "same code" else int(fact.split(" ")[0]) for fact in facts]
+
+    def cards() -> list[str | None]:
+        return [card.get_attribute("data-number") for card in page.locator(IMAGES).all()]
+
+    page.goto("/")
+    assert page.get_by_label("Order").is_hidden()
+    search(page, "a boat with sails")
+    assert page.get_by_label("Order").input_value() == "all"
+    assert "ranking=" not in page.url
+    finer = cards()
+    with page.expect_response(lambda reply: "ranking=hamming" in reply.url):
+        page.get_by_label("Order").select_option("hamming")
+    while cards() == finer:
+        page.wait_for_timeout(50)
+    assert "ranking=hamming" in page.url
+    assert distances() == sorted(distances())
+    page.reload()
+    page.wait_for_selector(IMAGES)
+    assert page.get_by_label("Order").input_value() == "hamming"
+    page.locator(IMAGES).first.click()  # an item has bits only: nothing to choose
+    page.wait_for_selector(TEXTS)
+    assert page.get_by_label("Order").is_hidden()
+
+
 def test_an_uploaded_picture_finds_texts(page: Page, tmp_path: Path) -> None:
     page.goto("/")
     upload(page, "blue.png", picture())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +270,82 @@ def test_items_that_are_not_indexed_are_told(
     )
 
 
+# ---- finer rankings ----
+
+
+@pytest.mark.parametrize("ranking", ["ties", "all"])
+def test_a_finer_ranking_is_scored_from_projections_and_named(
+    transhash: Command, run: Path, own: tuple[Path, Path], whole: tuple[Any, Any], ranking: Any
+) -> None:
+    files = ("--images", own[0], "--texts", own[1])
+    said = transhash("evaluate", run, *files, "--ranking", ranking, "--json")
+    encoder = Encoder.load(run)
+    images, texts = read_images(own[0]).take(range(1, 36)), read_texts(own[1]).take(range(2, 36))
+    x, y = encoder.project_images(images)[0], encoder.project_texts(texts)
+    codes, text_codes = Codes.from_projections(x), Codes.from_projections(y)
+    classes = sorted(set().union(*images.labels, *texts.labels))
+    of_images, of_texts = (label_matrix(part.labels, classes) for part in (images, texts))
+    there = evaluate(codes, text_codes, of_images, of_texts, ranking=ranking, query_projections=x)
+    back = evaluate(text_codes, codes, of_texts, of_images, ranking=ranking, query_projections=y)
+    assert said.directions == (there.to_dict(), back.to_dict())
+    assert said.scores["ranking"] == said.directions[0]["ranking"] == ranking
+    assert whole[0]["ranking"] == "hamming"
+    plain = transhash("evaluate", run, *files, "--json")
+    assert plain.scores["ranking"] == "hamming"
+    assert plain.directions[0]["map"] != said.directions[0]["map"]
+    assert "ranking: Hamming distance" in transhash("evaluate", run, *files).out
+    finer = " ".join(transhash("evaluate", run, *files, "--ranking", ranking).out.split())
+    assert f"({ranking})" in finer
+
+
+@pytest.mark.parametrize("ranking", ["ties", "all"])
+@pytest.mark.parametrize("url", ENGINES)
+def test_every_engine_gives_the_scores_of_the_finer_ranking(
+    transhash: Command, run: Path, data: Path, url: str, ranking: str, tmp_path: Path
+) -> None:
+    asked = ("evaluate", run, "--benchmark", data, "--ranking", ranking, "--json")
+    served = transhash(*asked, "--index", url.format(tmp_path)).directions
+    for ours, theirs in zip(served, transhash(*asked).directions, strict=True):
+        assert ours["map"] == pytest.approx(theirs["map"], abs=1e-12)
+        assert ours["precision_at"] == pytest.approx(theirs["precision_at"], abs=1e-12)
+        assert ours["ranking"] == ranking
+
+
+def test_a_served_index_is_scored_by_the_finer_ranking(
+    transhash: Command, run: Path, own: tuple[Path, Path]
+) -> None:
+    files = ("--images", own[0], "--texts", own[1], "--queries", 20, "--ranking", "all", "--json")
+    without = transhash("evaluate", run, *files)
+    served = transhash("evaluate", run, *files, "--index", f"grouped:{run / 'index'}")
+    for ours, theirs in zip(served.directions, without.directions, strict=True):
+        assert ours["map"] == pytest.approx(theirs["map"], abs=1e-12)
+
+
+def test_search_ranks_as_it_is_told_and_says_so(
+    transhash: Command, run: Path, tmp_path: Path
+) -> None:
+    def rows(*more: object) -> list[Any]:
+        said = transhash("search", run, "--text", "a boat", "-k", 36, "--json", *more)
+        return [json.loads(line) for line in said.out.splitlines()]
+
+    plain = [row["distance"] for row in rows("--ranking", "hamming")]
+    assert plain == [row["distance"] for row in rows("--ranking", "ties")] == sorted(plain)
+    assert rows() == rows("--ranking", "all")
+    engine = SearchEngine.open(run)
+    for mode in ("ties", "all"):
+        hits = engine.similar_to_text("a boat", 36, "images", mode)  # type: ignore[arg-type]
+        assert [hit.item.id for hit in hits] == [row["id"] for row in rows("--ranking", mode)]
+    engine.close()
+    assert "ranking all" in transhash("search", run, "--text", "a boat").out
+    faiss = f"faiss:{tmp_path / 'f'}"
+    transhash("index", run, "--from", f"grouped:{run / 'index'}", "--into", faiss)
+    said = transhash("search", run, "--text", "a boat", "-k", 2, "--index", faiss).out
+    assert "ranking all of the nearest 108 candidates" in " ".join(said.split())
+    assert "one of hamming, ties, all" in transhash.refused(
+        "search", run, "--text", "a boat", "--ranking", "cosine"
+    )
+
+
 # ---- mistakes ----
 
 
@@ -300,6 +377,9 @@ def test_a_search_of_a_mistyped_milvus_file_is_a_sentence_and_makes_nothing(
         ("--benchmark DATA --histogram h", "give --shard i/n"),
         ("--shard 1/2 --histogram h --merge h", "give one of them"),
         ("--benchmark DATA --definition nobody", "no definition of MAP"),
+        ("--benchmark DATA --ranking cosine", "one of hamming, ties, all, got 'cosine'"),
+        ("--benchmark DATA --ranking all --shard 1/2 --histogram h", "leave out --ranking"),
+        ("--benchmark DATA --ranking ties --merge h", "leave out --ranking"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(

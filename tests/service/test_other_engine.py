@@ -51,6 +51,15 @@ def test_a_picture_an_item_and_a_batch_find_the_same(
     assert answers(milvus) == answers(client)
 
 
+def test_it_says_how_many_it_ranked_finer(milvus: TestClient) -> None:
+    asked = {"q": "a boat with sails", "k": 4}
+    found = milvus.get("/api/search/text", params=asked).json()
+    assert found["ranking"] == "all"
+    assert found["reranked"] > 4
+    plain = milvus.get("/api/search/text", params={**asked, "ranking": "hamming"}).json()
+    assert plain["reranked"] is None
+
+
 def test_it_is_ready_and_counts_its_items(milvus: TestClient) -> None:
     assert milvus.get("/ready").status_code == 200
     assert f'transhash_items{{modality="images"}} {EACH}' in milvus.get("/metrics").text

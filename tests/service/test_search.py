@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
@@ -23,6 +24,61 @@ def test_a_text_finds_the_images_the_engine_finds(client: TestClient, engine: Se
     assert found["total"] == EACH
     assert found["bits"] == 16
     assert "boat" in found["query"]["known_words"]
+
+
+@pytest.mark.parametrize("ranking", ["all", "ties", "hamming"])
+def test_a_ranking_orders_as_a_plain_sort_of_the_catalog_does(
+    client: TestClient, engine: SearchEngine, ranking: str
+) -> None:
+    asked = {"q": "a boat with sails", "k": EACH, "ranking": ranking}
+    found = client.get("/api/search/text", params=asked).json()
+    z = engine.encoder.project_texts(["a boat with sails"])[0].astype(float)
+    sure = np.abs(np.tanh(z))
+    sure = np.rint(65535 * sure / sure.max())
+    rows = []
+    for hit in found["hits"]:
+        cost, far = sum(sure[hit["differing"]]), hit["distance"]
+        keys = {"all": (cost, far), "ties": (far, cost), "hamming": (far,)}
+        rows.append((*keys[ranking], hit["number"]))
+    assert len(rows) == EACH
+    assert rows == sorted(rows)
+    assert found["ranking"] == ranking
+    assert found["reranked"] is None
+    hits = engine.similar_to_text("a boat with sails", EACH, "images", ranking)  # type: ignore[arg-type]
+    assert [hit.item.number for hit in hits] == [row[-1] for row in rows]
+
+
+def test_the_finer_ranking_is_the_usual_one_and_items_have_bits_only(client: TestClient) -> None:
+    def numbers(**asked: str) -> list[int]:
+        found = client.get("/api/search/text", params={"q": "a fish", "k": 40, **asked}).json()
+        return [hit["number"] for hit in found["hits"]]
+
+    assert numbers() == numbers(ranking="all") != numbers(ranking="hamming")
+    upload = {"files": {"image": picture()}}
+    found = client.post("/api/search/image", params={"k": 5, "ranking": "ties"}, **upload).json()
+    assert found["ranking"] == "ties"
+    assert client.post("/api/search/image", **upload).json()["ranking"] == "all"
+    item = found["hits"][0]["number"]
+    assert client.get(f"/api/items/{item}/similar").json()["ranking"] == "hamming"
+    refused = client.get("/api/search/text", params={"q": "a fish", "ranking": "cosine"})
+    assert refused.status_code == 422
+    assert "ranking" in refused.json()["error"]
+
+
+@pytest.mark.parametrize("ranking", ["all", "ties", "hamming"])
+def test_a_batch_ranks_its_texts_as_asked(
+    client: TestClient, engine: SearchEngine, ranking: str
+) -> None:
+    item = engine.catalog.sample("images", 1)[0]
+    queries = [{"number": item.number}, {"text": "a cat"}]
+    asked = {"queries": queries, "k": 30, "among": "texts", "ranking": ranking}
+    found = client.post("/api/search/batch", json=asked).json()
+    single = {"q": "a cat", "k": 30, "among": "texts", "ranking": ranking}
+    assert found["results"][1] == client.get("/api/search/text", params=single).json()["hits"]
+    by_item = {"k": 30, "among": "texts"}
+    similar = client.get(f"/api/items/{item.number}/similar", params=by_item).json()
+    assert found["results"][0] == similar["hits"]
+    assert found["ranking"] == ranking
 
 
 def test_differing_bits_lead_from_the_query_code_to_the_hit_code(client: TestClient) -> None:

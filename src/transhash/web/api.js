@@ -34,8 +34,10 @@ export const diagnostics = () => ask("/api/diagnostics");
 export const alive = () => ask("/health");
 
 // query: {q} | {item} | {picture: File}
-export async function search(query, among, k, limit, signal) {
+// ranking: all, ties or hamming; an item has bits only, so Hamming distance ranks for it.
+export async function search(query, among, k, ranking, limit, signal) {
   const options = new URLSearchParams({ among, k });
+  if (query.item === undefined) options.set("ranking", ranking);
   if (query.picture) {
     const form = new FormData();
     form.append("image", await fitting(query.picture, limit), "picture");

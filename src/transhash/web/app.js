@@ -1,4 +1,5 @@
-// The page's one state lives in the address: ?q=... or ?item=... or ?picture=..., and &among=.
+// The page's one state lives in the address: ?q=... or ?item=... or ?picture=..., and &among=,
+// &ranking= unless it is the usual one.
 
 import * as api from "./api.js";
 import { drawHow } from "./how.js";
@@ -9,6 +10,7 @@ const $ = (id) => document.getElementById(id);
 const STEP = 24;
 const MOST = 192;
 const LONGEST_TRAIL = 6;
+const RANKINGS = ["all", "ties", "hamming"]; // the usual one first
 const NAMES = { images: ["picture", "pictures"], texts: ["text", "texts"] };
 
 let about = null;
@@ -20,26 +22,31 @@ const way = { texts: "images", images: "texts" };
 
 const kindOf = (query) => (query.key || query.modality === "images" ? "images" : "texts");
 
-function address(query, among) {
+function address(query, among, ranking = $("ranking").value) {
   if (!query) return "/";
   const options = new URLSearchParams();
   if (query.key) options.set("picture", query.key);
   else if (query.item !== undefined) options.set("item", query.item);
   else options.set("q", query.q);
   options.set("among", among);
+  if (query.item === undefined && ranking !== RANKINGS[0]) options.set("ranking", ranking);
   return `/?${options}`;
 }
 
 function readAddress() {
   const options = new URLSearchParams(location.search);
   const among = options.get("among") === "texts" ? "texts" : "images";
+  const asked = options.get("ranking");
+  const ranking = RANKINGS.includes(asked) ? asked : RANKINGS[0];
   if (options.has("picture")) {
     const key = options.get("picture");
-    return { query: { key, picture: pictures.get(key)?.file ?? null }, among };
+    return { query: { key, picture: pictures.get(key)?.file ?? null }, among, ranking };
   }
-  if (/^\d+$/.test(options.get("item") ?? "")) return { query: { item: options.get("item") }, among };
+  if (/^\d+$/.test(options.get("item") ?? "")) {
+    return { query: { item: options.get("item") }, among, ranking: $("ranking").value };
+  }
   const q = (options.get("q") ?? "").trim();
-  return { query: q ? { q } : null, among };
+  return { query: q ? { q } : null, among, ranking };
 }
 
 const itemAddress = (item) => address({ item: item.number }, way[item.modality]);
@@ -56,12 +63,14 @@ function go(url, trail) {
 }
 
 async function show({ k = STEP, keepFocus = false } = {}) {
-  const { query, among } = readAddress();
+  const { query, among, ranking } = readAddress();
   running?.abort();
   const mine = (running = new AbortController());
   const trail = history.state?.trail ?? [];
   document.body.classList.toggle("busy-with-results", Boolean(query));
   $(`among-${query ? among : way.texts}`).checked = true;
+  $("ranking").value = ranking;
+  $("order").hidden = !query || query.item !== undefined;
   $("examples").hidden = Boolean(query);
   $("more").hidden = true;
   if (!query) {
@@ -86,7 +95,7 @@ async function show({ k = STEP, keepFocus = false } = {}) {
   $("results").setAttribute("aria-busy", "true");
   try {
     const start = performance.now();
-    const found = await api.search(query, among, k, about?.max_upload, mine.signal);
+    const found = await api.search(query, among, k, ranking, about?.max_upload, mine.signal);
     if (mine !== running) return;
     online();
     render(query, among, k, found, performance.now() - start, trail);
@@ -131,7 +140,9 @@ function render(query, among, k, found, ms, trail) {
     $("results").replaceChildren(view.message(`There are no ${many} in this run yet.`, hint));
     return;
   }
-  const model = about ? ` · ${about.method}, ${found.bits} bits` : "";
+  const some = found.reranked && found.reranked < found.total;
+  const order = some ? ` · ordered among the ${view.count(found.reranked)} with fewest differing bits` : "";
+  const model = `${order}${about ? ` · ${about.method}, ${found.bits} bits` : ""}`;
   $("status").replaceChildren(
     view.el("b", {}, `${view.plural(found.hits.length, one, many)}`),
     ` nearest of ${view.count(found.total)} · ${milliseconds(found.took_ms)} to search`,
@@ -265,6 +276,12 @@ function wire() {
       show({ keepFocus: true });
     });
   }
+  $("ranking").addEventListener("change", () => {
+    const { query, among } = readAddress();
+    if (!query) return;
+    history.replaceState(history.state, "", address(query, among));
+    show({ keepFocus: true });
+  });
   $("more").addEventListener("click", async () => {
     const before = current.found.hits.length;
     await show({ k: Math.min(MOST, current.k + STEP), keepFocus: true });
