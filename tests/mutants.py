@@ -339,6 +339,36 @@ MUTANTS = (
         "best = np.argsort(-row.astype(int))",
         "index/test_contract.py",
     ),
+    Mutant(
+        "index/weighted.py",
+        "np.abs(np.tanh(",
+        "np.abs(np.sign(",
+        "index/test_weighted.py -k plain_loop",
+    ),
+    Mutant(
+        "index/weighted.py",
+        "weights + weights.sum(axis=1, keepdims=True) + 1",
+        "weights + 1",
+        "index/test_weighted.py -k plain_loop",
+    ),
+    Mutant(
+        "index/grouped/parts.py",
+        "keys.append(np.concatenate(costs, axis=1))",
+        "keys.insert(1, np.concatenate(costs, axis=1))",
+        "index/test_weighted.py -k changes_leave",
+    ),
+    Mutant(
+        "evaluation/rankings.py",
+        "-weighted_costs(queries[rows], database, weights[rows])",
+        "weighted_costs(queries[rows], database, weights[rows])",
+        "evaluation/test_weighted.py",
+    ),
+    Mutant(
+        "service/desk.py",
+        "weights[[isinstance(query, TextQuery) for query in request.queries]] = weighed",
+        "weights[: len(texts)] = weighed",
+        "service/test_search.py -k batch",
+    ),
 )
 
 

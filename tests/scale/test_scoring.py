@@ -142,7 +142,7 @@ def test_rankings_in_blocks_are_counted_like_all_pairs(
     directions = random_directions(300)
     found, sent = engine_histograms("grouped:", directions)
     assert sent == 600
-    assert found == {name: DistanceHistogram.of(*each) for name, each in directions.items()}
+    assert found == {name: each.counted() for name, each in directions.items()}
 
 
 def test_items_that_an_engine_leaves_out_are_ranked_last() -> None:
