@@ -12,7 +12,7 @@ from transhash.runs.search import FINER_RANKING
 
 MOST_RESULTS = 200
 LONGEST_TEXT = 4000
-LARGEST_NUMBER = 2**63 - 1  # SQLite's integers
+LARGEST_NUMBER = 2**53 - 1  # what every reader of JSON tells from its neighbours
 MOST_QUERIES = 64
 MOST_TEXTS = 256
 
