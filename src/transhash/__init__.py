@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from transhash.hashers import CVH, DCMH, HTH, IMH, QCH, THN
     from transhash.index import open_index
     from transhash.runs.encoder import Encoder, load
+    from transhash.runs.own import fit
     from transhash.runs.search import SearchEngine
 
 # Imported when first used: the command line and decoding workers start without torch.
@@ -30,6 +31,7 @@ _HOMES = {
     "TrainingSet": "data.training",
     "SearchEngine": "runs.search",
     "evaluate": "evaluation",
+    "fit": "runs.own",
     "load": "runs.encoder",
     "load_benchmark": "data.benchmark",
     "open_index": "index",
@@ -50,6 +52,7 @@ __all__ = [
     "SparseRelation",
     "TrainingSet",
     "evaluate",
+    "fit",
     "load",
     "load_benchmark",
     "open_index",

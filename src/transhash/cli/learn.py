@@ -20,8 +20,8 @@ BENCHMARK_BITS = 32  # what tables are compared at
 _FITTED = ", ".join(method.name.lower() for method in KNOWN[::-1] if method.has_codes)
 
 
-@app.command()
-def fit(
+@app.command("fit")
+def learn(
     method: str = typer.Argument("thn", help=_FITTED),
     auxiliary: Path | None = typer.Option(None, help="Rows with image and text, maybe labels."),
     auxiliary_images: Path | None = typer.Option(None, help="Auxiliary images, where kept apart."),
@@ -43,7 +43,7 @@ def fit(
     text_features: str | None = typer.Option(
         None,
         help="words, bag-of-words, or words with a model: folder or name of one of "
-        "sentence-transformers or model2vec. [default: words, with a table of English words]",
+        "sentence-transformers or model2vec. [default: words]",
     ),
     weights: str | None = typer.Option(None, help="AlexNet weights: .pth, .safetensors or URL."),
     tune: int = typer.Option(0, help="Choose settings by this many trials on held-out auxiliary."),

@@ -294,6 +294,14 @@ class Catalog:
         self._file.close()
 
 
+def check_modality(name: str) -> Modality:
+    """`name`, if it is one; people write "image" for it."""
+    for modality in MODALITIES:
+        if name == modality:
+            return modality
+    raise DataError(f"items are images or texts, got {name!r}")
+
+
 def _item(row: tuple[Any, ...]) -> Item:
     number, modality, item_id, text, source, code, has_thumbnail = row
     return Item(number, modality, item_id, text, source, code, bool(has_thumbnail))

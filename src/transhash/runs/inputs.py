@@ -89,6 +89,19 @@ def as_auxiliary(source: Any) -> Auxiliary:
     )
 
 
+def each_once(images: Images) -> Images:
+    """Without rows that name a picture again and give it no id: a table of captions has many."""
+    if images.features is not None or Path(images.origin or ".").is_dir():
+        return images
+    first: dict[str, str] = {}
+    rows = []
+    for row, name in enumerate(images.ids):
+        known = first.setdefault(images.place(row), name)
+        if known == name or not name.startswith(f"{known}:"):
+            rows.append(row)
+    return images if len(rows) == len(images) else images.take(rows)
+
+
 def as_picture(value: Any, where: str = "the image") -> ImageSource:
     """One picture as a path or as the bytes of an image file."""
     if isinstance(value, str):

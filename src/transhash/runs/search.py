@@ -6,22 +6,25 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from transhash.codes import Codes
-from transhash.data.collection import Collection, Images, Problem, Texts
+from transhash.data.collection import Collection, Problem
 from transhash.errors import DataError
 from transhash.features.picture import content_digest, thumbnail
-from transhash.index import Index, Ranking, open_index
+from transhash.index import Index, open_index
 from transhash.index.weighted import BitWeights, RankingMode, check_mode, query_weights
 from transhash.progress import Track, silent
 from transhash.runs.agreement import check_catalog, compare, copy_codes, finish_pending, mend
-from transhash.runs.catalog import MODALITIES, Catalog, Item, Modality
+from transhash.runs.catalog import MODALITIES, Catalog, Item, Modality, check_modality
 from transhash.runs.encode.shards import CodesPart, item_keys
 from transhash.runs.encoder import Encoder, Projections
+from transhash.runs.hits import Hits, hits_of
 from transhash.runs.identity import NewItem
+from transhash.runs.inputs import as_images, as_picture, as_texts, each_once
 from transhash.runs.model_files import model_digest
 
 FINER_RANKING: RankingMode = "all"  # what people search by; measured in docs/search.md
@@ -29,15 +32,6 @@ FINER_RANKING: RankingMode = "all"  # what people search by; measured in docs/se
 _log = logging.getLogger("transhash")
 _MANY = 10_000  # results that every engine can give room to
 _BLOCK = 1024  # items added at a time: bounds memory, and what an interruption repeats
-
-
-@dataclass(frozen=True)
-class Hit:
-    """One result."""
-
-    item: Item
-    distance: int  # Hamming, 0..bits
-    differing: tuple[int, ...]  # the bits that differ from the query
 
 
 @dataclass
@@ -66,6 +60,7 @@ class SearchEngine:
         self.catalog = catalog
         self.indexes = indexes
         self.run = run
+        self.temporary: TemporaryDirectory[str] | None = None  # of the run, gone with the engine
         self._engine = engine  # what the catalog knows these indexes by; "" is the run's own
 
     @classmethod
@@ -129,55 +124,82 @@ class SearchEngine:
         k: int = 10,
         among: Modality = "images",
         ranking: RankingMode = FINER_RANKING,
-    ) -> list[Hit]:
-        return self._similar(self.encoder.project_texts([text]), k, among, ranking)
+    ) -> Hits:
+        return self.similar_to_texts([text], k, among, ranking)[0]
+
+    def similar_to_texts(
+        self,
+        texts: Sequence[str],
+        k: int = 10,
+        among: Modality = "images",
+        ranking: RankingMode = FINER_RANKING,
+    ) -> list[Hits]:
+        """The results of each text; faster than one by one."""
+        return self._similar(self.encoder.project_texts(texts), k, among, ranking)
 
     def similar_to_image(
         self,
-        source: Path | bytes,
+        source: Any,
         k: int = 10,
         among: Modality = "texts",
         ranking: RankingMode = FINER_RANKING,
-    ) -> list[Hit]:
-        return self._similar(self.encoder.project_image(source), k, among, ranking)
+    ) -> Hits:
+        """`source` is a path, the bytes of a file, a PIL image or an array of pixels."""
+        return self.similar_to_images([source], k, among, ranking)[0]
+
+    def similar_to_images(
+        self,
+        sources: Sequence[Any],
+        k: int = 10,
+        among: Modality = "texts",
+        ranking: RankingMode = FINER_RANKING,
+    ) -> list[Hits]:
+        rows = [self.encoder.project_image(as_picture(source)) for source in sources]
+        return self._similar(np.concatenate(rows), k, among, ranking) if rows else []
 
     def similar_to_id(
         self, modality: Modality, item_id: str, k: int = 10, among: Modality = "images"
-    ) -> list[Hit]:
+    ) -> Hits:
         """Neighbours of an indexed item, itself excluded; by Hamming distance: it has bits only."""
-        item = self.catalog.find(modality, item_id)
+        item = self.catalog.find(check_modality(modality), item_id)
         if item is None:
             raise DataError(f"there is no {modality[:-1]} with id {item_id!r} in this run")
         code = self.code_of(item)
         hits = self.similar_to_codes(code, k + (modality == among), among)[0]
-        return [hit for hit in hits if hit.item.number != item.number][:k]
+        others = [hit for hit in hits if hit.item.number != item.number]
+        return Hits(others[:k], self.catalog)
 
     def similar_to_codes(
         self, codes: Codes, k: int, among: Modality, weights: BitWeights | None = None
-    ) -> list[list[Hit]]:
+    ) -> list[Hits]:
         """Each query's neighbours: by Hamming distance, or by what differing bits weigh."""
         if k < 1:
             raise DataError(f"the number of results must be 1 or more, got {k}")
-        index = self.indexes[among]
+        index = self.indexes[check_modality(among)]
         if k > _MANY:  # to be asked how many it holds costs a server as much as a search
             k = min(k, max(1, len(index)))
-        return self._hits(codes, index.search(codes, k, weights))
+        found = index.search(codes, k, weights)
+        return hits_of(self.catalog, self._engine, self.run, codes, found)
 
     def _similar(
         self, projections: Projections, k: int, among: Modality, ranking: RankingMode
-    ) -> list[Hit]:
+    ) -> list[Hits]:
         weights = query_weights(projections, check_mode(ranking))
         codes = Codes.from_projections(projections)
-        return self.similar_to_codes(codes, k, among, weights)[0]
+        return self.similar_to_codes(codes, k, among, weights)
 
     def code_of(self, item: Item) -> Codes:
         return Codes(np.frombuffer(item.code, dtype=np.uint8)[None], self.encoder.bits)
 
-    def add_images(self, images: Images, track: Track = silent) -> Indexed:
-        """Encode and index images, block by block; those that are known and unchanged are not."""
+    def add_images(self, images: Any, track: Track = silent) -> Indexed:
+        """Encode and index images, block by block; those that are known and unchanged are not.
+
+        A folder or file, a list of paths, bytes, PIL images or arrays, a frame or a data set.
+        """
+        images = as_images(images)
         files = images.features is None
         given = len(images)
-        images = _once(images)
+        images = each_once(images)
 
         def new(i: int, code: bytes, digest: bytes, small: bytes | None) -> NewItem:
             item = images.items[i]
@@ -194,7 +216,9 @@ class SearchEngine:
             )
         return done
 
-    def add_texts(self, texts: Texts, track: Track = silent) -> Indexed:
+    def add_texts(self, texts: Any, track: Track = silent) -> Indexed:
+        """A file, a list, a frame or a data set."""
+        texts = as_texts(texts)
         keys = item_keys(texts)
 
         def new(i: int, code: bytes, digest: bytes, _: bytes | None) -> NewItem:
@@ -226,6 +250,7 @@ class SearchEngine:
 
     def remove(self, modality: Modality, item_ids: Sequence[str]) -> int:
         """Forget items; returns how many were there. The index goes first: no result dangles."""
+        check_modality(modality)
         found = [item for i in item_ids if (item := self.catalog.find(modality, i)) is not None]
         numbers = [item.number for item in found]
         self.catalog.mark(self._engine, numbers)
@@ -288,61 +313,29 @@ class SearchEngine:
         for index in self.indexes.values():
             index.close()
         self.catalog.close()
+        if self.temporary is not None:
+            self.temporary.cleanup()
 
-    def _hits(self, queries: Codes, ranking: Ranking) -> list[list[Hit]]:
-        items = self.catalog.get([int(n) for n in np.unique(ranking.ids) if n >= 0])
-        results = []
-        strangers = 0
-        earlier: dict[int, bytes | None] | None = None
-        for query, numbers, distances in zip(
-            queries.packed, ranking.ids, ranking.distances, strict=True
-        ):
-            hits = []
-            for number, distance in zip(map(int, numbers), map(int, distances)):
-                item = items.get(number)
-                if item is None:
-                    continue
-                # The catalog knows each code: another distance means another code in the index.
-                # It is an earlier one of the item's where a writer is between the two, or died.
-                differing = _differing(query.tobytes(), item.code)
-                if len(differing) != distance:
-                    if earlier is None:
-                        earlier = self.catalog.pending(self._engine)
-                    differing = _differing(query.tobytes(), earlier.get(number) or item.code)
-                if len(differing) == distance:
-                    hits.append(Hit(item, distance, differing))
-                else:
-                    strangers += 1
-            results.append(hits)
-        if strangers:
-            _log.warning(
-                "%d results were left out: the index holds other codes of these items than %s; "
-                "mend it with: transhash verify %s --repair, or index them there again",
-                strangers, self.catalog.path, self.run,
-            )  # fmt: skip
-        return results
+    def __enter__(self) -> SearchEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        """How many items can be found."""
+        return sum(map(len, self.indexes.values()))
+
+    def __bool__(self) -> bool:
+        return True  # an empty one is an engine, too
+
+    def __repr__(self) -> str:
+        counts = " and ".join(f"{len(index):,} {name}" for name, index in self.indexes.items())
+        return (
+            f"<SearchEngine {self.run}: {self.encoder.method}, {self.encoder.bits} bits, {counts}>"
+        )
 
 
 def modality_url(url: str, modality: Modality) -> str:
     """Where the codes of one modality live under `url`."""
     return f"{url}#{modality}" if url.startswith("milvus:") else f"{url.rstrip('/')}/{modality}"
-
-
-def _once(images: Images) -> Images:
-    """Without rows that name a picture again and give it no id: a table of captions has many."""
-    if images.features is not None or Path(images.origin or ".").is_dir():
-        return images
-    first: dict[str, str] = {}
-    rows = []
-    for row, name in enumerate(images.ids):
-        known = first.setdefault(images.place(row), name)
-        if known == name or not name.startswith(f"{known}:"):
-            rows.append(row)
-    return images if len(rows) == len(images) else images.take(rows)
-
-
-def _differing(a: bytes, b: bytes) -> tuple[int, ...]:
-    """Positions of the bits in which two packed codes differ, first bit 0."""
-    bits = len(a) * 8
-    difference = int.from_bytes(a, "big") ^ int.from_bytes(b, "big")
-    return tuple(i for i in range(bits) if difference >> (bits - 1 - i) & 1)

@@ -10,7 +10,8 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from transhash.errors import DataError
-from transhash.runs.search import Hit, SearchEngine
+from transhash.runs.hits import Hit
+from transhash.runs.search import SearchEngine
 
 _CELL, _GAP, _STRIP = 200, 16, 10
 _FOOT = 58  # bits, distance and id

@@ -19,7 +19,8 @@ from transhash.errors import DataError
 from transhash.index.weighted import BitWeights, RankingMode, query_weights
 from transhash.runs.catalog import MODALITIES, Item, Modality
 from transhash.runs.encoder import Projections
-from transhash.runs.search import FINER_RANKING, Hit, SearchEngine
+from transhash.runs.hits import Hit, Hits
+from transhash.runs.search import FINER_RANKING, SearchEngine
 from transhash.service.lanes import Changes, Lane
 from transhash.service.models import (
     BatchIn,
@@ -217,7 +218,7 @@ class Desk:
 
     def _search(
         self, codes: Codes, k: int, among: Modality, weights: BitWeights | None = None
-    ) -> list[list[Hit]]:
+    ) -> list[Hits]:
         return self._change.apart(lambda: self.engine.similar_to_codes(codes, k, among, weights))
 
     def _reranked(self, k: int, among: Modality, ranking: RankingMode) -> int | None:
