@@ -36,7 +36,7 @@ from transhash.progress import silent
 from transhash.runs.coverage import coverage
 from transhash.runs.encoder import image_rows
 from transhash.runs.task import labels_among, ready_benchmark
-from transhash.runs.verdict import OURS, Question, answer, keep_aside
+from transhash.runs.verdict import THE_METHOD, KeptAside, answer, keep_aside
 
 TARGET, QUERIES = 500, 800
 
@@ -56,12 +56,12 @@ def held_out_features(bench: Benchmark, count: int, seed: int) -> None:
     captions = [bench.auxiliary_texts.items[row] for row in rows]
     target = [bench.texts.items[row] for row in rng.permutation(len(bench.texts))[:TARGET]]
     question = keep_aside(pairs(images, captions, target), seed)
-    assert isinstance(question, Question)
+    assert isinstance(question, KeptAside)
     place = {row.tobytes(): number for number, row in enumerate(images)}
     rest = [place[row.tobytes()] for row in question.rest.images]
     aside = [place[row.tobytes()] for row in question.held_out.images]
     words = text_features(None).fit([captions[row] for row in rest], target)
-    unknown = Question.of(
+    unknown = KeptAside.of(
         TrainingSet(
             images[rest], words.transform([captions[row] for row in rest]), question.rest.relation
         ),
@@ -74,7 +74,7 @@ def held_out_features(bench: Benchmark, count: int, seed: int) -> None:
     found = []
     for one in (question, unknown):
         scores = answer(one, make_hasher("THN").fit(one.rest), silent)
-        found.append([scores[way][OURS] for way in ("text_to_image", "image_to_text")])
+        found.append([scores[way][THE_METHOD] for way in ("text_to_image", "image_to_text")])
     print(
         f"seed {seed}, found with words of all / of the rest: {found[0]} / {found[1]}", flush=True
     )

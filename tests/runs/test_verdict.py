@@ -24,8 +24,8 @@ from transhash.hashers.world import ALONE
 from transhash.progress import silent
 from transhash.runs.coverage import coverage, coverage_sentences
 from transhash.runs.verdict import (
-    OURS,
-    Question,
+    THE_METHOD,
+    KeptAside,
     advice,
     answer,
     ask_held_out,
@@ -97,7 +97,7 @@ def test_a_query_without_an_answer_does_not_count() -> None:
 def test_every_copy_of_a_picture_is_kept_aside_with_it() -> None:
     training = paired(200, rows=np.arange(200) // 4)  # four captions a picture, a row each
     question = keep_aside(training, seed=0)
-    assert isinstance(question, Question)
+    assert isinstance(question, KeptAside)
     seen = {row.tobytes() for row in question.rest.images}
     aside = {row.tobytes() for row in question.held_out.images}
     assert not seen & aside
@@ -109,7 +109,7 @@ def test_every_copy_of_a_picture_is_kept_aside_with_it() -> None:
 @pytest.mark.parametrize(("n", "aside"), [(30, 10), (100, 33), (400, 50), (1000, 100), (9000, 500)])
 def test_a_tenth_is_kept_aside_or_what_tells_something(n: int, aside: int) -> None:
     question = keep_aside(paired(n), seed=0)
-    assert isinstance(question, Question)
+    assert isinstance(question, KeptAside)
     assert len(question.held_out.images) == len(question.held_out.texts) == aside
     assert question.held_out.relation.positives == aside  # captions with their own pictures
 
@@ -122,7 +122,7 @@ def test_pairs_labels_and_clicks_have_a_verdict_that_is_better_than_chance(
     hasher = make_hasher("CVH", bits=16)
     scores = ask_held_out(hasher, training, tmp_path / "v", learn, silent, ALONE)
     way = scores["text_to_image"]
-    assert way[OURS] > 2 * way["chance"]
+    assert way[THE_METHOD] > 2 * way["chance"]
     assert way["kNN"] > 2 * way["chance"]
     sentence = held_out_sentence(scores)
     if make is labelled:
@@ -142,18 +142,18 @@ def test_the_method_is_not_asked_for_what_it_was_shown(tmp_path: Path) -> None:
     hasher = make_hasher("CVH", bits=16, ridge=1e-4)
     scores = ask_held_out(hasher, strangers, tmp_path / "v", learn, silent, ALONE)
     way, chance = scores["text_to_image"], scores["text_to_image"]["chance"]
-    assert way[OURS] < chance + 4 * math.sqrt(chance / scores["texts"])
+    assert way[THE_METHOD] < chance + 4 * math.sqrt(chance / scores["texts"])
     question = keep_aside(strangers, hasher.seed)
-    assert isinstance(question, Question)
+    assert isinstance(question, KeptAside)
     by_heart = answer(question, hasher.fit(strangers), silent)
-    assert by_heart["text_to_image"][OURS] > 6 * chance
+    assert by_heart["text_to_image"][THE_METHOD] > 6 * chance
 
 
 def test_the_same_caption_said_twice_is_answered_by_either_picture() -> None:
     training = paired(120)
     training.texts[1::2] = training.texts[::2]  # every caption stands at two pictures
     question = keep_aside(training, seed=0)
-    assert isinstance(question, Question)
+    assert isinstance(question, KeptAside)
     fitted = make_hasher("CVH", bits=8).fit(question.rest)
     scores = answer(question, fitted, silent)
     different = len({row.tobytes() for row in question.held_out.texts})
@@ -190,7 +190,7 @@ def test_what_was_found_out_is_kept_for_the_same_fit_only(tmp_path: Path) -> Non
 
 
 def scored(ours: float, counted: str = "found", better: str | None = "kNN") -> dict[str, Any]:
-    way = {OURS: ours, "kNN": 0.7, "ridge": 0.4, "chance": 0.05}
+    way = {THE_METHOD: ours, "kNN": 0.7, "ridge": 0.4, "chance": 0.05}
     sizes = {"texts": 100, "pictures": 200, "first": 10, "counted": counted, "clicked": False}
     return {**sizes, "text_to_image": way, "image_to_text": way, "better": better}
 
@@ -216,7 +216,7 @@ def test_who_should_take_the_baseline_is_told_so() -> None:
 
 def test_a_baseline_is_ahead_only_if_chance_does_not_explain_it() -> None:
     question = keep_aside(labelled(300), seed=0)
-    assert isinstance(question, Question)
+    assert isinstance(question, KeptAside)
     mixed = replace(question.rest, texts=np.roll(question.rest.texts, 1, axis=0))
     misled = make_hasher("CVH", bits=16).fit(mixed)
     assert answer(question, misled, silent)["better"] in ("kNN", "ridge")

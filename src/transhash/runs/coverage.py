@@ -32,7 +32,7 @@ from transhash.hashers.knn import NearestNeighbours, unit_from_mean
 # Explained: between what goes together and what does not, see above. Of few items the ten nearest
 # are not near, and posters explain drawings by -.2, noise by -3.
 _LITTLE, _LITTLE_OF_FEW, _FEW = 0.1, -0.5, 300
-FEWEST = 30  # of pictures and texts: less cannot speak for all
+FEWEST_PAIRS = 30  # of pictures and texts: less cannot speak for all
 _SOME = 2000  # items of the bridge that are looked at
 _FAR = 0.95  # of the bridge's pictures are nearer to another one
 _MISSING, _FREQUENT = 5, 100  # words that are named, of how many frequent ones
@@ -52,7 +52,7 @@ def coverage(
             ("pictures", training.target_images, knn.mean_x_, knn.images_, knn.texts_of_image_),
             ("texts", training.target_texts, knn.mean_y_, knn.texts_, knn.images_of_text_),
         ):
-            if target is not None and len(own) >= FEWEST:
+            if target is not None and len(own) >= FEWEST_PAIRS:
                 found[name] = _explained(target, mean, own, partners, knn.neighbours)
     if captions and texts:
         found["words"] = _words(captions, texts)

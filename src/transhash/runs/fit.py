@@ -34,7 +34,7 @@ from transhash.progress import Track, silent
 from transhash.runs.account import alignment_map, describe
 from transhash.runs.coverage import coverage, coverage_sentences
 from transhash.runs.encoder import Encoder, image_rows
-from transhash.runs.verdict import TRIAL, Question, advice, answer, ask_held_out, held_out_sentence
+from transhash.runs.verdict import TRIAL, KeptAside, advice, answer, ask_held_out, held_out_sentence
 from transhash.storage import WriterLock, write_json
 
 TARGET_LIMIT = 2000  # unlabelled items used for alignment; the paper takes 500
@@ -272,7 +272,7 @@ def _fit(
     report = describe(encoder, training, seconds, problems, done)
     if verdict:
         if held_out is not None and held_out.relation.positives:
-            judged = answer(Question.of(training, held_out), hasher, track)
+            judged = answer(KeptAside.of(training, held_out), hasher, track)
         report["verdict"] = _judgement(method, hasher, training, judged, said)
     if world.rank == 0:
         write_json(out / "report.json", report)

@@ -31,7 +31,7 @@ from transhash.hashers.ridge import RidgeRegression
 from transhash.hashers.training import fingerprint
 from transhash.hashers.world import World
 from transhash.progress import Track
-from transhash.runs.coverage import FEWEST
+from transhash.runs.coverage import FEWEST_PAIRS
 from transhash.storage import read_json, write_json
 
 _Numbers = npt.NDArray[np.float64]
@@ -43,12 +43,12 @@ _SURE = 2.0  # standard errors by which a baseline has to be ahead
 BASELINES = {NearestNeighbours: "nearest neighbours", RidgeRegression: "ridge regression"}
 _NAMES = {kind.name: said for kind, said in BASELINES.items()}
 _EXPLAINED = 0.4  # between the .25 and the .58 of `advice`
-OURS = "method"  # beside the baselines' names
+THE_METHOD = "method"  # beside the baselines' names
 TRIAL = "verdict"  # the folder, inside the run's, of a verdict under way
 
 
 @dataclass(frozen=True)
-class Question:
+class KeptAside:
     """What was kept aside, and what counts as an answer."""
 
     rest: TrainingSet
@@ -57,14 +57,14 @@ class Question:
     clicked: bool  # only some pairs are known
 
     @classmethod
-    def of(cls, rest: TrainingSet, held_out: Related) -> Question:
+    def of(cls, rest: TrainingSet, held_out: Related) -> KeptAside:
         relation = rest.relation
         if isinstance(relation, SparseRelation):
             return cls(rest, held_out, False, relation.mask is not None)
         return cls(rest, held_out, True, False)
 
 
-def keep_aside(training: TrainingSet, seed: int) -> Question | str:
+def keep_aside(training: TrainingSet, seed: int) -> KeptAside | str:
     """A part of the bridge that a second fit does not see; or why there can be none.
 
     A tenth of the pictures, at least 50 unless that is more than a third, at most 500, with all
@@ -73,8 +73,8 @@ def keep_aside(training: TrainingSet, seed: int) -> Question | str:
     copies = _same_rows(training.images)  # the number of each image's content
     pictures = int(copies.max()) + 1
     texts = len(training.texts)
-    if min(pictures, texts) < FEWEST:
-        return f"the bridge has fewer than {FEWEST} pictures or texts"
+    if min(pictures, texts) < FEWEST_PAIRS:
+        return f"the bridge has fewer than {FEWEST_PAIRS} pictures or texts"
     rng = np.random.default_rng([seed, 0x5EE])
     drawn = rng.permutation(pictures)[: _share(pictures)]
     aside_x = np.flatnonzero(np.isin(copies, drawn))
@@ -94,7 +94,7 @@ def keep_aside(training: TrainingSet, seed: int) -> Question | str:
     held_out = Related(**_part(training, aside_x, aside_y))
     if not held_out.relation.positives:
         return "none of the pictures and texts kept aside are related"
-    return Question.of(rest, held_out)
+    return KeptAside.of(rest, held_out)
 
 
 def ask_held_out(
@@ -135,7 +135,7 @@ def ask_held_out(
     return found
 
 
-def answer(question: Question, tried: Hasher, track: Track) -> dict[str, Any]:
+def answer(question: KeptAside, tried: Hasher, track: Track) -> dict[str, Any]:
     """The method, the baselines fitted on the same rest, and chance, on the same captions."""
     images, texts, related = _distinct(question.held_out)
     first = _FIRST
@@ -144,7 +144,7 @@ def answer(question: Question, tried: Hasher, track: Track) -> dict[str, Any]:
     x, y = tried.held_out_projections(images, texts)
     # The query's real values against stored bits, as the page ranks.
     scores: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
-    scores = {OURS: (np.tanh(x) @ _signs(y).T, np.tanh(y) @ _signs(x).T)}
+    scores = {THE_METHOD: (np.tanh(x) @ _signs(y).T, np.tanh(y) @ _signs(x).T)}
     for kind in track(list(BASELINES), "baselines"):
         table = kind().fit(question.rest).score(images, texts)
         scores[kind.name] = (table, table.T)
@@ -196,14 +196,14 @@ def held_out_sentence(scores: dict[str, Any]) -> str:
     if scores["counted"] == "right kind":
         beside = ", ".join(f"{said} {first * of[name]:.1f}" for name, said in _NAMES.items())
         return (
-            f"For {texts:,} captions kept aside, {first * of[OURS]:.1f} of the first {first} "
+            f"For {texts:,} captions kept aside, {first * of[THE_METHOD]:.1f} of the first {first} "
             f"pictures are of the right kind (chance {first * of['chance']:.1f}, {beside})."
         )
     whose = "a picture clicked for them" if scores["clicked"] else "their picture"
     where = f"among the first {first} of" if first > 1 else "first of"
     beside = ", ".join(f"{said} {of[name]:.0%}" for name, said in _NAMES.items())
     return (
-        f"Of {texts:,} captions kept aside, {of[OURS]:.0%} find {whose} {where} "
+        f"Of {texts:,} captions kept aside, {of[THE_METHOD]:.0%} find {whose} {where} "
         f"{scores['pictures']:,} (chance {of['chance']:.0%}, {beside})."
     )
 
@@ -237,7 +237,7 @@ def _better(values: dict[str, list[_Numbers]]) -> str | None:
     """The best baseline that is ahead in both directions together by more than chance explains."""
     ahead = {}
     for kind in BASELINES:
-        gain = np.concatenate([a - b for a, b in zip(values[kind.name], values[OURS])])
+        gain = np.concatenate([a - b for a, b in zip(values[kind.name], values[THE_METHOD])])
         error = float(gain.std(ddof=1)) / len(gain) ** 0.5 if len(gain) > 1 else np.inf
         if gain.mean() > _SURE * error:
             ahead[kind.name] = float(gain.mean())

@@ -25,7 +25,8 @@ def keyword_directions(items: LabelledFiles) -> dict[str, ScoredDirection] | Non
     A name is the file's without its ending, or the id where there is no file. Shared words count
     by their rarity among the texts, and long names or texts no more than short ones.
     """
-    names = [_words_of(_name(path, key)) for path, key in zip(items.images.items, items.images.ids)]
+    pictures = zip(items.images.items, items.images.ids)
+    names = [_words_of(_name(item, key)) for item, key in pictures]
     texts = [[word for word in tokens(text) if word.isalpha()] for text in items.texts.items]
     said = Counter(word for words in texts for word in set(words))
     if sum(any(word in said for word in words) for words in names) < _NAMED * len(names):
@@ -46,8 +47,8 @@ def keyword_directions(items: LabelledFiles) -> dict[str, ScoredDirection] | Non
     }
 
 
-def _name(path: Path, key: str) -> str:
-    return path.stem if path.name else Path(key).stem
+def _name(item: Path | bytes, key: str) -> str:
+    return item.stem if isinstance(item, Path) and item.name else Path(key).stem
 
 
 def _words_of(name: str) -> list[str]:
