@@ -216,8 +216,8 @@ def advice(
     A baseline that is ahead inside the bridge is not therefore ahead on the target: of single
     pictures real values tell more than bits, but they do not carry over as a method does that
     `transfers`, i.e. learned from target items too. Through COCO pairs ridge regression finds 68%
-    and THN 54%, yet on Tiny-ImageNet and questions MAP is .56 against .76, and so wherever the
-    bridge explained the target by .58 or more. Where it explained .25, baselines were ahead.
+    and THN 54%, yet on Tiny-ImageNet and questions MAP is .57 against .75, and so wherever the
+    bridge explained the target by .58 or more. Where it explained .25, kNN was ahead in P@10.
     """
     ahead = scores.get("better")
     if ahead is None:
@@ -228,7 +228,7 @@ def advice(
     if transfers and scores["counted"] != "right kind" and least >= _EXPLAINED:
         return (
             f"{better}: ahead inside the bridge, where real values tell single pictures apart; "
-            f"across to other files {method} was ahead wherever it was measured."
+            "that seldom carries over to other files (docs/evaluation.md)."
         )
     return f"{better}: better here than {method}; docs/methods.md, Baselines, says how to use it."
 
