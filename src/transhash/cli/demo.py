@@ -113,10 +113,11 @@ def demo(
 
 def _middling(hasher: Hasher, target: Target) -> int:
     """Which asking drawing finds its riddles middling well: as many do better as do worse."""
-    from transhash.evaluation import DEFINITIONS
+    from transhash.evaluation import DEFINITIONS, DistanceHistogram
     from transhash.runs.score import directions_of
 
     counted = directions_of(hasher, target)["image_to_text"].counted()
+    assert isinstance(counted, DistanceHistogram)  # Hamming distances
     precision, _ = DEFINITIONS["all"].per_query(counted)
     return int(precision.argsort(kind="stable")[len(precision) // 2])
 
