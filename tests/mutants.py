@@ -369,6 +369,26 @@ MUTANTS = (
         "weights[: len(texts)] = weighed",
         "service/test_search.py -k batch",
     ),
+    # The verdict: what was shown must not ask, and no baseline is ahead by luck.
+    Mutant(
+        "runs/verdict.py",
+        "tried = learn(replace(hasher), question.rest,",
+        "tried = learn(replace(hasher), training,",
+        "runs/test_verdict.py",
+    ),
+    Mutant(
+        "runs/verdict.py",
+        "aside_x = np.flatnonzero(np.isin(copies, drawn))",
+        "aside_x = np.sort(drawn)",
+        "runs/test_verdict.py",
+    ),
+    Mutant("runs/verdict.py", "gain.mean() > _SURE * error", "True", "runs/test_verdict.py"),
+    Mutant(
+        "runs/coverage.py",
+        "of_own, near = _carried(own[::step], own, partners, k, itself=step)",
+        "of_own, near = _carried(own[::step], own, partners, k)",
+        "runs/test_verdict.py",
+    ),
 )
 
 

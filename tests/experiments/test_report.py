@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 
 from transhash.errors import DataError
+from transhash.experiments.plan import read_plan
 from transhash.hashers import KNOWN
 from transhash.report import write_report
-from transhash.report.formats import latex, markdown
-from transhash.report.style import css_variables
+from transhash.report.formats import html_table, latex, markdown
+from transhash.report.style import css_colour, css_variables
 from transhash.report.summary import Mean, Summary, published_maps
 from transhash.report.tables import ablation, comparison, costs, margins
 
 from .tiny import run
 
+PLANS = Path(__file__).parents[2] / "experiments"
 # method -> MAP of seeds 0 and 1, image to text; text to image is a tenth higher.
 SCORES = {"QCH": (0.50, 0.52), "DCMH": (0.52, 0.50), "THN-D": (0.54, 0.54), "THN": (0.60, 0.58)}
 
@@ -166,15 +168,31 @@ def test_a_method_of_another_version_is_shown_but_is_no_rival() -> None:
     assert found.wins() == (2, 2)
 
 
-def test_a_method_without_codes_stands_beside_the_others() -> None:
+def test_a_method_without_codes_stands_beside_the_others_and_is_marked() -> None:
     found = summary({"kNN": (0.7,), "QCH": (0.5,), "THN": (0.6,)})
     for row in found.rows:
         if row["method"] == "kNN":
             row["distinct_codes"] = row["bit_balance"] = None
-    assert "| kNN | -10.0 | -10.0 |" in markdown(margins(found))
+    written = markdown(comparison(found))
+    assert "| I → T | kNN* | **0.7000** |" in written
+    assert "* ranks by real values, not by codes" in written
+    assert "| kNN* | -10.0 | -10.0 |" in markdown(margins(found))
     assert found.best_rival("image_to_text", 8) == "QCH"
-    line = next(line for line in markdown(costs(found)).splitlines() if line.startswith("| kNN"))
-    assert line == "| kNN | 8 bits | 1.2 | 10.0 | 0.50 | 0.7500 | – | – | – | – | – |"
+    lines = markdown(costs(found)).splitlines()
+    (place,) = [number for number, line in enumerate(lines) if line.startswith("| kNN*")]
+    assert lines[place] == "| kNN* | no codes | 1.2 | 10.0 | 0.50 | 0.7500 | – | – | – | – | – |"
+    assert lines[place + 1].startswith("| QCH | 8 bits |")  # once, at every length alike
+    assert css_colour("kNN") in html_table(comparison(found), found.methods)
+
+
+def test_where_all_have_codes_nothing_is_marked() -> None:
+    found = summary({"QCH": (0.5,), "THN": (0.6,)})
+    assert "*" not in markdown(comparison(found)).replace("**", "")
+
+
+@pytest.mark.parametrize("file", sorted(PLANS.glob("*.toml")), ids=lambda file: file.stem)
+def test_the_simple_things_stand_in_every_plan(file: Path) -> None:
+    assert {"kNN", "ridge"} <= set(read_plan(file).methods)
 
 
 def test_every_method_has_a_look_of_its_own() -> None:

@@ -26,7 +26,7 @@ from transhash.runs.encoder import Encoder
 
 HASHERS = [method.name for method in KNOWN if method.has_codes]
 STEPPED = [name for name in HASHERS if name not in ("IMH", "CVH", "QCH")]
-LONG = ("--set", "steps=1000000")
+LONG = ("--set", "steps=1000000", "--no-verdict")
 
 
 @pytest.fixture

@@ -73,6 +73,22 @@ def test_diagnostics_of_any_other_shape_count_as_missing(found: dict[str, object
     assert shown.results == []
 
 
+def test_of_a_verdict_the_sentences_are_shown_and_no_words_of_texts() -> None:
+    verdict = {
+        "said": ["Of 50 captions kept aside, 80% find their picture", 7],
+        "warnings": ["the bridge has little to do with your texts"],
+        "coverage": {"words": {"missing": ["secret"]}},
+    }
+    shown = presentable({"report": {"bits": 8, "verdict": verdict}})
+    assert shown.report == {
+        "bits": 8,
+        "verdict": {"said": verdict["said"][:1], "warnings": verdict["warnings"]},
+    }
+    for strange in (None, [], {"said": "words"}):
+        shown = presentable({"report": {"verdict": strange}})
+        assert shown.report == {"verdict": {"said": [], "warnings": []}}
+
+
 def test_numbers_that_json_cannot_carry_become_null() -> None:
     shown = presentable({"results": [{"method": "CVH", "chance": float("nan")}]})
     assert shown.results == [{"method": "CVH", "chance": None}]

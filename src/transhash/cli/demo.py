@@ -6,15 +6,21 @@ import time
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
 
 from transhash.cli import app, err, out
+from transhash.cli.learn import print_verdict
 from transhash.progress import bar
 
+if TYPE_CHECKING:  # slow to import
+    from transhash.hashers import Hasher
+    from transhash.runs.task import Target
+
 _PER_CLASS = 60  # pictures and texts of each thing: the whole demo in a minute and a half
-_SHOWN = ("THN", "THN-D", "QCH", "CVH")
+_SHOWN = ("THN", "THN-D", "QCH", "CVH", "kNN")
 _INTRODUCTION = (
     "Synthetic data, drawn by code: 12 things. Posters with captions are the auxiliary set; "
     "crayon drawings and riddles, never paired, are the target."
@@ -42,6 +48,8 @@ def demo(
     from transhash.experiments.cells import describe_cell, untuned
     from transhash.features.image import image_features
     from transhash.hashers import make_hasher
+    from transhash.report.summary import REAL_VALUED
+    from transhash.report.tables import MARK
     from transhash.runs.fit import fit_run
     from transhash.runs.search import SearchEngine
     from transhash.runs.task import build_task, ready_benchmark
@@ -56,7 +64,7 @@ def demo(
     task = build_task(benchmark, seed)
     encoder, report = fit_run(
         make_hasher("THN", bits=bits, seed=seed), "THN", task.training, to, features,
-        task.text_features, problems=problems, track=bar,
+        task.text_features, held_out=task.held_out, problems=problems, track=bar,
     )  # fmt: skip
     engine = SearchEngine.open(to, writable=True)
     # The files again, whose features are in the cache by now: a search shows the pictures.
@@ -71,16 +79,22 @@ def demo(
     run_plan(plan, benchmark, results, 1, err, features)
     keys = ("method", "bits", "image_to_text_map", "text_to_image_map", "image_to_text_chance")
     rows = [[row[key] for key in keys] for row in results.rows]
+    for row in rows:
+        if row[0] in REAL_VALUED:
+            row[1] = None  # no codes, so no bits
     write_json(to / "results.json", [dict(zip((*keys[:4], "chance"), row)) for row in rows])
     table = Table("method", title=f"MAP on the drawings (synthetic), {bits} bits")
     for way in ("image -> text", "text -> image"):
         table.add_column(way, justify="right")
     table.add_column("uses unlabelled target items")
     for name, _, there, back, _ in rows:
-        table.add_row(name, f"{there:.3f}", f"{back:.3f}", "yes" if name == "THN" else "no")
+        marked = name + MARK if name in REAL_VALUED else name
+        table.add_row(marked, f"{there:.3f}", f"{back:.3f}", "yes" if name == "THN" else "no")
     chances = [results.rows[0][f"{way}_chance"] for way in ("image_to_text", "text_to_image")]
     table.add_row("chance", *(f"{chance:.3f}" for chance in chances))
     out.print(table)
+    out.print(f"{MARK} transitive nearest neighbours: ranks by real values, not by codes")
+    print_verdict(report["verdict"])
     if find_spec("matplotlib") is not None:
         from transhash.report import write_report
 
@@ -92,20 +106,32 @@ def demo(
         invitation = "\nOpen {} and type a sentence or drop a drawing. Ctrl-C stops it."
         serve_run(to, port=port, on_ready=lambda address: out.print(invitation.format(address)))
     else:
-        _print_searches(to)
+        asking = benchmark.split(seed).query_images
+        middle = asking[_middling(encoder.hasher, task.target)]
+        _print_searches(to, benchmark.images.ids[middle])
 
 
-def _print_searches(run: Path) -> None:
+def _middling(hasher: Hasher, target: Target) -> int:
+    """Which asking drawing finds its riddles middling well: as many do better as do worse."""
+    from transhash.evaluation import DEFINITIONS, DistanceHistogram
+    from transhash.runs.score import directions_of
+
+    counted = directions_of(hasher, target)["image_to_text"].counted()
+    assert isinstance(counted, DistanceHistogram)  # Hamming distances
+    precision, _ = DEFINITIONS["all"].per_query(counted)
+    return int(precision.argsort(kind="stable")[len(precision) // 2])
+
+
+def _print_searches(run: Path, drawing: str) -> None:
     from transhash.runs.search import SearchEngine
 
     engine = SearchEngine.open(run)
     for sentence in _SENTENCES:
         hits = engine.similar_to_text(sentence, 3)
         names = ", ".join(f"{hit.item.id} (distance {hit.distance})" for hit in hits)
-        out.print(f"\n{sentence}\n  -> {names}")
-    item = engine.catalog.sample("images", 5)[2]
-    out.print(f"\n{item.id}")
-    for hit in engine.similar_to_id("images", item.id, 3, among="texts"):
-        out.print(f"  -> {hit.item.text} (distance {hit.distance})")
+        out.print(f"\n{sentence}\n  -> {names}", soft_wrap=True)
+    out.print(f"\n{drawing} (as many drawings find their riddles better as worse)")
+    for hit in engine.similar_to_id("images", drawing, 3, among="texts"):
+        out.print(f"  -> {hit.item.text} (distance {hit.distance})", soft_wrap=True)
     engine.close()
     out.print(f'\nTry: transhash search {run} --text "a boat at sea" or transhash serve {run}')

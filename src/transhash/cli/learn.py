@@ -47,6 +47,9 @@ def learn(
     ),
     weights: str | None = typer.Option(None, help="AlexNet weights: .pth, .safetensors or URL."),
     tune: int = typer.Option(0, help="Choose settings by this many trials on held-out auxiliary."),
+    verdict: bool = typer.Option(
+        True, help="Say how well held-out captions find their pictures: it trains once more."
+    ),
     setting: list[str] = typer.Option([], "--set", help="name=value of the method, repeatable."),
     device: str = typer.Option("cpu", help="cpu or cuda."),
     precision: str = typer.Option("float32", help="float32, or bfloat16 on a GPU."),
@@ -87,7 +90,8 @@ def learn(
             )  # fmt: skip
             _, report = fit_run(
                 hasher, name, task.training, to, extractor, task.text_features,
-                held_out=task.held_out, trials=tune, problems=problems, track=track, world=world,
+                held_out=task.held_out, trials=tune, verdict=verdict, problems=problems,
+                track=track, world=world,
             )  # fmt: skip
         else:
             material = read_sources(
@@ -95,7 +99,7 @@ def learn(
             )
             _, report = fit_files(
                 hasher, name, material, to, extractor, texts=text_features, device=device,
-                trials=tune, track=track, world=world,
+                trials=tune, verdict=verdict, track=track, world=world,
             )  # fmt: skip
     if world.rank:
         return
@@ -114,7 +118,14 @@ def check_free(folder: Path) -> None:
             f"{folder} has an index, whose codes another model would not understand; fit into "
             "another folder and index there, or delete this one first"
         )
-    ours = ("config.json", "metrics.jsonl", "checkpoint.safetensors", "report.json", "writer.lock")
+    ours = (
+        "config.json",
+        "metrics.jsonl",
+        "checkpoint.safetensors",
+        "report.json",
+        "writer.lock",
+        "verdict",
+    )
     if folder.exists() and any(folder.iterdir()) and not any((folder / n).exists() for n in ours):
         raise DataError(f"{folder} holds other files; give an empty folder")
 
@@ -148,16 +159,22 @@ def print_report(report: dict[str, Any], folder: Path) -> None:
         f"codes: {codes['distinct']:,} distinct of {codes['items']:,}, bits on {low:.0%}-{high:.0%}"
     )
     out.print(f"texts read as {report['text_features']}")
-    if report["alignment"]:
-        for part, values in report["alignment"].items():
-            out.print(
-                f"alignment of {part}: MMD² {values['before']:.3f} in the features, "
-                f"{values['after']:.3f} in the codes"
-            )
     for alarm in report["alarms"]:
         err.print(f"[yellow]warning:[/yellow] {escape(alarm)}", soft_wrap=True, markup=True)
     print_problems(report["problems"], folder / "report.json")
     out.print(f"written to {folder}")
+    if "verdict" in report:
+        print_verdict(report["verdict"])
+
+
+def print_verdict(verdict: dict[str, Any]) -> None:
+    """The closing word: for whom has no labels."""
+    for sentence in verdict["said"]:
+        out.print(sentence, soft_wrap=True)
+    if missing := verdict["coverage"].get("words", {}).get("missing"):
+        out.print(f"Words of yours that they lack: {', '.join(missing)}", soft_wrap=True)
+    for warning in verdict["warnings"]:
+        err.print(f"[yellow]warning:[/yellow] {escape(warning)}", soft_wrap=True, markup=True)
 
 
 def print_problems(problems: list[dict[str, str]], listed: Path, shown: int = 8) -> None:

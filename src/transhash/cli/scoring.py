@@ -88,10 +88,14 @@ def evaluate_run(
         ).to_dict()
         for name, counts in counted.histograms.items()
     }
+    beside: dict[str, Any] = {
+        name: Scores.of(each.counted(), definition=definition, at=at).to_dict()
+        for name, each in (counted.by_name or {}).items()
+    }
     if as_json:
-        print(json.dumps(scores | counted.about))
+        print(json.dumps(scores | counted.about | ({"keyword": beside} if beside else {})))
     else:
-        _print(scores, counted.about)
+        _print(scores, counted.about, beside)
 
 
 def _check_options(
@@ -122,12 +126,14 @@ def _check_options(
         raise DataError("--histogram is where --shard writes: give --shard i/n, too")
 
 
-def _print(scores: dict[str, Any], about: dict[str, Any]) -> None:
+def _print(scores: dict[str, Any], about: dict[str, Any], by_name: dict[str, Any]) -> None:
     table = Table(title=f"{about['method']}, {about['bits']} bits, {about['benchmark']}")
     for column in ("direction", "MAP", "chance", "P@10", "queries", "database"):
         table.add_column(column, justify="left" if column == "direction" else "right")
-    for key, words in (("image_to_text", "image -> text"), ("text_to_image", "text -> image")):
-        row = scores[key]
+    ways = (("image_to_text", "image -> text"), ("text_to_image", "text -> image"))
+    rows = [(words, scores[key]) for key, words in ways]
+    rows += [(f"{words}, keywords", by_name[key]) for key, words in ways if by_name]
+    for words, row in rows:
         near = row["precision_at"].get("10")
         table.add_row(
             words, _number(row["map"]), _number(row["chance"]),
@@ -136,6 +142,8 @@ def _print(scores: dict[str, Any], about: dict[str, Any]) -> None:
     out.print(table)
     out.print(f"MAP: {scores['image_to_text']['definition_in_words']}", soft_wrap=True)
     out.print(f"ranking: {_RANKINGS[scores['image_to_text']['ranking']]}", soft_wrap=True)
+    if by_name:
+        out.print("keywords: words that a text and a picture's name share, no learning")
     if "index" in about:
         sent = f", {about['sent']:,} codes sent there" if "sent" in about else ""
         out.print(f"ranked by {about['index']}{sent}", soft_wrap=True)

@@ -44,7 +44,7 @@ class NearestNeighbours(Scorer):
         images, texts = vectors(training.images, "images"), vectors(training.texts, "texts")
         self.mean_x_ = images.mean(axis=0, dtype=np.float64)
         self.mean_y_ = texts.mean(axis=0, dtype=np.float64)
-        x, y = _directions(images, self.mean_x_), _directions(texts, self.mean_y_)
+        x, y = unit_from_mean(images, self.mean_x_), unit_from_mean(texts, self.mean_y_)
         relation = training.relation
         of_image = relation.times(np.ones((len(y), 1)))  # how many texts are related to each
         of_text = relation.transposed_times(np.ones((len(x), 1)))
@@ -59,8 +59,8 @@ class NearestNeighbours(Scorer):
     def score(self, images: Features, texts: Features) -> _Floats:
         if not hasattr(self, "images_"):
             raise self.unfitted()
-        x = _directions(check_width(images, len(self.mean_x_), "images"), self.mean_x_)
-        y = _directions(check_width(texts, len(self.mean_y_), "texts"), self.mean_y_)
+        x = unit_from_mean(check_width(images, len(self.mean_x_), "images"), self.mean_x_)
+        y = unit_from_mean(check_width(texts, len(self.mean_y_), "texts"), self.mean_y_)
         by_text = x @ self._carried(y, self.texts_, self.images_of_text_).T
         by_image = self._carried(x, self.images_, self.texts_of_image_) @ y.T
         return np.asarray((by_text + by_image) / 2)
@@ -82,7 +82,7 @@ class NearestNeighbours(Scorer):
         return [{"neighbours": k} for k in (20, 5, 30, 50, 3, 100, 1, 200)]
 
 
-def _directions(features: Features, mean: npt.NDArray[np.float64]) -> _Floats:
+def unit_from_mean(features: Features, mean: npt.NDArray[np.float64]) -> _Floats:
     """Unit vectors from the mean; rows of zeros, which say nothing, stay zeros."""
     return unit_rows((features - mean) * features.any(axis=1, keepdims=True))
 

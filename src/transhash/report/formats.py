@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from transhash.report.style import css_colour
 from transhash.report.summary import OURS
-from transhash.report.tables import Content, Entry, Line, Table
+from transhash.report.tables import MARK, Content, Entry, Line, Table
 
 
 def _tex(text: str) -> str:
@@ -92,8 +92,9 @@ def html_table(table: Table, methods: Collection[str]) -> str:
     """Each of `methods` has a dot of its colour before its name."""
 
     def named(text: str) -> str:
-        dot = f'<span class="key" style="background: {css_colour(text)}"></span>'
-        return (dot if text in methods else "") + html.escape(text)
+        method = text.removesuffix(MARK)
+        dot = f'<span class="key" style="background: {css_colour(method)}"></span>'
+        return (dot if method in methods else "") + html.escape(text)
 
     task = '<th class="task" rowspan="{lines}">{name}</th>'
     written = _Format("<b>{}</b>", "<u>{}</u>", "<small>± {}</small>", "–", named, task)

@@ -19,6 +19,7 @@ DIRECTIONS = {"image_to_text": "I → T", "text_to_image": "T → I"}
 OURS = next(method.name for method in KNOWN if method.role == "ours")
 RIVALS = tuple(method.name for method in KNOWN if method.role == "rival")
 VARIANTS = tuple(method.name for method in KNOWN if method.role == "variant")
+REAL_VALUED = tuple(method.name for method in KNOWN if not method.has_codes)
 
 
 class Mean(NamedTuple):

@@ -8,9 +8,19 @@ from statistics import fmean
 from typing import Any
 
 from transhash.experiments.results import Row
-from transhash.report.summary import DIRECTIONS, OURS, RIVALS, VARIANTS, Mean, Summary
+from transhash.report.summary import (
+    DIRECTIONS,
+    OURS,
+    REAL_VALUED,
+    RIVALS,
+    VARIANTS,
+    Mean,
+    Summary,
+)
 
 DECIMALS = 4  # the paper's
+MARK = "*"  # after the name of what ranks by real values
+_MEANING = f"; {MARK} ranks by real values, not by codes, at every length alike"
 
 
 @dataclass(frozen=True)
@@ -76,6 +86,7 @@ def comparison(summary: Summary) -> Table:
     seeds = f"mean ± sd over {len(summary.seeds)} seeds" if len(summary.seeds) > 1 else "one seed"
     caption = f"MAP of cross-modal retrieval on {summary.benchmark}, {seeds}"
     groups = [(name, lengths) for name in names]
+    caption += _marked(summary)
     return Table("comparison", caption, ("Task", "Method"), groups, blocks)
 
 
@@ -99,8 +110,9 @@ def margins(summary: Summary) -> Table:
     others: list[tuple[str, str | None]] = [(n, n) for n in summary.methods if n != OURS]
     if any(name in RIVALS for name in summary.methods):
         others.insert(0, ("best rival of each cell", None))
+    columns = [(of, direction) for _, of in sources for direction in DIRECTIONS]
     lines = [
-        Line(name, [_entry(of(d, other), decimals=1) for _, of in sources for d in DIRECTIONS])
+        Line(_named(name), [_entry(of(direction, other), decimals=1) for of, direction in columns])
         for name, other in others
     ]
     groups = [(name, list(DIRECTIONS.values())) for name, _ in sources]
@@ -108,6 +120,7 @@ def margins(summary: Summary) -> Table:
     caption = "Average margin of THN, in points of MAP (paired by seed)"
     if total:
         caption += f"; THN is above every rival in {won} of {total} cells"
+    caption += _marked(summary)
     return Table("margins", caption, ("THN over",), groups, [("", lines)])
 
 
@@ -118,8 +131,10 @@ def costs(summary: Summary) -> Table:
     blocks = []
     for method in summary.methods:
         lines = []
-        for bits in summary.bits:
-            rows = summary.cells(method, bits)
+        lengths = {f"{bits} bits": summary.cells(method, bits) for bits in summary.bits}
+        if method in REAL_VALUED:  # the same at every length
+            lengths = {"no codes": [row for rows in lengths.values() for row in rows]}
+        for length, rows in lengths.items():
             if not rows:
                 continue
             held = [score for score in _known(rows, "held_out_map") if None not in score]
@@ -135,8 +150,8 @@ def costs(summary: Summary) -> Table:
                 _mmd(_known(rows, "mmd"), "images"),
                 _mmd(_known(rows, "mmd"), "texts"),
             ]
-            lines.append(Line(f"{bits} bits", cells))
-        blocks.append((method, lines))
+            lines.append(Line(length, cells))
+        blocks.append((_named(method), lines))
     caption = "Time, held-out MAP, distinct codes, share of +1 over the bits, MMD² before and after"
     return Table("costs", caption, ("Method", "Length"), [("", heads)], blocks)
 
@@ -153,7 +168,16 @@ def _lines(
         for source, direction in columns
         for bits in summary.bits
     ]
-    return [Line(name + suffix, [column[name] for column in ranked]) for name in names]
+    return [Line(_named(name) + suffix, [column[name] for column in ranked]) for name in names]
+
+
+def _named(method: str) -> str:
+    return method + MARK if method in REAL_VALUED else method
+
+
+def _marked(summary: Summary) -> str:
+    """What the mark means, where it stands."""
+    return _MEANING if any(name in REAL_VALUED for name in summary.methods) else ""
 
 
 def _entry(score: Mean | None, place: int = 0, decimals: int = DECIMALS) -> Entry | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from transhash.codes import Codes
 from transhash.data.collection import Auxiliary, Images, Problem, Texts
 from transhash.data.manifest import (
     images_of,
@@ -31,8 +31,10 @@ from transhash.hashers.thn import THN
 from transhash.hashers.tuning import Trial, tune
 from transhash.hashers.world import ALONE, World
 from transhash.progress import Track, silent
+from transhash.runs.account import alignment_map, describe
+from transhash.runs.coverage import coverage, coverage_sentences
 from transhash.runs.encoder import Encoder, image_rows
-from transhash.runs.model_files import PRECOMPUTED
+from transhash.runs.verdict import TRIAL, KeptAside, advice, answer, ask_held_out, held_out_sentence
 from transhash.storage import WriterLock, write_json
 
 TARGET_LIMIT = 2000  # unlabelled items used for alignment; the paper takes 500
@@ -91,6 +93,17 @@ def read_sources(sources: Sources) -> Material:
     )
 
 
+@dataclass(frozen=True)
+class Said:
+    """The words themselves, where texts are no features: captions, and the target's texts."""
+
+    captions: Sequence[str] | None = None
+    texts: Sequence[str] | None = None
+
+
+_NOTHING = Said()
+
+
 def fit_files(
     hasher: Hasher,
     method: str,
@@ -101,22 +114,27 @@ def fit_files(
     texts: str | None = None,
     device: str = "cpu",
     trials: int = 0,
+    verdict: bool = True,
     track: Track = silent,
     world: World = ALONE,
 ) -> tuple[Encoder, dict[str, Any]]:
     """Learn from a user's files and write the run folder; returns encoder and report.
 
     `texts` names text features, as `--text-features` does; `device` is where they are computed.
+    With `verdict` the report says how well held-out captions find their pictures, which takes a
+    second training, and what the auxiliary data have to do with the target.
     """
     check_world(hasher, trials, world)
     with _only_fit(out, world):
         words = None
         if material.auxiliary.texts.features is None:  # first: a missing model is told at once
             words = text_features(texts, device)
-        training, features, problems = _prepare(hasher, material, features, words, track, world)
+        training, features, problems, said = _prepare(
+            hasher, material, features, words, track, world
+        )
         return _fit(
-            hasher, method, training, out, features, words,
-            trials=trials, problems=problems, track=track, world=world,
+            hasher, method, training, out, features, words, said=said,
+            trials=trials, verdict=verdict, problems=problems, track=track, world=world,
         )  # fmt: skip
 
 
@@ -127,8 +145,8 @@ def _prepare(
     words: TextFeatures | None,
     track: Track,
     world: World,
-) -> tuple[TrainingSet, ImageFeatures | None, list[Problem]]:
-    """What to learn from, what makes rows out of images, and what was skipped."""
+) -> tuple[TrainingSet, ImageFeatures | None, list[Problem], Said]:
+    """What to learn from, what makes rows out of images, what was skipped, and the words."""
     auxiliary, problems = material.auxiliary, list(material.problems)
     if auxiliary.images.features is not None:
         features = None  # the model will take precomputed features, and says so when asked
@@ -155,7 +173,10 @@ def _prepare(
         target_x,
         None if target is None else _text(words, target),
     )
-    return training, features, problems
+    said = Said()
+    if words is not None and target is not None:
+        said = Said(auxiliary.texts.items, target.items)
+    return training, features, problems, said
 
 
 def check_world(hasher: Hasher, trials: int, world: World) -> None:
@@ -176,16 +197,22 @@ def fit_run(
     *,
     held_out: Related | None = None,
     trials: int = 0,
+    verdict: bool = True,
     problems: Sequence[Problem] = (),
     track: Track = silent,
     world: World = ALONE,
 ) -> tuple[Encoder, dict[str, Any]]:
-    """Fit (after choosing settings on held-out auxiliary data, if `trials`) and save the run."""
+    """Fit (after choosing settings on held-out auxiliary data, if `trials`) and save the run.
+
+    `held_out` are auxiliary items outside of `training`: they also ask for the verdict, which then
+    needs no second training.
+    """
     check_world(hasher, trials, world)
     with _only_fit(out, world):
         return _fit(
             hasher, method, training, out, features, words,
-            held_out=held_out, trials=trials, problems=problems, track=track, world=world,
+            held_out=held_out, trials=trials, verdict=verdict, problems=problems, track=track,
+            world=world,
         )  # fmt: skip
 
 
@@ -217,8 +244,10 @@ def _fit(
     features: ImageFeatures | None,
     words: TextFeatures | None,
     *,
+    said: Said = _NOTHING,
     held_out: Related | None = None,
     trials: int,
+    verdict: bool,
     problems: Sequence[Problem],
     track: Track,
     world: World,
@@ -227,90 +256,51 @@ def _fit(
     start = time.perf_counter()
     if trials:
         hasher, done = tune(hasher, training, held_out, trials=trials, track=track)
-    elif isinstance(hasher, THN):
-        hasher.fit(training, folder=out, track=track, world=world)
-    else:
-        hasher.fit(training, folder=out, track=track)
     seconds = time.perf_counter() - start
+    judged = None
+    if verdict and held_out is None:  # first: killed in it or after it, a fit goes on from there
+        judged = ask_held_out(hasher, training, out / TRIAL, _learn, track, world)
+    try:
+        if not trials:
+            start = time.perf_counter()
+            _learn(hasher, training, out, track, world)
+            seconds = time.perf_counter() - start
+    except DataError:
+        shutil.rmtree(out / TRIAL, ignore_errors=True)  # nothing goes on from there
+        raise
     encoder = Encoder(hasher, features, words, method)
     report = describe(encoder, training, seconds, problems, done)
+    if verdict:
+        if held_out is not None and held_out.relation.positives:
+            judged = answer(KeptAside.of(training, held_out), hasher, track)
+        report["verdict"] = _judgement(method, hasher, training, judged, said)
     if world.rank == 0:
         write_json(out / "report.json", report)
         write_json(out / "diagnostics.json", alignment_map(hasher, training))
         encoder.save(out)  # last: a folder with a model has all of the run
+        shutil.rmtree(out / TRIAL, ignore_errors=True)
     return encoder, report
 
 
-def describe(
-    encoder: Encoder,
-    training: TrainingSet,
-    seconds: float,
-    problems: Sequence[Problem] = (),
-    trials: Sequence[Trial] = (),
+def _learn(
+    hasher: Hasher, training: TrainingSet, folder: Path, track: Track, world: World
+) -> Hasher:
+    if isinstance(hasher, THN):
+        return hasher.fit(training, folder=folder, track=track, world=world)
+    return hasher.fit(training, folder=folder, track=track)
+
+
+def _judgement(
+    method: str, hasher: Hasher, training: TrainingSet, judged: dict[str, Any] | None, said: Said
 ) -> dict[str, Any]:
-    """What a run is made of: data, settings, codes, alignment, alarms, skipped rows."""
-    hasher = encoder.hasher
-    some_x, some_y = training.images[:2000], training.texts[:2000]
-    if training.target_images is not None:
-        some_x = training.target_images[:2000]
-    if training.target_texts is not None:
-        some_y = training.target_texts[:2000]
-    codes = Codes.concatenate([hasher.encode_images(some_x), hasher.encode_texts(some_y)])
-    balance = codes.bit_balance()
-    relation = training.relation
-    return {
-        "method": encoder.method,
-        "bits": hasher.bits,
-        "text_features": encoder.text_features.name if encoder.text_features else PRECOMPUTED,
-        "settings": hasher.settings(),
-        "training_seconds": round(seconds, 2),
-        "auxiliary": {
-            "images": len(training.images),
-            "texts": len(training.texts),
-            "related_share": relation.positives / relation.known,
-        },
-        "target": {
-            "images": _count(training.target_images),
-            "texts": _count(training.target_texts),
-        },
-        "codes": {
-            "items": len(codes),
-            "distinct": codes.distinct(),
-            "bit_balance": [round(float(balance.min()), 3), round(float(balance.max()), 3)],
-        },
-        "alignment": getattr(hasher, "alignment_", None),
-        "alarms": getattr(hasher, "alarms_", []),
-        "tuning": [
-            {"score": round(trial.score, 4), "settings": trial.settings, "seconds": trial.seconds}
-            for trial in trials
-        ],
-        "problem_count": len(problems),
-        "problems": [problem._asdict() for problem in problems],
-    }
-
-
-def alignment_map(hasher: Hasher, training: TrainingSet, limit: int = 250) -> dict[str, Any]:
-    """2-D positions of auxiliary and target items before and after alignment, for a picture.
-
-    Before: target items pass the auxiliary path. One PCA for all, so that the two compare.
-    """
-    if training.target_images is None or training.target_texts is None:
-        return {}
-    x, y = training.images[:limit], training.texts[:limit]
-    t_x, t_y = training.target_images[:limit], training.target_texts[:limit]
-    own = hasher.held_out_projections(x, y)
-    before = hasher.held_out_projections(t_x, t_y)
-    after = (hasher.project_images(t_x), hasher.project_texts(t_y))
-    parts = [np.tanh(part) for part in (*own, *before, *after)]
-    joint = np.concatenate(parts)
-    centre = joint.mean(axis=0)
-    _, _, axes = np.linalg.svd(joint - centre, full_matrices=False)
-    flat = [np.round((part - centre) @ axes[:2].T, 3).tolist() for part in parts]
-    names = ("auxiliary_images", "auxiliary_texts")
-    return {
-        "before": dict(zip((*names, "target_images", "target_texts"), (*flat[:2], *flat[2:4]))),
-        "after": dict(zip((*names, "target_images", "target_texts"), (*flat[:2], *flat[4:]))),
-    }
+    """Numbers, what they say in sentences, and warnings."""
+    covered = coverage(training, said.captions, said.texts)
+    sentences, warnings = coverage_sentences(covered)
+    if judged is not None:
+        target = training.target_images is not None and training.target_texts is not None
+        told = advice(judged, covered, method, hasher.uses_target and target)
+        sentences = [held_out_sentence(judged), *([told] if told else []), *sentences]
+    return {"held_out": judged, "coverage": covered, "said": sentences, "warnings": warnings}
 
 
 def _some(collection: Any, rng: np.random.Generator) -> Any:
@@ -326,7 +316,3 @@ def _text(words: TextFeatures | None, texts: Texts) -> npt.NDArray[np.float32]:
     if words is None:
         raise DataError("auxiliary texts are features but target texts are words; give one kind")
     return words.transform(texts.items)
-
-
-def _count(part: npt.NDArray[Any] | None) -> int:
-    return 0 if part is None else len(part)

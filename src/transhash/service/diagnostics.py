@@ -11,7 +11,16 @@ from transhash.service.models import Diagnostics
 
 GROUPS = ("auxiliary_images", "auxiliary_texts", "target_images", "target_texts")
 # Named one by one: reports also hold paths and texts of the user's data.
-REPORT = ("method", "bits", "training_seconds", "auxiliary", "target", "codes", "alignment")
+REPORT = (
+    "method",
+    "bits",
+    "training_seconds",
+    "auxiliary",
+    "target",
+    "codes",
+    "alignment",
+    "verdict",
+)
 ROW = ("method", "bits", "image_to_text_map", "text_to_image_map", "chance")
 _MOST_POINTS = 400  # a group; more is slower to draw and looks the same
 
@@ -30,6 +39,8 @@ def presentable(found: dict[str, Any]) -> Diagnostics:
     # The content of diagnostics.json alone is welcome too.
     drawn = found if "before" in found else found.get("map")
     report, results = found.get("report"), found.get("results")
+    if isinstance(report, dict) and "verdict" in report:
+        report = report | {"verdict": _sentences(report["verdict"])}
     return Diagnostics(
         map=_map(drawn),
         report=_finite({key: report[key] for key in REPORT if key in report})
@@ -43,6 +54,16 @@ def presentable(found: dict[str, Any]) -> Diagnostics:
         if isinstance(results, list)
         else [],
     )
+
+
+def _sentences(verdict: Any) -> dict[str, list[str]]:
+    """What it says; not the numbers, nor words of texts that may not be shown."""
+    parts = verdict if isinstance(verdict, dict) else {}
+    lists = {name: parts.get(name) for name in ("said", "warnings")}
+    return {
+        name: [line for line in lines if isinstance(line, str)] if isinstance(lines, list) else []
+        for name, lines in lists.items()
+    }
 
 
 def _map(drawn: Any) -> dict[str, dict[str, list[list[float]]]] | None:

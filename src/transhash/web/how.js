@@ -135,6 +135,12 @@ function reportParts(report) {
   if (from.images) facts.push(`Learned from ${count(from.images)} pictures and ${count(from.texts)} texts`);
   if (onto.images) facts.push(`aligned with ${count(onto.images)} and ${count(onto.texts)} of yours`);
   if (report.training_seconds) facts.push(`in ${report.training_seconds} s`);
-  if (!facts.length) return [];
-  return [el("h3", {}, "This model"), el("p", { class: "lead" }, `${facts.join(", ")}.`)];
+  const { said = [], warnings = [] } = report.verdict || {};
+  const lines = [...(facts.length ? [`${facts.join(", ")}.`] : []), ...said];
+  if (!lines.length && !warnings.length) return [];
+  return [
+    el("h3", {}, "This model"),
+    ...lines.map((line) => el("p", { class: "lead" }, line)),
+    ...warnings.map((line) => el("p", { class: "note warn" }, `Warning: ${line}.`)),
+  ];
 }

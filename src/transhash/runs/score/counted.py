@@ -14,9 +14,10 @@ from transhash.index.weighted import RankingMode
 from transhash.progress import Track, silent
 from transhash.runs.encoder import Encoder
 from transhash.runs.model_files import model_digest
-from transhash.runs.score.directions import CountedRankings, directions_of
+from transhash.runs.score.directions import CountedRankings, ScoredDirection, directions_of
 from transhash.runs.score.engines import engine_histograms, served_histograms
 from transhash.runs.score.files import labelled_directions, labelled_queries, read_labelled
+from transhash.runs.score.keywords import keyword_directions
 from transhash.runs.score.parts import DatabasePart, add_parts, part_facts, write_part
 from transhash.runs.search import SearchEngine
 from transhash.runs.task import build_target, ready_benchmark
@@ -28,6 +29,7 @@ class Counted:
 
     histograms: Mapping[str, CountedRankings]
     about: dict[str, Any]
+    by_name: dict[str, ScoredDirection] | None = None  # keyword search, where pictures have names
 
 
 def count_benchmark(
@@ -112,7 +114,8 @@ def count_files(
         directions, bad = labelled_directions(encoder, items, ranking, track)
         about = _about(encoder, name, seed, ranking, start, listed + len(bad))
         histograms = {key: each.counted() for key, each in directions.items()}
-        return Counted(histograms, about | {"unlabelled": items.unlabelled})
+        about |= {"unlabelled": items.unlabelled}
+        return Counted(histograms, about, keyword_directions(items))
     engine = SearchEngine.open(run, index)
     try:
         start = time.perf_counter()
