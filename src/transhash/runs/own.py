@@ -29,6 +29,7 @@ def fit(
     text_features: str | None = None,
     device: str = "cpu",
     settings: Mapping[str, Any] | None = None,
+    verdict: bool = False,
     track: Track = silent,
 ) -> SearchEngine:
     """Learn from `pairs`, index `images` and `texts`, and return the engine that searches them.
@@ -36,7 +37,8 @@ def fit(
     `pairs` is the bridge: a file, a frame or data set with columns image and text (and labels), or
     a list of (image, text). `images` and `texts`, which nobody paired, are folders, files, lists,
     frames, data sets or feature rows; images in memory may be bytes, PIL images or arrays.
-    Without `out` the run folder is a temporary one, gone when the engine is closed.
+    Without `out` the run folder is a temporary one, gone when the engine is closed. With `verdict`
+    its report.json tells how well held-out captions find their pictures; that takes as long again.
     """
     if images is None and texts is None:
         raise DataError("give images, texts or both: what is to be searched")
@@ -56,8 +58,9 @@ def fit(
     folder = Path(temporary.name if temporary else out or "")
     extractor = image_features(features, device)
     fit_files(
-        hasher, name, material, folder, extractor, texts=text_features, device=device, track=track
-    )
+        hasher, name, material, folder, extractor,
+        texts=text_features, device=device, verdict=verdict, track=track,
+    )  # fmt: skip
     engine = SearchEngine.open(folder, writable=True)
     engine.temporary = temporary
     if pictures is not None:
