@@ -1,0 +1,342 @@
+"""A stranger's files, scored: what `trial_photographs.py` or `trial_clipart.py` wrote.
+
+    python benchmarks/trial.py FOLDER --text-features words all-MiniLM-L6-v2/
+    python benchmarks/trial.py FOLDER --queries benchmarks/trial_queries.csv
+    python benchmarks/trial.py FOLDER --beside 2163542=CHECKOUT
+
+A seed draws 80% of the bridge's pairs, three quarters of the pictures and of the texts as
+databases, which methods that use target items are given unlabelled, and the others as queries,
+which nothing is fitted on. Kinds are read for scoring only. MAP over the whole list and precision
+of the first ten, ties in expectation, mean and deviation over seeds. Beside the methods, all with
+their defaults: `random`; `keyword`, tf-idf of texts against the pictures' file names; and THN as
+another checkout of this repository has it, with its own text features.
+
+`--queries` fits on the whole bridge, with all pictures and texts as target, asks for pictures with
+the typed queries of the trial that the folder is named after, and counts right ones of the first
+ten (mean over seeds).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from transhash.codes import Codes
+from transhash.data.collection import Auxiliary, Images, Texts, label_matrix
+from transhash.data.manifest import images_of, read_images, read_manifest, read_texts, texts_of
+from transhash.data.training import TrainingSet
+from transhash.evaluation import DistanceHistogram, Scores
+from transhash.features.image import EfficientNetLite0
+from transhash.features.text import text_features
+from transhash.hashers.base import Hasher, Scorer
+from transhash.hashers.methods import make_learner
+from transhash.progress import bar
+from transhash.runs.encoder import image_rows
+from transhash.runs.score.directions import Coded, ScoredDirection, both_ways, directions_of
+from transhash.runs.task import LabelledRows, LabelMatrix, Target
+
+WAYS = ("image_to_text", "text_to_image")
+Rows = npt.NDArray[np.int64]
+Counted = Mapping[str, DistanceHistogram | Iterable[DistanceHistogram]]
+# How hashers rank; a finer order than Hamming distance becomes another line here.
+RANKINGS: dict[str, Callable[[Hasher | Scorer, Target], Mapping[str, Any]]] = {
+    "hamming": directions_of,
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The files of a folder: pairs, and a target that nothing pairs; image features computed."""
+
+    images: Images  # of the bridge, row by row with
+    captions: Texts
+    pictures: Images
+    texts: Texts
+    kinds: list[str]
+    picture_kinds: LabelMatrix
+    text_kinds: LabelMatrix
+
+    @classmethod
+    def read(cls, folder: Path) -> Trial:
+        bridge = read_manifest(folder / "bridge.csv")
+        pictures, texts = read_images(folder / "pictures.csv"), read_texts(folder / "texts.csv")
+        with (folder / "kinds.csv").open(encoding="utf-8", newline="") as rows:
+            kind_of = {row["item"]: row["kind"] for row in csv.DictReader(rows)}
+        kinds = sorted(set(kind_of.values()))
+
+        def of(items: Images | Texts) -> LabelMatrix:
+            return label_matrix([{kind_of[name]} for name in items.ids], kinds)
+
+        def computed(images: Images) -> Images:
+            rows, kept, bad = image_rows(EfficientNetLite0(), images, bar)
+            if bad:
+                raise SystemExit(f"{len(bad)} pictures cannot be read; make the folder anew")
+            return replace(kept, features=rows)
+
+        return cls(
+            computed(images_of(bridge)), texts_of(bridge), computed(pictures), texts,
+            kinds, of(pictures), of(texts),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one fit learns from and is asked: rows of the trial, and the texts that ask."""
+
+    trial: Trial
+    pairs: Rows
+    pictures: Rows  # databases
+    texts: Rows
+    asking_pictures: Rows
+    asking_texts: Sequence[str]
+    asking_kinds: LabelMatrix
+
+    @classmethod
+    def drawn(cls, trial: Trial, seed: int) -> Part:
+        rng = np.random.default_rng(seed)
+        pairs = rng.permutation(len(trial.captions))[: round(0.8 * len(trial.captions))]
+        pictures, texts = rng.permutation(len(trial.pictures)), rng.permutation(len(trial.texts))
+        cut, below = round(0.75 * len(pictures)), round(0.75 * len(texts))
+        return cls(
+            trial, np.sort(pairs), np.sort(pictures[:cut]), np.sort(texts[:below]),
+            np.sort(pictures[cut:]), trial.texts.take(texts[below:]).items,
+            trial.text_kinds[texts[below:]],
+        )  # fmt: skip
+
+    @classmethod
+    def typed(cls, trial: Trial, queries: Sequence[str], kinds: LabelMatrix) -> Part:
+        pairs, pictures = np.arange(len(trial.captions)), np.arange(len(trial.pictures))
+        return cls(
+            trial, pairs, pictures, np.arange(len(trial.texts)), pictures[:1], queries, kinds
+        )
+
+    def image_rows(self, rows: Rows) -> npt.NDArray[Any]:
+        assert self.trial.pictures.features is not None
+        return np.asarray(self.trial.pictures.features[rows])
+
+    def target(self, asking: npt.NDArray[Any], texts: npt.NDArray[Any]) -> Target:
+        shown, told = self.trial.picture_kinds, self.trial.text_kinds
+        return Target(
+            LabelledRows(self.image_rows(self.asking_pictures), shown[self.asking_pictures]),
+            LabelledRows(asking, self.asking_kinds),
+            LabelledRows(self.image_rows(self.pictures), shown[self.pictures]),
+            LabelledRows(texts, told[self.texts]),
+        )
+
+
+def learned(part: Part, method: str, named: str, bits: int, seed: int, ranking: str) -> Counted:
+    """What a method of the package ranks, fitted as `transhash fit` would."""
+    trial = part.trial
+    learner = make_learner(method, bits=bits, seed=seed)
+    images, captions = trial.images.take(part.pairs), trial.captions.take(part.pairs)
+    bridge = Auxiliary.build(images, captions)
+    texts = trial.texts.take(part.texts).items
+    words = text_features(None if named == "words" else named)
+    words.fit(captions.items, *([texts] if learner.uses_target else ()))
+    rows = words.transform(texts)
+    assert images.features is not None
+    training = TrainingSet(
+        images.features, words.transform(captions.items), bridge.relation,
+        part.image_rows(part.pictures), rows,
+    )  # fmt: skip
+    learner.fit(training)
+    target = part.target(words.transform(part.asking_texts), rows)
+    rank = RANKINGS[ranking] if isinstance(learner, Hasher) else directions_of
+    return {way: each.counted() for way, each in rank(learner, target).items()}
+
+
+def scored(part: Part, score: npt.NDArray[Any], back: npt.NDArray[Any]) -> Counted:
+    """What numbers for every query and item rank; `back` is of texts that ask."""
+    target = part.target(np.zeros(0), np.zeros(0))
+    numbers, asking = (score, back), (target.query_images, target.query_texts)
+    return {
+        way: ScoredDirection(given.__getitem__, query.labels, among.labels).counted()
+        for way, given, query, among in zip(
+            WAYS, numbers, asking, (target.database_texts, target.database_images)
+        )
+    }
+
+
+def random(part: Part, seed: int) -> Counted:
+    rng = np.random.default_rng(seed)
+    return scored(
+        part,
+        rng.random((len(part.asking_pictures), len(part.texts))),
+        rng.random((len(part.asking_texts), len(part.pictures))),
+    )
+
+
+def keyword(part: Part) -> Counted:
+    """tf-idf of texts against file names without their numbers."""
+
+    def names(rows: Rows) -> list[str]:
+        stems = [Path(trial.pictures.ids[row]).stem for row in rows]
+        return [" ".join(re.findall("[a-z]+", stem.lower())) for stem in stems]
+
+    trial = part.trial
+    texts = trial.texts.take(part.texts).items
+    words = TfidfVectorizer(stop_words="english").fit([*names(part.pictures), *texts])
+    return scored(
+        part,
+        (words.transform(names(part.asking_pictures)) @ words.transform(texts).T).toarray(),
+        (words.transform(part.asking_texts) @ words.transform(names(part.pictures)).T).toarray(),
+    )
+
+
+BESIDE = """
+import sys
+import numpy as np
+from transhash.data.relation import SparseRelation
+from transhash.data.training import TrainingSet
+from transhash.features.text import BagOfWords
+from transhash.hashers import make_hasher
+
+given = np.load(sys.argv[1])
+captions, texts, asking = (given[name].tolist() for name in ("captions", "texts", "asking_texts"))
+words = BagOfWords().fit([*captions, *texts])
+keys = [str(row) for row in range(len(captions))]
+rows = words.transform(texts)
+training = TrainingSet(given["images"], words.transform(captions),
+                       SparseRelation.from_pairs(keys, keys), given["pictures"], rows)
+hasher = make_hasher("THN", bits=int(given["bits"]), seed=int(given["seed"])).fit(training)
+np.savez(sys.argv[2], asking_pictures=hasher.encode_images(given["asking_pictures"]).packed,
+         asking_texts=hasher.encode_texts(words.transform(asking)).packed,
+         pictures=hasher.encode_images(given["pictures"]).packed,
+         texts=hasher.encode_texts(rows).packed)
+"""
+
+
+def beside(part: Part, checkout: Path, bits: int, seed: int) -> Counted:
+    """THN and its text features as another checkout has them, in a process of its own."""
+    trial = part.trial
+    with tempfile.TemporaryDirectory() as place:
+        given, coded = Path(place) / "given.npz", Path(place) / "coded.npz"
+        np.savez(
+            given,
+            captions=trial.captions.take(part.pairs).items,
+            images=trial.images.take(part.pairs).features,
+            texts=trial.texts.take(part.texts).items,
+            pictures=part.image_rows(part.pictures),
+            asking_texts=list(part.asking_texts),
+            asking_pictures=part.image_rows(part.asking_pictures),
+            bits=bits,
+            seed=seed,
+        )
+        env = {**os.environ, "PYTHONPATH": str(checkout.resolve() / "src")}
+        subprocess.run([sys.executable, "-c", BESIDE, given, coded], env=env, check=True)
+        codes = {name: Codes(packed, bits) for name, packed in np.load(coded).items()}
+    target = part.target(np.zeros(0), np.zeros(0))
+    return {
+        way: each.counted()
+        for way, each in both_ways(
+            Coded(codes["asking_pictures"], target.query_images.labels),
+            Coded(codes["asking_texts"], target.query_texts.labels),
+            Coded(codes["pictures"], target.database_images.labels),
+            Coded(codes["texts"], target.database_texts.labels),
+        ).items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--methods", nargs="+", default=["THN", "kNN", "ridge", "QCH", "CVH"])
+    parser.add_argument("--text-features", nargs="+", default=["words"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--bits", type=int, default=32)
+    parser.add_argument("--ranking", choices=list(RANKINGS), default="hamming")
+    parser.add_argument("--beside", metavar="NAME=CHECKOUT", help="THN of another checkout")
+    parser.add_argument("--queries", type=Path, help="a csv of trial, query, kinds")
+    parser.add_argument("--json", type=Path, help="where every seed's scores go")
+    arguments = parser.parse_args()
+    trial = Trial.read(arguments.folder)
+    print(
+        f"{len(trial.captions)} pairs, {len(trial.pictures)} pictures, {len(trial.texts)} texts, "
+        f"{len(trial.kinds)} kinds; {arguments.bits} bits, ranked by {arguments.ranking}"
+    )
+    rankers = contenders(arguments)
+    found = (
+        typed(trial, arguments, rankers) if arguments.queries else table(trial, arguments, rankers)
+    )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=1))
+
+
+def contenders(arguments: argparse.Namespace) -> dict[str, Callable[[Part, int], Counted]]:
+    """A name a row, in the order of the table."""
+    rows: dict[str, Callable[[Part, int], Counted]] = {
+        "random": random,
+        "keyword": lambda part, seed: keyword(part),
+    }
+    if arguments.beside:
+        name, _, checkout = arguments.beside.partition("=")
+        rows[f"THN of {name}"] = lambda part, seed: beside(
+            part, Path(checkout), arguments.bits, seed
+        )
+    for named in arguments.text_features:
+        for method in arguments.methods:
+            rows[f"{method}, {Path(named).name}"] = lambda part, seed, method=method, named=named: (
+                learned(part, method, named, arguments.bits, seed, arguments.ranking)
+            )
+    return rows
+
+
+def table(
+    trial: Trial, arguments: argparse.Namespace, rankers: dict[str, Callable[[Part, int], Counted]]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    print("| | MAP image -> text | text -> image | P@10 image -> text | text -> image |")
+    print("|---|---|---|---|---|")
+    for name, rank in rankers.items():
+        seeds = []
+        for seed in arguments.seeds:
+            counted = rank(Part.drawn(trial, seed), seed)
+            scores = [Scores.of(counted[way]) for way in WAYS]
+            seeds.append([s.map for s in scores] + [s.precision_at[10] for s in scores])
+        found[name] = seeds
+        mean, spread = np.mean(seeds, axis=0), np.std(seeds, axis=0, ddof=min(1, len(seeds) - 1))
+        cells = [f"{m:.3f} ± {s:.3f}" for m, s in zip(mean, spread)]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+    return found
+
+
+def typed(
+    trial: Trial, arguments: argparse.Namespace, rankers: dict[str, Callable[[Part, int], Counted]]
+) -> dict[str, Any]:
+    with arguments.queries.open(encoding="utf-8", newline="") as rows:
+        asked = [row for row in csv.DictReader(rows) if row["trial"] == arguments.folder.name]
+    queries = [row["query"] for row in asked]
+    kinds = label_matrix([row["kinds"].split("|") for row in asked], trial.kinds)
+    part = Part.typed(trial, queries, kinds)
+    found = {}
+    for name, rank in rankers.items():
+        right = []
+        for seed in arguments.seeds:
+            counted = rank(part, seed)["text_to_image"]
+            blocks = [counted] if isinstance(counted, DistanceHistogram) else counted
+            right.append(np.concatenate([10 * block.precision_at(10) for block in blocks]))
+        found[name] = np.mean(right, axis=0).tolist()
+    print(f"| query | right kinds | {' | '.join(found)} |\n|---|---|{'---|' * len(found)}")
+    for row, values in zip(asked, zip(*found.values())):
+        cells = " | ".join(f"{value:.1f}" for value in values)
+        print(f"| {row['query']} | {row['kinds'].replace('|', ', ')} | {cells} |")
+    print(f"| mean | | {' | '.join(f'{np.mean(one):.1f}' for one in found.values())} |")
+    return {"queries": queries, **found}
+
+
+if __name__ == "__main__":
+    main()
