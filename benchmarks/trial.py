@@ -41,7 +41,8 @@ from transhash.data.manifest import images_of, read_images, read_manifest, read_
 from transhash.data.training import TrainingSet
 from transhash.evaluation import DistanceHistogram, Scores
 from transhash.features.image import EfficientNetLite0
-from transhash.features.text import text_features
+from transhash.features.meaning import Meaning
+from transhash.features.text import JoinedText, TextFeatures, text_features
 from transhash.hashers.base import Hasher, Scorer
 from transhash.hashers.methods import make_learner
 from transhash.progress import bar
@@ -138,6 +139,29 @@ class Part:
         )
 
 
+class Remembered:
+    """A model's rows, computed once a text: every fit asks for the same texts."""
+
+    def __init__(self, meaning: Meaning) -> None:
+        self.meaning, self.name = meaning, meaning.name
+        self.known: dict[str, npt.NDArray[np.float32]] = {}
+
+    def rows(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        new = list(dict.fromkeys(text for text in texts if text not in self.known))
+        self.known.update(zip(new, self.meaning.rows(new) if new else ()))
+        return np.array([self.known[text] for text in texts])
+
+
+REMEMBERED: dict[str, Any] = {}  # by the name of the text features
+
+
+def unfitted(named: str) -> TextFeatures:
+    words = text_features(None if named == "words" else named)
+    if isinstance(words, JoinedText):
+        words.meaning = REMEMBERED.setdefault(named, Remembered(words.meaning))
+    return words
+
+
 def learned(part: Part, method: str, named: str, bits: int, seed: int, ranking: str) -> Counted:
     """What a method of the package ranks, fitted as `transhash fit` would."""
     trial = part.trial
@@ -145,7 +169,7 @@ def learned(part: Part, method: str, named: str, bits: int, seed: int, ranking: 
     images, captions = trial.images.take(part.pairs), trial.captions.take(part.pairs)
     bridge = Auxiliary.build(images, captions)
     texts = trial.texts.take(part.texts).items
-    words = text_features(None if named == "words" else named)
+    words = unfitted(named)
     words.fit(captions.items, *([texts] if learner.uses_target else ()))
     rows = words.transform(texts)
     assert images.features is not None
