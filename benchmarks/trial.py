@@ -29,7 +29,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -43,8 +43,9 @@ from transhash.evaluation import DistanceHistogram, Scores
 from transhash.features.image import EfficientNetLite0
 from transhash.features.meaning import Meaning
 from transhash.features.text import JoinedText, TextFeatures, text_features
-from transhash.hashers.base import Hasher, Scorer
+from transhash.hashers.base import Hasher
 from transhash.hashers.methods import make_learner
+from transhash.index.weighted import RankingMode
 from transhash.progress import bar
 from transhash.runs.encoder import image_rows
 from transhash.runs.score.directions import Coded, ScoredDirection, both_ways, directions_of
@@ -53,10 +54,6 @@ from transhash.runs.task import LabelledRows, LabelMatrix, Target
 WAYS = ("image_to_text", "text_to_image")
 Rows = npt.NDArray[np.int64]
 Counted = Mapping[str, DistanceHistogram | Iterable[DistanceHistogram]]
-# How hashers rank; a finer order than Hamming distance becomes another line here.
-RANKINGS: dict[str, Callable[[Hasher | Scorer, Target], Mapping[str, Any]]] = {
-    "hamming": directions_of,
-}
 
 
 @dataclass(frozen=True)
@@ -162,7 +159,9 @@ def unfitted(named: str) -> TextFeatures:
     return words
 
 
-def learned(part: Part, method: str, named: str, bits: int, seed: int, ranking: str) -> Counted:
+def learned(
+    part: Part, method: str, named: str, bits: int, seed: int, ranking: RankingMode
+) -> Counted:
     """What a method of the package ranks, fitted as `transhash fit` would."""
     trial = part.trial
     learner = make_learner(method, bits=bits, seed=seed)
@@ -179,8 +178,12 @@ def learned(part: Part, method: str, named: str, bits: int, seed: int, ranking: 
     )  # fmt: skip
     learner.fit(training)
     target = part.target(words.transform(part.asking_texts), rows)
-    rank = RANKINGS[ranking] if isinstance(learner, Hasher) else directions_of
-    return {way: each.counted() for way, each in rank(learner, target).items()}
+    ways: Mapping[str, Any] = (
+        directions_of(learner, target, ranking)
+        if isinstance(learner, Hasher)
+        else directions_of(learner, target)
+    )
+    return {way: each.counted() for way, each in ways.items()}
 
 
 def scored(part: Part, score: npt.NDArray[Any], back: npt.NDArray[Any]) -> Counted:
@@ -282,7 +285,7 @@ def main() -> None:
     parser.add_argument("--text-features", nargs="+", default=["words"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--bits", type=int, default=32)
-    parser.add_argument("--ranking", choices=list(RANKINGS), default="hamming")
+    parser.add_argument("--ranking", choices=get_args(RankingMode), default="hamming")
     parser.add_argument("--beside", metavar="NAME=CHECKOUT", help="THN of another checkout")
     parser.add_argument("--queries", type=Path, help="a csv of trial, query, kinds")
     parser.add_argument("--json", type=Path, help="where every seed's scores go")
