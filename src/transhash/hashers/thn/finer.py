@@ -5,7 +5,7 @@ nothing would order the items. So the features are freed of the labels' coordina
 
     X⊥ = X - Z (Z'Z)⁻¹ Z'X        Y⊥ likewise
 
-the pairs are analysed in X⊥, Y⊥, and an eighth of the bits are signs of what is found there, turned
+the pairs are analysed in X⊥, Y⊥, and a sixteenth of the bits are signs of what is found there, turned
 by ITQ. The towers do not see these bits: L, by which items of a class are alike, would undo them.
 """
 
@@ -20,8 +20,8 @@ from transhash.hashers.canonical import Matrix, canonical_analysis
 from transhash.hashers.directions import MAX_RANK, useful_directions
 from transhash.hashers.thn.start import itq
 
-SHARE = 8  # one bit in so many
-FEWEST = 32  # bits of a code that can spare some
+SHARE = 16  # one bit in so many
+FEWEST = 64  # bits of a code that can spare some
 _SIZE = 0.5  # of such a bit where a query's real numbers rank; the towers' are near 1
 
 
