@@ -18,7 +18,7 @@ import pytest
 from runs.feature_files import write_features
 from runs.forked import forked, forking
 from scale.command import Command
-from transhash.cli.learn import OWN_BITS, TABLE_BITS
+from transhash.codes import OWN_BITS, TABLE_BITS
 from transhash.data.relation import LabelRelation
 from transhash.data.training import TrainingSet
 from transhash.errors import DataError
