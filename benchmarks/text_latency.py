@@ -1,8 +1,8 @@
 """How long a typed sentence takes to find pictures among a million, from words to the result list.
 
-    python benchmarks/text_latency.py                                   # words, 64 bits
+    python benchmarks/text_latency.py                                   # words, 128 bits
     python benchmarks/text_latency.py --text-features all-MiniLM-L6-v2/  # a sentence model's folder
-    python benchmarks/text_latency.py --codes uniform --bits 128
+    python benchmarks/text_latency.py --codes uniform --bits 64
 
 THN learned from drawn things encodes the sentences; `SearchEngine.similar_to_text` answers them one
 after the other from a `grouped:` index on disk and its catalog, k = 24, as the page does. Codes of
@@ -64,7 +64,7 @@ def sentences(count: int) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--items", type=int, default=1_000_000)
-    parser.add_argument("--bits", type=int, default=64)
+    parser.add_argument("--bits", type=int, default=128)
     parser.add_argument("--codes", choices=["learned", "uniform"], default="learned")
     parser.add_argument("--text-features", help="as `transhash fit` takes them")
     parser.add_argument("--queries", type=int, default=300)

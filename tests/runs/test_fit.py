@@ -18,6 +18,7 @@ import pytest
 from runs.feature_files import write_features
 from runs.forked import forked, forking
 from scale.command import Command
+from transhash.codes import OWN_BITS, TABLE_BITS
 from transhash.data.relation import LabelRelation
 from transhash.data.training import TrainingSet
 from transhash.errors import DataError
@@ -37,6 +38,20 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 def options(tmp_path: Path) -> list[str]:
     return write_features(tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("method", "more"), [("thn", ("--set", "steps=2")), ("thn-d", ("--set", "steps=2"))]
+)
+def test_own_files_have_a_code_length_of_their_own(
+    command: Command, options: list[str], method: str, more: tuple[str, ...], tmp_path: Path
+) -> None:
+    asked = options[: options.index("--bits")]
+    command("fit", method, *asked, *more, "--out", tmp_path / "run")
+    expected = OWN_BITS if method == "thn" else TABLE_BITS
+    assert Encoder.load(tmp_path / "run").bits == expected
+    command("fit", method, *asked, *more, "--bits", 16, "--out", tmp_path / "short")
+    assert Encoder.load(tmp_path / "short").bits == 16
 
 
 def in_own_process(*arguments: object, **settings: Any) -> subprocess.Popen[str]:

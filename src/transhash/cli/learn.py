@@ -10,13 +10,12 @@ import typer
 from rich.markup import escape
 
 from transhash.cli import app, err, out
+from transhash.codes import OWN_BITS, TABLE_BITS, usual_bits
 from transhash.errors import DataError
 from transhash.hashers import KNOWN, find_method, make_hasher
 from transhash.progress import bar
 from transhash.storage import write_json
 
-OWN_BITS = 128  # found more held-out captions than 32 and 64: docs/search.md, "How many bits"
-BENCHMARK_BITS = 32  # what tables are compared at
 _FITTED = ", ".join(method.name.lower() for method in KNOWN[::-1] if method.has_codes)
 
 
@@ -36,7 +35,7 @@ def learn(
     bits: int | None = typer.Option(
         None,
         help="Code length, a multiple of 8. "
-        f"[default: {OWN_BITS} for own files, {BENCHMARK_BITS} for a benchmark]",
+        f"[default: {OWN_BITS} for thn on own files, else {TABLE_BITS}]",
     ),
     seed: int = typer.Option(0, help="Seed of everything random but the split."),
     features: str = typer.Option("efficientnet-lite0", help="Or alexnet (fine-tuned pixels)."),
@@ -65,7 +64,7 @@ def learn(
     name, known = find_method(method).name, find_method(method).settings()
     towers = {"device": device, "precision": precision, "weights": weights}  # of deep methods
     if bits is None:
-        bits = OWN_BITS if benchmark is None else BENCHMARK_BITS
+        bits = TABLE_BITS if benchmark is not None else usual_bits(name)
     options = {"bits": bits, "seed": seed, **{n: v for n, v in towers.items() if n in known}}
     hasher = make_hasher(name, **{**options, **parse_settings(setting)})
 

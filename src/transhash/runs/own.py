@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from transhash.codes import usual_bits
 from transhash.errors import DataError
 from transhash.features.image import image_features
 from transhash.hashers import find_method, make_hasher
@@ -23,7 +24,7 @@ def fit(
     *,
     out: str | Path | None = None,
     method: str = "THN",
-    bits: int = 32,
+    bits: int | None = None,
     seed: int = 0,
     features: str = "efficientnet-lite0",
     text_features: str | None = None,
@@ -43,6 +44,7 @@ def fit(
     if images is None and texts is None:
         raise DataError("give images, texts or both: what is to be searched")
     name = find_method(method).name
+    bits = usual_bits(name) if bits is None else bits
     hasher = make_hasher(name, **{"bits": bits, "seed": seed, **(settings or {})})
     pictures = None if images is None else as_images(images)
     words = None if texts is None else as_texts(texts)
