@@ -4,8 +4,7 @@
 
 Both learn from the same rows of a split. MAP of the target by class (image -> text / text ->
 image) by Hamming distance and as the page ranks, and the place of a held-out caption's own picture
-among the held-out pictures that share a
-label with it, as a share of those (0 first, .5 chance), by Hamming distance and as the page ranks.
+among the held-out pictures that share a label with it, as a share of those (0 first, .5 chance).
 Mean and deviation over splits.
 """
 

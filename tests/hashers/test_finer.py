@@ -46,7 +46,7 @@ def test_pairs_beside_labels_order_the_items_of_a_class() -> None:
         labels, _, both = rows_with_both(world, 400)
         alone = TrainingSet(both.images, both.texts, labels, both.target_images, both.target_texts)
         found.append(
-            [within_class(THN(bits=32, steps=30).fit(part), world) for part in (alone, both)]
+            [within_class(THN(bits=64, steps=30).fit(part), world) for part in (alone, both)]
         )
     by_labels, by_both = np.mean(found, axis=0)
     assert by_both < by_labels - 0.05
@@ -68,27 +68,27 @@ def test_finer_bits_know_nothing_of_the_coordinates_of_labels() -> None:
     assert agreeing > 0.7
 
 
-def test_an_eighth_of_the_bits_are_finer_and_the_others_those_of_the_labels() -> None:
+def test_a_sixteenth_of_the_bits_are_finer_and_the_others_those_of_the_labels() -> None:
     labels, _, both = rows_with_both(World(), 300)
     alone = TrainingSet(both.images, both.texts, labels, both.target_images, both.target_texts)
-    rule = Transfer(32, 0.05, None, 2, 0.05, 0.5, 0)
+    rule = Transfer(64, 0.05, None, 2, 0.05, 0.5, 0)
     (plain, few), (graded, more) = (rule.bridge(part, use_target=True) for part in (alone, both))
     assert (plain.finer_bits, graded.finer_bits) == (0, 4)
     np.testing.assert_allclose(more.images, few.images, atol=1e-6)
-    hasher = THN(bits=32, steps=5).fit(both)
-    assert hasher.project_texts(both.target_texts).shape[1] == 32
-    assert hasher.project_texts(both.texts[:0]).shape == (0, 32)
-    assert hasher.tower_bits == 28
+    hasher = THN(bits=64, steps=5).fit(both)
+    assert hasher.project_texts(both.target_texts).shape[1] == 64
+    assert hasher.project_texts(both.texts[:0]).shape == (0, 64)
+    assert hasher.tower_bits == 60
     shifted = both.target_images - hasher.bridge_.image.target_centre
     np.testing.assert_allclose(
-        hasher.project_images(both.target_images)[:, 28:], shifted @ hasher.bridge_.image.finer,
+        hasher.project_images(both.target_images)[:, 60:], shifted @ hasher.bridge_.image.finer,
         rtol=1e-4, atol=1e-5,
     )  # fmt: skip
 
 
 def test_a_model_with_finer_bits_is_saved_and_loaded(tmp_path: Path) -> None:
     _, _, both = rows_with_both(World(), 200)
-    hasher = THN(bits=32, steps=5).fit(both)
+    hasher = THN(bits=64, steps=5).fit(both)
     hasher.save(tmp_path / "thn")
     again = load(tmp_path / "thn")
     assert isinstance(again, THN)
@@ -97,4 +97,4 @@ def test_a_model_with_finer_bits_is_saved_and_loaded(tmp_path: Path) -> None:
 
 def test_short_codes_have_no_bit_to_spare() -> None:
     _, _, both = rows_with_both(World(), 200)
-    assert THN(bits=24, steps=2).fit(both).tower_bits == 24
+    assert THN(bits=32, steps=2).fit(both).tower_bits == 32

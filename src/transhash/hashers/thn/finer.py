@@ -5,8 +5,9 @@ nothing would order the items. So the features are freed of the labels' coordina
 
     X⊥ = X - Z (Z'Z)⁻¹ Z'X        Y⊥ likewise
 
-the pairs are analysed in X⊥, Y⊥, and a sixteenth of the bits are signs of what is found there, turned
-by ITQ. The towers do not see these bits: L, by which items of a class are alike, would undo them.
+the pairs are analysed in X⊥, Y⊥, and a sixteenth of the bits are signs of what is found there,
+turned by ITQ. The towers do not see these bits: L, by which items of a class are alike, would undo
+them.
 """
 
 from __future__ import annotations
