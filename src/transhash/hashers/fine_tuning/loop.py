@@ -1,0 +1,188 @@
+"""The loop: pictures -> backbone -> head -> activations, down C against the teacher's texts."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transhash.data.training import TrainingSet
+from transhash.errors import DataError
+from transhash.features.backbone import Backbone, TunedFeatures
+from transhash.hashers.base import Hasher, Setting
+from transhash.hashers.deep import Device
+from transhash.hashers.fine_tuning.batches import TaughtBatches
+from transhash.hashers.fine_tuning.budget import TuningPlan, measured_steps, measured_views
+from transhash.hashers.fine_tuning.head import started_head
+from transhash.hashers.fine_tuning.lessons import lessons_of
+from transhash.hashers.fine_tuning.settings import FineTuning
+from transhash.hashers.fine_tuning.views import (
+    FreshViews,
+    KeptViews,
+    ViewDraw,
+    decode_all,
+    estimate_norms,
+    rows_of,
+)
+from transhash.hashers.training import (
+    Average,
+    Checkpoint,
+    TrainingLog,
+    check_learned,
+    fingerprint,
+    make_optimizer,
+    set_rate,
+)
+from transhash.hashers.world import ALONE, World
+from transhash.progress import Track, silent
+
+_WARM_UP = 50  # steps in which the learning rate rises
+_LOOK_EVERY = 10  # steps after which a checkpoint may be kept
+
+
+def fine_tune(
+    backbone: Backbone,
+    images: Sequence[Path],
+    target_images: Sequence[Path],
+    training: TrainingSet,
+    teacher: Hasher,
+    settings: FineTuning | None = None,
+    *,
+    folder: Path | None = None,
+    track: Track = silent,
+    world: World = ALONE,
+) -> TunedFeatures:
+    """The backbone trained further: image features of their own, for any method to learn from.
+
+    `training` holds the backbone's rows of `images` and `target_images`, in this order, and the
+    texts; `teacher` was fitted to it. With `folder`, metrics and checkpoints are kept there and
+    resumed from.
+    """
+    begun = time.monotonic()
+    asked = settings or FineTuning()
+    world.check_batch(asked.batch)
+    world.check_batch(asked.target_batch)
+    _check_rows(images, target_images, training)
+    use_target = asked.use_target and training.target_images is not None
+    device = Device(backbone.device)
+    stages = backbone.trainable().eval().to(device.name)
+    stages.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    first = asked.first_stage(backbone.name, len(stages.stages))
+    views = asked.kept_views(first, device.name)
+    lessons = world.first(lambda: lessons_of(teacher, training, asked.seed, use_target))
+    sources = [images, *([target_images] if use_target else [])]
+    pixels = [decode_all(paths, backbone.size, device.name, track) for paths in sources]
+    rows: list[Any] = [training.images, *([training.target_images] if use_target else [])]
+    if asked.norms == "target":
+        if not use_target:
+            raise DataError("norms takes frozen where no target images take part, got 'target'")
+        estimate_norms(stages, pixels[1], device)
+        rows = [rows_of(stages, part, device) for part in pixels]
+    head = started_head(lessons, rows[0], rows[1] if use_target else None).to(device.name)
+
+    name = fingerprint(_identity(backbone, teacher, asked), training)
+    plan = TuningPlan(folder, name, world)
+    pictures: list[ViewDraw] = []
+    for stream, part in enumerate(pixels):
+        fresh = FreshViews(part, stages, first, asked.augment, device)
+        if views and not pictures:
+            count = sum(map(len, pixels))
+            views = plan.views or measured_views(asked, views, fresh, count)
+            views = world.first(partial(int, views))
+        seeds = [asked.seed, stream]
+        pictures.append(KeptViews(fresh, views, seeds, track) if views else fresh)
+
+    stages.requires_grad_(False)
+    stages.stages[first:].requires_grad_(True)
+    modules = nn.ModuleDict({"stages": stages, "head": head})
+    parameters = [one for one in modules.parameters() if one.requires_grad]
+    rate, decay = asked.learning_rate, asked.weight_decay
+    group = {"params": parameters, "lr": rate, "base": rate, "weight_decay": decay}
+    optimizer = make_optimizer("adam", [group])
+    average = Average(parameters, asked.averaging) if asked.averaging else None
+    batches = TaughtBatches(asked, training, lessons, pictures, device)
+
+    def down(step: int, steps: int) -> dict[str, Tensor]:
+        """The terms of C at a step, and its gradient in the parameters."""
+        terms = asked.objective(lessons.bits, steps)(batches.at(step, modules, first, world), step)
+        optimizer.zero_grad()
+        torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
+        return terms
+
+    if plan.steps is None:
+        plan.keep(views, measured_steps(asked, begun, lambda: down(0, asked.steps)))
+    assert plan.steps is not None
+    steps, checkpoint, start = plan.steps, None, 0
+    if folder is not None:
+        checkpoint = Checkpoint(folder, f"{name}-{views}-{steps}")
+        start = checkpoint.load(modules, optimizer, average)
+        if world.first(lambda: start) != start:
+            raise DataError(
+                f"process {world.rank} finds a checkpoint of step {start} in {folder}, the first "
+                "process another; give a folder that all machines see"
+            )
+    metrics = TrainingLog(folder if world.rank == 0 else None, start)
+    with _fast_kernels(device):
+        for step in track(range(start, steps), "fine-tuning", steps, start):
+            set_rate(optimizer, warm_cosine(step, steps))
+            terms = down(step, steps)
+            world.sum_gradients(parameters)
+            nn.utils.clip_grad_norm_(parameters, 5.0)
+            optimizer.step()
+            if average:
+                average.update(parameters, step)
+            metrics.write(step, terms)
+            if (step + 1) % _LOOK_EVERY and step + 1 < steps:
+                continue
+            try:
+                check_learned(parameters, f"at step {step + 1}", asked.learning_rate)
+            except DataError:
+                metrics.discard()
+                raise
+            metrics.flush()
+            if checkpoint and world.rank == 0 and checkpoint.due():
+                checkpoint.save(step + 1, modules, optimizer, average)
+    metrics.close()
+    if average:
+        average.copy_to(parameters)
+    if checkpoint and world.rank == 0:
+        checkpoint.remove()
+    world.barrier()
+    return TunedFeatures(backbone, stages.weights())
+
+
+def warm_cosine(step: int, steps: int) -> float:
+    """What the learning rate is multiplied by: 50 steps of warm-up, or a fifth; then a cosine."""
+    rise = max(1, min(_WARM_UP, steps // 5))
+    return min(1.0, (step + 1) / rise) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
+
+
+def _fast_kernels(device: Device) -> AbstractContextManager[Any]:
+    if device.name.startswith("cuda"):
+        return torch.backends.cudnn.flags(enabled=True, benchmark=True)
+    return nullcontext()
+
+
+def _identity(backbone: Backbone, teacher: Hasher, asked: FineTuning) -> Setting:
+    """What a checkpoint must share beside the data; it may go on on another device."""
+    told = {name: value for name, value in teacher.settings().items() if name != "device"}
+    weights = TunedFeatures(backbone, backbone.trainable().weights()).digest
+    return {**asked.settings(), "teacher": teacher.name, "told": told, "backbone": weights}
+
+
+def _check_rows(
+    images: Sequence[Path], target_images: Sequence[Path], training: TrainingSet
+) -> None:
+    target = 0 if training.target_images is None else len(training.target_images)
+    if (len(images), len(target_images)) != (len(training.images), target):
+        raise DataError(
+            f"{len(images)} + {len(target_images)} pictures do not go with features of "
+            f"{len(training.images)} + {target}; give the pictures that they were made of"
+        )
