@@ -49,7 +49,15 @@ def learn(
     verdict: bool = typer.Option(
         True, help="Say how well held-out captions find their pictures: it trains once more."
     ),
-    setting: list[str] = typer.Option([], "--set", help="name=value of the method, repeatable."),
+    fine_tune: bool = typer.Option(
+        False, "--fine-tune", help="Train the image backbone, too, then learn from its features."
+    ),
+    blocks: int | None = typer.Option(None, help="Fine-tune the last so many blocks, not all."),
+    minutes: float | None = typer.Option(None, help="Fine-tune about so long, not all steps."),
+    teacher: str | None = typer.Option(None, help="Fine-tune as this method says, not the same."),
+    setting: list[str] = typer.Option(
+        [], "--set", help="name=value of the method, or fine_tune.name=value; repeatable."
+    ),
     device: str = typer.Option("cpu", help="cpu or cuda."),
     precision: str = typer.Option("float32", help="float32, or bfloat16 on a GPU."),
     to: Path = typer.Option(..., "--out", help="The run folder to write."),
@@ -66,15 +74,24 @@ def learn(
     if bits is None:
         bits = TABLE_BITS if benchmark is not None else usual_bits(name)
     options = {"bits": bits, "seed": seed, **{n: v for n, v in towers.items() if n in known}}
-    hasher = make_hasher(name, **{**options, **parse_settings(setting)})
+    own, of_tuning = divide_settings(parse_settings(setting))
+    hasher = make_hasher(name, **{**options, **own})
 
     # Slow to import, so after what can be refused at once.
     from transhash.features.image import image_features
     from transhash.hashers.world import joined_world
     from transhash.progress import silent
+    from transhash.runs.fine_tune import backbone_of, split_pictures, tuning_request
     from transhash.runs.fit import Sources, check_world, fit_files, fit_run, read_sources
 
     extractor = image_features(features, device)
+    request = None
+    if fine_tune:
+        backbone_of(extractor)  # refused before files are read
+        of_tuning = {"seed": seed, "blocks": blocks, "minutes": minutes, **of_tuning}
+        request = tuning_request(hasher, name, of_tuning, teacher)
+    elif of_tuning or any(given is not None for given in (blocks, minutes, teacher)):
+        raise DataError("blocks, minutes, teacher and fine_tune settings need --fine-tune")
     check_free(to)
     with joined_world(device) as world:
         track = bar if world.rank == 0 else silent
@@ -90,6 +107,7 @@ def learn(
             _, report = fit_run(
                 hasher, name, task.training, to, extractor, task.text_features,
                 held_out=task.held_out, trials=tune, verdict=verdict, problems=problems,
+                tuning=request, pictures=split_pictures(ready, split_seed) if request else None,
                 track=track, world=world,
             )  # fmt: skip
         else:
@@ -98,7 +116,7 @@ def learn(
             )
             _, report = fit_files(
                 hasher, name, material, to, extractor, texts=text_features, device=device,
-                trials=tune, verdict=verdict, track=track, world=world,
+                trials=tune, verdict=verdict, tuning=request, track=track, world=world,
             )  # fmt: skip
     if world.rank:
         return
@@ -124,6 +142,7 @@ def check_free(folder: Path) -> None:
         "report.json",
         "writer.lock",
         "verdict",
+        "fine-tuning",
     )
     if folder.exists() and any(folder.iterdir()) and not any((folder / n).exists() for n in ours):
         raise DataError(f"{folder} holds other files; give an empty folder")
@@ -143,6 +162,13 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
     return settings
 
 
+def divide_settings(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Those of the method, and those of the fine-tuning, which begin with fine_tune."""
+    own = {name: value for name, value in settings.items() if not name.startswith("fine_tune.")}
+    tuning = {name[10:]: settings[name] for name in settings if name not in own}
+    return own, tuning
+
+
 def print_report(report: dict[str, Any], folder: Path) -> None:
     codes, auxiliary, target = report["codes"], report["auxiliary"], report["target"]
     out.print(
@@ -157,7 +183,7 @@ def print_report(report: dict[str, Any], folder: Path) -> None:
     out.print(
         f"codes: {codes['distinct']:,} distinct of {codes['items']:,}, bits on {low:.0%}-{high:.0%}"
     )
-    out.print(f"texts read as {report['text_features']}")
+    out.print(f"images read as {report['image_features']}, texts as {report['text_features']}")
     for alarm in report["alarms"]:
         err.print(f"[yellow]warning:[/yellow] {escape(alarm)}", soft_wrap=True, markup=True)
     print_problems(report["problems"], folder / "report.json")

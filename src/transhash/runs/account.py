@@ -37,6 +37,7 @@ def describe(
     return {
         "method": encoder.method,
         "bits": hasher.bits,
+        "image_features": encoder.image_features.name if encoder.image_features else PRECOMPUTED,
         "text_features": encoder.text_features.name if encoder.text_features else PRECOMPUTED,
         "settings": hasher.settings(),
         "training_seconds": round(seconds, 2),

@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 from transhash.codes import Codes
 from transhash.data.collection import Collection, Images, Problem, Texts
 from transhash.errors import DataError
+from transhash.features.backbone import BACKBONE_FILE, TUNED, Backbone, TunedFeatures
 from transhash.features.image import ImageFeatures, image_features
 from transhash.features.picture import content_digest, decode
 from transhash.features.stream import FeaturePart, extract, shown, stream_images
@@ -196,6 +197,11 @@ class Encoder:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.hasher.save_state(folder)
+        images = self.image_features
+        if isinstance(images, TunedFeatures):
+            images.save(folder)
+        else:
+            (folder / BACKBONE_FILE).unlink(missing_ok=True)  # of an earlier run
         texts: dict[str, Any] = {"text_features": PRECOMPUTED}
         if self.text_features is not None:
             texts = save_text(self.text_features, folder)
@@ -205,7 +211,7 @@ class Encoder:
             {
                 "method": self.method,
                 "settings": self.hasher.settings(),
-                "image_features": self.image_features.name if self.image_features else PRECOMPUTED,
+                "image_features": images.name if images else PRECOMPUTED,
                 **texts,
             },
         )
@@ -222,7 +228,7 @@ class Encoder:
         words = config["text_features"] != PRECOMPUTED
         texts = read_text_features(folder, config, hasher, device) if words else None
         try:
-            images = None if named == PRECOMPUTED else image_features(named, device)
+            images = None if named == PRECOMPUTED else _read_images(folder, named, device)
         except DataError as error:
             raise DataError(f"{folder / 'config.json'}: {error}") from None
         return cls(hasher, images, texts, config["method"])
@@ -236,6 +242,16 @@ def load(folder: str | Path, device: str = "cpu") -> Encoder | Hasher:
         return Encoder.load(folder, device)
     check_files(folder, config)
     return read_hasher(folder, config, device)
+
+
+def _read_images(folder: Path, named: str, device: str) -> ImageFeatures:
+    """The image features of that name, with the run's own backbone where it was fine-tuned."""
+    base = image_features(named.removesuffix(TUNED), device)
+    if not named.endswith(TUNED):
+        return base
+    if not isinstance(base, Backbone):
+        raise DataError(f"{base.name} is no backbone that can be fine-tuned; fit it anew")
+    return TunedFeatures.load(folder, base)
 
 
 def image_rows(

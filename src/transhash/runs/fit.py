@@ -34,6 +34,7 @@ from transhash.progress import Track, silent
 from transhash.runs.account import alignment_map, describe
 from transhash.runs.coverage import coverage, coverage_sentences
 from transhash.runs.encoder import Encoder, image_rows
+from transhash.runs.fine_tune import Pictures, TuningRequest, fine_tuned, forget_backbone
 from transhash.runs.verdict import TRIAL, KeptAside, advice, answer, ask_held_out, held_out_sentence
 from transhash.storage import WriterLock, write_json
 
@@ -115,6 +116,7 @@ def fit_files(
     device: str = "cpu",
     trials: int = 0,
     verdict: bool = True,
+    tuning: TuningRequest | None = None,
     track: Track = silent,
     world: World = ALONE,
 ) -> tuple[Encoder, dict[str, Any]]:
@@ -122,18 +124,22 @@ def fit_files(
 
     `texts` names text features, as `--text-features` does; `device` is where they are computed.
     With `verdict` the report says how well held-out captions find their pictures, which takes a
-    second training, and what the auxiliary data have to do with the target.
+    second training, and what the auxiliary data have to do with the target. With `tuning` the
+    backbone of the image features is fine-tuned first.
     """
     check_world(hasher, trials, world)
     with _only_fit(out, world):
         words = None
         if material.auxiliary.texts.features is None:  # first: a missing model is told at once
             words = text_features(texts, device)
-        training, features, problems, said = _prepare(
+        training, features, problems, said, pictures = _prepare(
             hasher, material, features, words, track, world
         )
+        frozen = training
+        if tuning is not None:
+            training, features = fine_tuned(tuning, training, pictures, features, out, track, world)
         return _fit(
-            hasher, method, training, out, features, words, said=said,
+            hasher, method, training, out, features, words, said=said, frozen=frozen,
             trials=trials, verdict=verdict, problems=problems, track=track, world=world,
         )  # fmt: skip
 
@@ -145,8 +151,8 @@ def _prepare(
     words: TextFeatures | None,
     track: Track,
     world: World,
-) -> tuple[TrainingSet, ImageFeatures | None, list[Problem], Said]:
-    """What to learn from, what makes rows out of images, what was skipped, and the words."""
+) -> tuple[TrainingSet, ImageFeatures | None, list[Problem], Said, Pictures]:
+    """What to learn from, what makes rows of images, what was skipped, words and pictures."""
     auxiliary, problems = material.auxiliary, list(material.problems)
     if auxiliary.images.features is not None:
         features = None  # the model will take precomputed features, and says so when asked
@@ -157,10 +163,10 @@ def _prepare(
     if len(kept) != len(auxiliary.images):
         rows = np.flatnonzero(np.isin(auxiliary.images.ids, kept.ids))
         relation = relation.subset(rows, np.arange(len(auxiliary.texts)))
-    target_x = None
+    target_x = seen = None
     if material.images is not None:
         some = _some(material.images, rng)
-        target_x, _, bad = world.in_turn(lambda: image_rows(features, some, track))
+        target_x, seen, bad = world.in_turn(lambda: image_rows(features, some, track))
         problems += bad
     target = None if material.texts is None else _some(material.texts, rng)
     if words is not None:
@@ -176,7 +182,7 @@ def _prepare(
     said = Said()
     if words is not None and target is not None:
         said = Said(auxiliary.texts.items, target.items)
-    return training, features, problems, said
+    return training, features, problems, said, Pictures(kept, seen)
 
 
 def check_world(hasher: Hasher, trials: int, world: World) -> None:
@@ -198,6 +204,8 @@ def fit_run(
     held_out: Related | None = None,
     trials: int = 0,
     verdict: bool = True,
+    tuning: TuningRequest | None = None,
+    pictures: Pictures | None = None,
     problems: Sequence[Problem] = (),
     track: Track = silent,
     world: World = ALONE,
@@ -205,10 +213,13 @@ def fit_run(
     """Fit (after choosing settings on held-out auxiliary data, if `trials`) and save the run.
 
     `held_out` are auxiliary items outside of `training`: they also ask for the verdict, which then
-    needs no second training.
+    needs no second training. `tuning` needs the `pictures` of both.
     """
     check_world(hasher, trials, world)
     with _only_fit(out, world):
+        if tuning is not None and pictures is not None:
+            training, features = fine_tuned(tuning, training, pictures, features, out, track, world)
+            held_out = pictures.held_out_as_read(held_out, features, track, world)
         return _fit(
             hasher, method, training, out, features, words,
             held_out=held_out, trials=trials, verdict=verdict, problems=problems, track=track,
@@ -245,6 +256,7 @@ def _fit(
     words: TextFeatures | None,
     *,
     said: Said = _NOTHING,
+    frozen: TrainingSet | None = None,
     held_out: Related | None = None,
     trials: int,
     verdict: bool,
@@ -259,7 +271,8 @@ def _fit(
     seconds = time.perf_counter() - start
     judged = None
     if verdict and held_out is None:  # first: killed in it or after it, a fit goes on from there
-        judged = ask_held_out(hasher, training, out / TRIAL, _learn, track, world)
+        # On frozen features: a fine-tuned backbone has seen the captions that are held out.
+        judged = ask_held_out(hasher, frozen or training, out / TRIAL, _learn, track, world)
     try:
         if not trials:
             start = time.perf_counter()
@@ -279,6 +292,7 @@ def _fit(
         write_json(out / "diagnostics.json", alignment_map(hasher, training))
         encoder.save(out)  # last: a folder with a model has all of the run
         shutil.rmtree(out / TRIAL, ignore_errors=True)
+        forget_backbone(out)  # it has its own now
     return encoder, report
 
 

@@ -11,13 +11,16 @@ import numpy as np
 
 from transhash import __version__
 from transhash.errors import DataError, TranshashError
+from transhash.features.backbone import BACKBONE_FILE
 from transhash.features.text import TextFeatures, load_text
 from transhash.hashers import Hasher, make_hasher
 from transhash.hashers.base import HASHER_FORMAT
 from transhash.storage import file_digest, read_json, write_json
 
 PRECOMPUTED = "precomputed"
-_FILES = ("hasher.safetensors", "text.safetensors", "vocabulary.json")  # beside config.json
+_FILES = (
+    "hasher.safetensors", "text.safetensors", "vocabulary.json", BACKBONE_FILE
+)  # fmt: skip  # beside config.json
 _FORMAT, _VERSION = "transhash-encoder", 1
 
 

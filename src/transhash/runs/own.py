@@ -12,6 +12,7 @@ from transhash.errors import DataError
 from transhash.features.image import image_features
 from transhash.hashers import find_method, make_hasher
 from transhash.progress import Track, silent
+from transhash.runs.fine_tune import tuning_request
 from transhash.runs.fit import Material, fit_files
 from transhash.runs.inputs import as_auxiliary, as_images, as_texts
 from transhash.runs.search import SearchEngine
@@ -31,6 +32,7 @@ def fit(
     device: str = "cpu",
     settings: Mapping[str, Any] | None = None,
     verdict: bool = False,
+    fine_tune: Mapping[str, Any] | None = None,
     track: Track = silent,
 ) -> SearchEngine:
     """Learn from `pairs`, index `images` and `texts`, and return the engine that searches them.
@@ -40,6 +42,7 @@ def fit(
     frames, data sets or feature rows; images in memory may be bytes, PIL images or arrays.
     Without `out` the run folder is a temporary one, gone when the engine is closed. With `verdict`
     its report.json tells how well held-out captions find their pictures; that takes as long again.
+    With `fine_tune`, settings of it or {}, the image backbone is trained, too.
     """
     if images is None and texts is None:
         raise DataError("give images, texts or both: what is to be searched")
@@ -59,9 +62,10 @@ def fit(
     temporary = TemporaryDirectory(prefix="transhash-") if out is None else None
     folder = Path(temporary.name if temporary else out or "")
     extractor = image_features(features, device)
+    tuning = None if fine_tune is None else tuning_request(hasher, name, fine_tune)
     fit_files(
         hasher, name, material, folder, extractor,
-        texts=text_features, device=device, verdict=verdict, track=track,
+        texts=text_features, device=device, verdict=verdict, tuning=tuning, track=track,
     )  # fmt: skip
     engine = SearchEngine.open(folder, writable=True)
     engine.temporary = temporary

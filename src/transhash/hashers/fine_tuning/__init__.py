@@ -3,7 +3,7 @@
 Settings (settings), what the teacher says (lessons), pictures as a step sees them (views), what the
 rows become while they are trained (head), and the loop (loop)."""
 
-from transhash.hashers.fine_tuning.loop import fine_tune
+from transhash.hashers.fine_tuning.loop import fine_tune, tuning_name
 from transhash.hashers.fine_tuning.settings import FineTuning
 
-__all__ = ["FineTuning", "fine_tune"]
+__all__ = ["FineTuning", "fine_tune", "tuning_name"]

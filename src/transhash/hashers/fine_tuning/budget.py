@@ -56,7 +56,7 @@ def measured_steps(
     step()  # the first one is slower
     start = time.monotonic()
     for _ in range(_TRIED):
-        sum(float(term) for term in step().values())  # waits for a GPU
+        sum(float(term.detach()) for term in step().values())  # waits for a GPU
     now = time.monotonic()
     return steps_within(60 * asked.minutes - (now - begun), (now - start) / _TRIED, asked.steps)
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from transhash.data.training import TrainingSet
 from transhash.errors import DataError
 from transhash.features.backbone import Backbone, TunedFeatures
-from transhash.hashers.base import Hasher, Setting
+from transhash.features.decode import Pixels
+from transhash.hashers.base import Hasher
 from transhash.hashers.deep import Device
 from transhash.hashers.fine_tuning.batches import TaughtBatches
 from transhash.hashers.fine_tuning.budget import TuningPlan, measured_steps, measured_views
@@ -49,8 +50,8 @@ _LOOK_EVERY = 10  # steps after which a checkpoint may be kept
 
 def fine_tune(
     backbone: Backbone,
-    images: Sequence[Path],
-    target_images: Sequence[Path],
+    images: Sequence[Path] | Pixels,
+    target_images: Sequence[Path] | Pixels,
     training: TrainingSet,
     teacher: Hasher,
     settings: FineTuning | None = None,
@@ -61,9 +62,9 @@ def fine_tune(
 ) -> TunedFeatures:
     """The backbone trained further: image features of their own, for any method to learn from.
 
-    `training` holds the backbone's rows of `images` and `target_images`, in this order, and the
-    texts; `teacher` was fitted to it. With `folder`, metrics and checkpoints are kept there and
-    resumed from.
+    Pictures are files, or pixels (n, size, size, 3); `training` holds the backbone's rows of them,
+    in this order, and the texts; `teacher` was fitted to it. With `folder`, metrics and checkpoints
+    are kept there and resumed from.
     """
     begun = time.monotonic()
     asked = settings or FineTuning()
@@ -87,7 +88,7 @@ def fine_tune(
         rows = [rows_of(stages, part, device) for part in pixels]
     head = started_head(lessons, rows[0], rows[1] if use_target else None).to(device.name)
 
-    name = fingerprint(_identity(backbone, teacher, asked), training)
+    name = tuning_name(backbone, teacher, asked, training)
     plan = TuningPlan(folder, name, world)
     pictures: list[ViewDraw] = []
     for stream, part in enumerate(pixels):
@@ -170,15 +171,18 @@ def _fast_kernels(device: Device) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def _identity(backbone: Backbone, teacher: Hasher, asked: FineTuning) -> Setting:
-    """What a checkpoint must share beside the data; it may go on on another device."""
+def tuning_name(
+    backbone: Backbone, teacher: Hasher, asked: FineTuning, training: TrainingSet
+) -> str:
+    """What a checkpoint must share: backbone, settings and data; it may be of another device."""
     told = {name: value for name, value in teacher.settings().items() if name != "device"}
     weights = TunedFeatures(backbone, backbone.trainable().weights()).digest
-    return {**asked.settings(), "teacher": teacher.name, "told": told, "backbone": weights}
+    identity = {**asked.settings(), "teacher": teacher.name, "told": told, "backbone": weights}
+    return fingerprint(identity, training)
 
 
 def _check_rows(
-    images: Sequence[Path], target_images: Sequence[Path], training: TrainingSet
+    images: Sequence[Path] | Pixels, target_images: Sequence[Path] | Pixels, training: TrainingSet
 ) -> None:
     target = 0 if training.target_images is None else len(training.target_images)
     if (len(images), len(target_images)) != (len(training.images), target):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,20 +40,26 @@ def room_for(shape: tuple[int, ...], kind: npt.DTypeLike) -> npt.NDArray[Any]:
         return np.memmap(file, kind, "r+", shape=shape)
 
 
-def decode_all(paths: Sequence[Path], size: int, device: str, track: Track) -> Pixels:
-    """(n, size, size, 3) bytes of files that have been read before."""
+def decode_all(paths: Sequence[Path] | Pixels, size: int, device: str, track: Track) -> Pixels:
+    """(n, size, size, 3) bytes of files that have been read before, or of what is decoded."""
+    if isinstance(paths, np.ndarray):
+        return paths
     pixels = room_for((len(paths), size, size, 3), np.uint8)
     workers = default_workers() if device.startswith("cuda") else 0
-    batches = decode_batches(
-        paths, Reader(size), _PASS_CUDA, workers=workers, threads=os.cpu_count() or 1
-    )
-    total = -(-len(paths) // _PASS_CUDA)
-    for batch in track(batches, "decoding", total=total):
-        for place, one in enumerate(batch.seen):
-            if one.state != "decoded":
-                path = paths[batch.start + place]
-                raise DataError(f"{path} could be read before and now cannot: {one.reason}")
-        pixels[batch.start : batch.start + len(batch.seen)] = batch.pixels
+    threads = os.cpu_count() or 1
+
+    def decoded() -> Iterator[None]:
+        for batch in decode_batches(
+            paths, Reader(size), _PASS_CUDA, workers=workers, threads=threads
+        ):
+            for place, one in enumerate(batch.seen):
+                if one.state != "decoded":
+                    path = paths[batch.start + place]
+                    raise DataError(f"{path} could be read before and now cannot: {one.reason}")
+                yield
+            pixels[batch.start : batch.start + len(batch.seen)] = batch.pixels
+
+    deque(track(decoded(), "decoding", total=len(paths)), maxlen=0)
     return pixels
 
 
@@ -89,22 +97,23 @@ class FreshViews:
 class KeptViews:
     """A few crops of each image, passed through the lower stages once."""
 
-    def __init__(
-        self, fresh: FreshViews, views: int, seeds: list[int], track: Track, half: bool = True
-    ) -> None:
+    def __init__(self, fresh: FreshViews, views: int, seeds: list[int], track: Track) -> None:
         n = len(fresh.pixels)
         self.views, self.device = views, fresh.device
         self.kept: npt.NDArray[Any] | None = None
         size = _PASS_CUDA if fresh.device.name.startswith("cuda") else _PASS
-        starts = [(view, start) for view in range(views) for start in range(0, n, size)]
-        for view, start in track(starts, "lower blocks"):
-            rows = np.arange(start, min(start + size, n))
-            x = fresh.at(rows, slice(None), [*seeds, view, start]).permute(0, 2, 3, 1)
-            if self.kept is None:
-                self.kept = room_for(
-                    (views, n, *x.shape[1:]), np.float16 if half else np.float32
-                )  # (views, n, h, w, c)
-            self.kept[view, rows] = x.cpu().numpy()
+
+        def passed() -> Iterator[None]:
+            for view in range(views):
+                for start in range(0, n, size):
+                    rows = np.arange(start, min(start + size, n))
+                    x = fresh.at(rows, slice(None), [*seeds, view, start]).permute(0, 2, 3, 1)
+                    if self.kept is None:  # (views, n, h, w, c)
+                        self.kept = room_for((views, n, *x.shape[1:]), np.float16)
+                    self.kept[view, rows] = x.cpu().numpy()
+                    yield from repeat(None, len(rows))
+
+        deque(track(passed(), "lower blocks", total=views * n), maxlen=0)
 
     def at(self, rows: Rows, share: slice, seeds: list[int]) -> Tensor:
         assert self.kept is not None  # there is an image
