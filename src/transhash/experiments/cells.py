@@ -37,7 +37,7 @@ def run_cell(
 
     `folder` keeps the losses of a deep method's fit; `workers` bounds the threads of scoring.
     """
-    method = make_learner(cell.method, bits=cell.bits, seed=cell.seed, **settings)
+    method = make_learner(cell.learner, bits=cell.bits, seed=cell.seed, **settings)
     fitted, chosen = _fit(method, task, trials, folder, track)
     return {**describe_cell(cell, fitted, task, workers), **chosen}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,33 @@ from transhash.data.benchmark import Sizes
 from transhash.errors import DataError
 from transhash.hashers import find_method, make_learner
 from transhash.hashers.base import Setting
+from transhash.runs.fine_tune import TuningRequest
 
 BENCHMARKS = ("nus-wide", "imagenet-yahooqa", "folder", "embedded")
-_SIZES = tuple(field.name for field in fields(Sizes))
-KEYS = ("benchmark", "methods", "bits", "seeds", *_SIZES, "tune", "settings")
+_SIZES = tuple(size.name for size in fields(Sizes))
+KEYS = ("benchmark", "methods", "bits", "seeds", *_SIZES, "tune", "settings", "fine_tune")
 # The paper names no search; eight settings a method, the same for all, is what `tune` tries.
 _TRIALS = 8
+_TEACHER_BITS = 32  # one backbone of a split serves all code lengths
 
 
 @dataclass(frozen=True)
 class Cell:
     """One number of the table: a method, a code length, and the seed of its split and its fit."""
 
-    method: str
+    method: str  # after an @, the teacher of the backbone that its image features come from
     bits: int
     seed: int
+
+    @property
+    def learner(self) -> str:
+        """The method itself."""
+        return self.method.partition("@")[0]
+
+    @property
+    def teacher(self) -> str:
+        """What its backbone was fine-tuned by; "" where it is frozen."""
+        return self.method.partition("@")[2]
 
     def __str__(self) -> str:
         return f"{self.method}, {self.bits} bits, seed {self.seed}"
@@ -42,6 +54,7 @@ class Plan:
     sizes: dict[str, int]  # those the file gives; the data decide the others
     trials: int  # settings tried for each method; 0 takes the settings as they are
     settings: dict[str, Setting]  # of each method that has some in the file
+    tunings: dict[str, TuningRequest] = field(default_factory=dict)  # by teacher
 
     def cells(self) -> Iterator[Cell]:
         """Seed by seed, so that a split is made once; then method by method."""
@@ -55,7 +68,14 @@ class Plan:
         return len(self.methods) * len(self.bits) * len(self.seeds)
 
     def settings_of(self, method: str) -> Setting:
-        return self.settings.get(method, {})
+        """The same whatever the image features are."""
+        return self.settings.get(method.partition("@")[0], {})
+
+    def given(self, method: str) -> Setting:
+        """All that the file says about a method."""
+        tuning = self.tunings.get(method.partition("@")[2])
+        told = {} if tuning is None else {"fine_tune": tuning.settings.settings()}
+        return {**self.settings_of(method), **told}
 
 
 def read_plan(file: str | Path) -> Plan:
@@ -95,7 +115,8 @@ def read_plan(file: str | Path) -> Plan:
         seeds=seeds,
         sizes={name: _size(file, name, content[name]) for name in _SIZES if name in content},
         trials=_trials(file, content.get("tune", True)),
-        settings=_settings(file, content.get("settings", {}), bits[0]),
+        settings=(settings := _settings(file, content.get("settings", {}), bits[0])),
+        tunings=_tunings(file, content.get("fine_tune", {}), methods, settings),
     )
 
 
@@ -109,9 +130,10 @@ def _list(file: Path, content: dict[str, Any], key: str, kind: type) -> tuple[An
 
 
 def _method(file: Path, name: str) -> str:
-    """The published spelling of a method named in any case."""
+    """The published spelling of a method named in any case, and of its teacher's."""
+    learner, at, teacher = name.partition("@")
     try:
-        return find_method(name).name
+        return find_method(learner).name + (at and f"@{find_method(teacher).name}")
     except DataError as error:
         raise DataError(f"{file}: {error}") from None
 
@@ -146,4 +168,30 @@ def _settings(file: Path, tables: Any, bits: int) -> dict[str, Setting]:
         except DataError as error:
             raise DataError(f"{file}: [settings.{name}]: {error}") from None
         found[method] = table
+    return found
+
+
+def _tunings(
+    file: Path, table: Any, methods: tuple[str, ...], settings: dict[str, Setting]
+) -> dict[str, TuningRequest]:
+    """A fine-tuning for each teacher: what all share, and what its own table says."""
+    teachers = dict.fromkeys(name.partition("@")[2] for name in methods if "@" in name)
+    if not isinstance(table, dict):
+        raise DataError(f"{file}: fine_tune is a table: [fine_tune]")
+    own = {_method(file, name): one for name, one in table.items() if isinstance(one, dict)}
+    for name in own if teachers else table:
+        if name not in teachers:
+            raise DataError(
+                f"{file}: [fine_tune] has {name}, but no method learns from such features; name "
+                f'one: methods = ["THN@{name if name in own else "THN"}"]'
+            )
+    shared = {name: one for name, one in table.items() if not isinstance(one, dict)}
+    length = shared.pop("bits", _TEACHER_BITS)
+    found = {}
+    for teacher in teachers:
+        told = {**settings.get(teacher, {}), "bits": length}
+        try:
+            found[teacher] = TuningRequest.of(teacher, told, {**shared, **own.get(teacher, {})})
+        except DataError as error:
+            raise DataError(f"{file}: [fine_tune]: {error}") from None
     return found

@@ -51,7 +51,7 @@ class Results:
 
         On the disk when this returns, so that a kill loses at most the cells under way.
         """
-        shared, given = self.shared, self.plan.settings_of(cell["method"])
+        shared, given = self.shared, self.plan.given(cell["method"])
         row = {
             "benchmark": shared["benchmark"],
             **cell,
@@ -75,7 +75,7 @@ class Results:
             found, wanted = row["shared"], self.shared
             if row["method"] in self.plan.methods:
                 found = {**found, "settings": row["given_settings"]}
-                wanted = {**wanted, "settings": self.plan.settings_of(row["method"])}
+                wanted = {**wanted, "settings": self.plan.given(row["method"])}
             for name, value in wanted.items():
                 if found.get(name) != value:
                     raise DataError(

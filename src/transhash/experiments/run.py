@@ -15,7 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
-from functools import lru_cache, partial
+from functools import lru_cache
 from multiprocessing import connection
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +25,7 @@ from rich.console import Console
 
 from transhash.data.benchmark import Benchmark
 from transhash.errors import DataError
+from transhash.experiments.backbones import Tasks
 from transhash.experiments.cells import run_cell
 from transhash.experiments.plan import Cell, Plan, read_plan
 from transhash.experiments.results import Results, Row, cell_of
@@ -33,9 +34,10 @@ from transhash.features.image import EfficientNetLite0, ImageFeatures
 from transhash.hashers import make_learner
 from transhash.hashers.base import Setting
 from transhash.progress import bar, silent
-from transhash.runs.task import Task, build_task, with_image_features
+from transhash.runs.task import Task, with_image_features
 from transhash.storage import WriterLock
 
+_KEPT = 4  # tasks of a seed: with and without target items, frozen and fine-tuned
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -95,7 +97,9 @@ def run_plan(
     benchmark, problems = with_image_features(benchmark, features, track)
     if problems:
         console.print(f"{len(problems)} images cannot be read; first: {problems[0].reason}")
-    finished = (_in_processes if jobs > 1 else _in_turn)(plan, todo, benchmark, out, jobs)
+    tasks = Tasks(benchmark, features if plan.tunings else None, out)
+    tasks.make_backbones(plan, todo, track)
+    finished = (_in_processes if jobs > 1 else _in_turn)(plan, todo, tasks, jobs)
     failed: list[Finished] = []
     start, earlier = time.monotonic(), plan.size - len(todo)
     for number, one in enumerate(track(finished, "cells", plan.size, start=earlier), 1):
@@ -129,26 +133,22 @@ class Finished(NamedTuple):
     seconds: float
 
 
-def _in_turn(
-    plan: Plan, todo: list[Cell], benchmark: Benchmark, out: Path, jobs: int
-) -> Iterator[Finished]:
+def _in_turn(plan: Plan, todo: list[Cell], tasks: Tasks, jobs: int) -> Iterator[Finished]:
     """One after the other, the split of a seed made once for each sort of method."""
-    task_of = lru_cache(maxsize=2)(partial(build_task, benchmark))
+    task_of = lru_cache(maxsize=_KEPT)(tasks)
     for cell in todo:
         start = time.monotonic()
         outcome: Row | BaseException
         try:
-            settings, folder = plan.settings_of(cell.method), _folder(out, cell)
-            task = task_of(cell.seed, uses_target=_uses_target(cell, settings))
+            settings, folder = plan.settings_of(cell.method), _folder(tasks.out, cell)
+            task = task_of(cell.seed, cell.teacher, _uses_target(cell, settings))
             outcome = run_cell(cell, task, settings, plan.trials, folder=folder)
         except Exception as error:  # a fault of one cell must not cost the others
             outcome = error
         yield Finished(cell, outcome, time.monotonic() - start)
 
 
-def _in_processes(
-    plan: Plan, todo: list[Cell], benchmark: Benchmark, out: Path, jobs: int
-) -> Iterator[Finished]:
+def _in_processes(plan: Plan, todo: list[Cell], tasks: Tasks, jobs: int) -> Iterator[Finished]:
     """`jobs` cells at a time; each process holds the benchmark and makes a seed's split once."""
     threads = max(1, (os.cpu_count() or jobs) // jobs)
     waiting = iter(todo)
@@ -156,12 +156,12 @@ def _in_processes(
     spawn = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     with (
         _few_threads(threads),
-        ProcessPoolExecutor(jobs, spawn, initializer=_start, initargs=(threads, benchmark)) as pool,
+        ProcessPoolExecutor(jobs, spawn, initializer=_start, initargs=(threads, tasks)) as pool,
     ):
         try:
             while True:
                 while len(running) < jobs and (cell := next(waiting, None)) is not None:
-                    settings, place = plan.settings_of(cell.method), _folder(out, cell)
+                    settings, place = plan.settings_of(cell.method), _folder(tasks.out, cell)
                     future = pool.submit(_work, cell, settings, plan.trials, place, threads)
                     running[future] = cell, time.monotonic()
                 if not running:
@@ -181,10 +181,10 @@ def _in_processes(
 _task_of: Callable[..., Task] | None = None  # of a worker process
 
 
-def _start(threads: int, benchmark: Benchmark) -> None:
+def _start(threads: int, tasks: Tasks) -> None:
     """In a new process: its share of the processors, and no life after its parent's."""
     global _task_of
-    _task_of = lru_cache(maxsize=2)(partial(build_task, benchmark))
+    _task_of = lru_cache(maxsize=_KEPT)(tasks)
     torch.set_num_threads(threads)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -198,13 +198,13 @@ def _start(threads: int, benchmark: Benchmark) -> None:
 
 def _work(cell: Cell, settings: Setting, trials: int, folder: Path | None, threads: int) -> Row:
     assert _task_of is not None
-    task = _task_of(cell.seed, uses_target=_uses_target(cell, settings))
+    task = _task_of(cell.seed, cell.teacher, _uses_target(cell, settings))
     return run_cell(cell, task, settings, trials, folder=folder, workers=threads)
 
 
 def _uses_target(cell: Cell, settings: Setting) -> bool:
     """What a method is kept from seeing, its text features must not be fitted on."""
-    return make_learner(cell.method, bits=cell.bits, seed=cell.seed, **settings).uses_target
+    return make_learner(cell.learner, bits=cell.bits, seed=cell.seed, **settings).uses_target
 
 
 @contextmanager

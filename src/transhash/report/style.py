@@ -86,12 +86,15 @@ def panels(columns: int, height: float = 3.6, rows: int = 1, **options: Any) -> 
 
 
 def colour_of(method: str) -> str:
-    return _METHODS[method].colour[0] if method in _METHODS else _STRANGE[0]
+    """The same on frozen and on fine-tuned features, whose teacher stands behind an @."""
+    learner = method.partition("@")[0]
+    return _METHODS[learner].colour[0] if learner in _METHODS else _STRANGE[0]
 
 
 def css_colour(method: str) -> str:
     """The variable of the page that holds it."""
-    return f"var(--{method.lower() if method in _METHODS else 'strange'})"
+    learner = method.partition("@")[0]
+    return f"var(--{learner.lower() if learner in _METHODS else 'strange'})"
 
 
 def css_variables() -> dict[str, tuple[str, str]]:
@@ -102,15 +105,17 @@ def css_variables() -> dict[str, tuple[str, str]]:
 
 
 def line_of(method: str) -> dict[str, Any]:
-    """Ours is bold, what is made of it dashed, what has no codes dotted."""
-    known = _METHODS.get(method)
+    """Ours is bold, what is made of it dashed, what has no codes dotted, fine-tuned both."""
+    known = _METHODS.get(method.partition("@")[0])
     role = known.role if known else "rival"
     return {
         "color": colour_of(method),
         "marker": known.marker if known else ".",
         "markersize": 4.5,
         "linewidth": 2.6 if role == "ours" else 1.5,
-        "linestyle": {"variant": "--", "literal": "--", "baseline": ":"}.get(role, "-"),
+        "linestyle": "-."
+        if "@" in method
+        else {"variant": "--", "literal": "--", "baseline": ":"}.get(role, "-"),
         "zorder": 4 if role == "ours" else 3,
     }
 

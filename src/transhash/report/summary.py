@@ -52,8 +52,12 @@ class Summary:
         """In the order of the tables; first those of another version, which this one knows not."""
         found = list(dict.fromkeys(str(row["method"]) for row in self.rows))
         known = [method.name for method in KNOWN]
-        strange = [name for name in found if name not in known]
-        return (*strange, *(name for name in known if name in found))
+
+        def place(name: str) -> int:  # on fine-tuned features a method stands behind itself
+            learner = name.partition("@")[0]
+            return known.index(learner) if learner in known else -1
+
+        return tuple(sorted(found, key=lambda name: (place(name), "@" in name)))
 
     @cached_property
     def bits(self) -> tuple[int, ...]:
