@@ -1,0 +1,124 @@
+"""Fine-tuned backbones: folded as they were trained, saved, and never taken for another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hashers.tiny_backbone import TinyBackbone
+from transhash.errors import DataError
+from transhash.features.backbone import BACKBONE_FILE, Backbone, TunedFeatures
+from transhash.features.image import AlexNetPixels, EfficientNetLite0
+from transhash.features.lite0 import load_lite0, original_lite0, trainable_lite0
+from transhash.features.stream import extract
+from transhash.storage import read_tensors, write_tensors
+
+
+def changed(seed: int, base: Backbone) -> TunedFeatures:
+    """As a training might have left it."""
+    rng = np.random.default_rng(seed)
+    weights = base.trainable().weights()
+    return TunedFeatures(
+        base,
+        {
+            name: (array * rng.normal(1, 0.05, array.shape)).astype(np.float32)
+            for name, array in weights.items()
+        },
+    )
+
+
+def some_pixels() -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, 3, 224, 224)
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+
+
+def test_lite0_in_stages_is_the_wheels_network_and_the_folded_one() -> None:
+    pixels = some_pixels()
+    with torch.no_grad():
+        staged = trainable_lite0()(pixels)
+        scaled = (pixels.float() - 127.0) / 128.0
+        original = original_lite0().extract_features(scaled).mean(dim=(2, 3))
+        torch.testing.assert_close(staged, original, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(staged, load_lite0("cpu")(pixels), rtol=1e-3, atol=1e-4)
+
+
+def test_norms_that_are_estimated_pass_the_same_layers() -> None:
+    """With statistics of the batch itself as running ones, both ways through a layer agree."""
+    layer = trainable_lite0().stages[1].layers[0]  # type: ignore[union-attr,index]
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(4, 32, 112, 112, generator=generator)
+    layer.norm.reset_running_stats()
+    layer.norm.momentum = 1.0
+    with torch.no_grad():
+        layer.norm.train()
+        estimating = layer(x)
+        layer.norm.eval()
+        torch.testing.assert_close(estimating, layer(x), rtol=1e-3, atol=1e-3)
+
+
+def test_a_tuned_lite0_is_folded_as_it_was_trained(tmp_path: Path) -> None:
+    tuned = changed(1, EfficientNetLite0())
+    tuned.save(tmp_path)
+    loaded = TunedFeatures.load(tmp_path, EfficientNetLite0())
+    pixels = some_pixels()
+    stages = trainable_lite0()
+    stages.load_state_dict(
+        {name: torch.from_numpy(array) for name, array in tuned.weights.items()}, strict=False
+    )
+    with torch.no_grad():
+        trained = stages(pixels).numpy()
+    rows = loaded.of_pixels(pixels.permute(0, 2, 3, 1).numpy())
+    np.testing.assert_allclose(rows, trained, rtol=1e-3, atol=1e-3)
+    frozen = EfficientNetLite0().of_pixels(pixels.permute(0, 2, 3, 1).numpy())
+    assert np.abs(frozen - trained).max() > 0.05
+    assert all(
+        array.dtype == np.float32 for array in read_tensors(tmp_path / BACKBONE_FILE).values()
+    )
+    assert (loaded.name, loaded.digest) == ("efficientnet-lite0+tuned", tuned.digest)
+
+
+def test_the_cache_tells_one_backbone_from_another(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    paths = []
+    for i in range(3):
+        paths.append(tmp_path / f"{i}.png")
+        Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(paths[-1])
+    base = TinyBackbone()
+    kinds = [base, changed(1, base), changed(2, base)]
+    assert len({kind.key() for kind in kinds}) == 3
+    for kind in kinds:  # the first time computed, the second time kept
+        first, second = extract(kind, paths)[0], extract(kind, paths)[0]
+        pixels = np.stack([np.asarray(Image.open(path)) for path in paths])
+        np.testing.assert_allclose(first, kind.of_pixels(pixels), rtol=1e-5, atol=1e-6)
+        assert np.array_equal(first, second)
+    rows = [extract(kind, paths)[0] for kind in kinds]
+    assert not np.allclose(rows[0], rows[1])
+    assert not np.allclose(rows[1], rows[2])
+
+
+def test_the_same_weights_have_the_same_key() -> None:
+    base = TinyBackbone()
+    assert changed(3, base).key() == changed(3, TinyBackbone()).key()
+
+
+def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
+    changed(1, TinyBackbone()).save(tmp_path)
+    with pytest.raises(DataError, match=r"not weights of efficientnet-lite0 .*; fit it anew"):
+        TunedFeatures.load(tmp_path, EfficientNetLite0())
+    weights = changed(1, TinyBackbone()).weights
+    name = next(iter(weights))
+    weights[name] = np.full_like(weights[name], np.nan)
+    write_tensors(tmp_path / BACKBONE_FILE, weights)
+    with pytest.raises(DataError, match="holds numbers that are not finite"):
+        TunedFeatures.load(tmp_path, TinyBackbone())
+
+
+def test_only_networks_can_be_fine_tuned() -> None:
+    assert isinstance(EfficientNetLite0(), Backbone)
+    assert isinstance(TinyBackbone(), Backbone)
+    assert not isinstance(AlexNetPixels(), Backbone)

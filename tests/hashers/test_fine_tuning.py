@@ -1,0 +1,325 @@
+"""A backbone is trained further: what moves, what stays, and that a kill changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hashers.tiny_backbone import Scene, TinyBackbone
+from transhash.errors import DataError
+from transhash.features.backbone import TunedFeatures
+from transhash.hashers import make_hasher
+from transhash.hashers.base import Hasher
+from transhash.hashers.deep import Device
+from transhash.hashers.fine_tuning import FineTuning, fine_tune
+from transhash.hashers.fine_tuning.budget import TuningPlan, steps_within
+from transhash.hashers.fine_tuning.lessons import lessons_of
+from transhash.hashers.fine_tuning.loop import warm_cosine
+from transhash.hashers.fine_tuning.views import FreshViews, KeptViews, augmented, draw_crops
+from transhash.hashers.thn import THN
+from transhash.hashers.world import ALONE
+from transhash.progress import silent
+
+SMALL: dict[str, Any] = {
+    "batch": 32, "target_batch": 32, "text_batch": 40, "learning_rate": 3e-3, "steps": 24,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def scene() -> Scene:
+    return Scene()
+
+
+@pytest.fixture(scope="module")
+def teacher(scene: Scene) -> Hasher:
+    return THN(bits=16, steps=60).fit(scene.training)
+
+
+def tune(scene: Scene, teacher: Hasher, settings: dict[str, Any], **more: Any) -> TunedFeatures:
+    return fine_tune(
+        TinyBackbone(), scene.images, scene.target_images, scene.training, teacher,
+        FineTuning(**{**SMALL, **settings}), **more,
+    )  # fmt: skip
+
+
+def weights_of(features: TunedFeatures) -> dict[str, np.ndarray]:
+    return features.weights
+
+
+def same(left: dict[str, np.ndarray], right: dict[str, np.ndarray], part: str) -> bool:
+    names = [name for name in left if part in name]
+    assert names
+    return all(np.array_equal(left[name], right[name]) for name in names)
+
+
+def test_all_stages_learn_unless_blocks_are_given(scene: Scene, teacher: Hasher) -> None:
+    before = TinyBackbone().trainable().weights()
+    whole = weights_of(tune(scene, teacher, {"steps": 3}))
+    last = weights_of(tune(scene, teacher, {"steps": 3, "blocks": 1}))
+    for stage in ("stages.0", "stages.1", "stages.2"):
+        assert not same(before, whole, f"{stage}.0.weight")
+    assert same(before, last, "stages.0")
+    assert same(before, last, "stages.1")
+    assert not same(before, last, "stages.2.0.weight")
+
+
+def test_statistics_of_norms_stay_unless_the_target_is_to_give_them(
+    scene: Scene, teacher: Hasher
+) -> None:
+    before = TinyBackbone().trainable().weights()
+    frozen = weights_of(tune(scene, teacher, {"steps": 2}))
+    target = weights_of(tune(scene, teacher, {"steps": 2, "norms": "target"}))
+    assert same(before, frozen, "running")
+    pixels = torch.from_numpy(scene.target_images[:64]).permute(0, 3, 1, 2).float()
+    conv = TinyBackbone().trainable().stages[0][0]  # type: ignore[index]
+    with torch.no_grad():
+        first = conv((pixels - 127.0) / 64.0).mean(dim=(0, 2, 3)).numpy()
+        rest = torch.from_numpy(scene.target_images[64:]).permute(0, 3, 1, 2).float()
+        second = conv((rest - 127.0) / 64.0).mean(dim=(0, 2, 3)).numpy()
+    np.testing.assert_allclose(
+        target["stages.0.1.running_mean"], (first + second) / 2, rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("kind", ["labels", "pairs", "clicks"])
+def test_each_term_goes_down_and_only_those_asked_for_are_there(kind: str, tmp_path: Path) -> None:
+    scene = Scene(kind)
+    teacher = THN(bits=16, steps=40).fit(scene.training)
+    tune(scene, teacher, {"steps": 60, "augment": False}, folder=tmp_path / "all")
+    rows = [json.loads(line) for line in (tmp_path / "all" / "metrics.jsonl").open()]
+    assert set(rows[-1]) == {
+        "step", "relation", "quantization", "inherited", "alignment_images", "alignment_texts",
+    }  # fmt: skip
+    for term in ("relation", "inherited"):
+        values = [row[term] for row in rows]
+        assert np.mean(values[-10:]) < np.mean(values[:10]), term
+    off = {"quantization_weight": 0, "inherited_weight": 0, "alignment_weight": 0}
+    tune(scene, teacher, {**off, "steps": 2}, folder=tmp_path / "one")
+    rows = [json.loads(line) for line in (tmp_path / "one" / "metrics.jsonl").open()]
+    assert [set(row) for row in rows] == [{"step", "relation"}] * 2
+
+
+def test_quantization_and_alignment_pull_when_they_weigh(
+    scene: Scene, teacher: Hasher, tmp_path: Path
+) -> None:
+    for term, settings in (
+        ("quantization", {"quantization_weight": 1.0}),
+        ("alignment_images", {"alignment_weight": 30.0}),
+    ):
+        means = []
+        for name, weigh in (("with", settings), ("without", dict.fromkeys(settings, 0.01))):
+            out = tmp_path / term / name
+            tune(scene, teacher, {"steps": 60, "augment": False, **weigh}, folder=out)
+            rows = [json.loads(line) for line in (out / "metrics.jsonl").open()][-10:]
+            means.append(np.mean([row[term] for row in rows]) / next(iter(weigh.values())))
+        assert means[0] < means[1], term
+
+
+def test_pictures_that_the_frozen_backbone_confuses_are_told_apart(scene: Scene) -> None:
+    """A linear map learned on auxiliary rows, asked about target rows; labels only score here."""
+    teacher = THN(bits=16, steps=40).fit(scene.training)
+    settings = {"steps": 60, "learning_rate": 1e-2, "averaging": 0.9}
+    tuned = tune(scene, teacher, settings)
+
+    def right(images: np.ndarray, target: np.ndarray) -> float:
+        x, t = images - images.mean(axis=0), target - target.mean(axis=0)
+        gram = x.T @ x
+        gram += 1e-2 * np.trace(gram) / len(gram) * np.eye(len(gram))
+        read = t @ np.linalg.solve(gram, x.T @ (np.eye(4)[scene.labels] - 0.25))
+        return float((read.argmax(axis=1) == scene.target_labels).mean())
+
+    assert scene.training.target_images is not None
+    frozen = right(scene.training.images, scene.training.target_images)
+    assert right(tuned.of_pixels(scene.images), tuned.of_pixels(scene.target_images)) > frozen + 0.2
+
+
+def test_without_target_images_they_are_not_even_read(scene: Scene, teacher: Hasher) -> None:
+    other = Scene()
+    other.target_images = 255 - scene.target_images
+    left, right = (
+        weights_of(tune(one, teacher, {"steps": 3, "use_target": False})) for one in (scene, other)
+    )
+    assert all(np.array_equal(left[name], right[name]) for name in left)
+    with_target = weights_of(tune(scene, teacher, {"steps": 3}))
+    assert not same(left, with_target, "stages.2.0.weight")
+
+
+@pytest.mark.parametrize("settings", [{}, {"blocks": 2, "views": 3}, {"norms": "target"}])
+def test_a_killed_fine_tuning_ends_in_the_same_bits(
+    scene: Scene, teacher: Hasher, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    whole = tune(scene, teacher, settings)
+    folder = tmp_path / "killed"
+    starts: list[int] = []
+
+    def dying(
+        items: Iterable[Any], description: str, total: int | None = None, start: int = 0
+    ) -> Iterator[Any]:
+        for step in items:
+            if description == "fine-tuning" and step == 15:
+                raise KeyboardInterrupt
+            yield step
+
+    def watching(
+        items: Iterable[Any], description: str, total: int | None = None, start: int = 0
+    ) -> Iterable[Any]:
+        starts.extend([start] if description == "fine-tuning" else [])
+        return items
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(scene, teacher, settings, folder=folder, track=dying)
+    resumed = tune(scene, teacher, settings, folder=folder, track=watching)
+    assert starts == [10]
+    assert resumed.digest == whole.digest
+    steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").open()]
+    assert steps == list(range(24))
+    assert not (folder / "checkpoint.safetensors").exists()
+
+
+def test_a_budget_is_decided_once_and_resumed_as_decided(
+    scene: Scene, teacher: Hasher, tmp_path: Path
+) -> None:
+    """Were it measured anew, the resumed run would take other steps than the first began."""
+    tune(scene, teacher, {"minutes": 1e-6}, folder=tmp_path)  # nothing fits: the least
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert plan["steps"] == 20
+    (tmp_path / "plan.json").write_text(json.dumps({**plan, "steps": 7}))
+    tune(scene, teacher, {"minutes": 1e-6}, folder=tmp_path)
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 7
+    tune(scene, teacher, {"minutes": 2e-6}, folder=tmp_path)  # another one's plan is none
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 20
+    assert TuningPlan(tmp_path, "another", ALONE).steps is None
+
+
+def test_steps_fit_into_the_time_left() -> None:
+    assert steps_within(100.0, 2.0, 600) == 50
+    assert steps_within(100.0, 0.1, 600) == 600
+    assert steps_within(-5.0, 2.0, 600) == 20
+    assert steps_within(1.0, 2.0, 6) == 6
+
+
+def test_the_rate_rises_for_fifty_steps_and_falls_to_nothing() -> None:
+    factors = [warm_cosine(step, 600) for step in range(600)]
+    assert factors[0] == pytest.approx(1 / 50)
+    assert int(np.argmax(factors)) == 49
+    assert factors[-1] < 1e-4
+    assert warm_cosine(9, 50) == pytest.approx(0.5 * (1 + np.cos(np.pi * 9 / 50)))
+
+
+def test_the_average_of_the_weights_is_what_is_used(scene: Scene, teacher: Hasher) -> None:
+    last = tune(scene, teacher, {"averaging": 0.0})
+    mean = tune(scene, teacher, {"averaging": 0.99})
+    start = TinyBackbone().trainable().weights()
+
+    def moved(features: TunedFeatures) -> float:
+        return sum(float(np.abs(v - start[n]).sum()) for n, v in features.weights.items())
+
+    assert moved(mean) < moved(last)
+
+
+def test_a_crop_of_the_whole_picture_is_the_picture() -> None:
+    pixels = torch.rand(3, 3, 8, 8) * 255
+    plain = torch.tensor([[1.0, 0, 0, 1, 1, 1]]).repeat(3, 1)
+    assert torch.allclose(augmented(pixels, plain), pixels, atol=1e-3)
+    mirrored = torch.tensor([[1.0, 0, 0, -1, 1, 1]]).repeat(3, 1)
+    assert torch.allclose(augmented(pixels, mirrored), pixels.flip(3), atol=1e-3)
+    left_top = torch.tensor([[0.5, -0.5, -0.5, 1, 1, 1]]).repeat(3, 1)
+    smooth = torch.arange(8.0).view(1, 1, 1, 8).expand(3, 3, 8, 8).contiguous()
+    assert float(augmented(smooth, left_top).mean()) < 2.1
+    dark = torch.tensor([[1.0, 0, 0, 1, 0.8, 1]]).repeat(3, 1)
+    assert float(augmented(pixels, dark).mean()) == pytest.approx(
+        0.8 * float(pixels.mean()), rel=0.02
+    )
+
+
+def test_crops_lie_inside_and_depend_on_their_seeds_alone() -> None:
+    crops = draw_crops(500, [1, 2])
+    side = crops[:, 0]
+    assert ((side >= 0.5) & (side <= 1)).all()
+    assert (np.abs(crops[:, 1:3]) <= 1 - side[:, None] + 1e-6).all()
+    assert set(crops[:, 3]) == {-1.0, 1.0}
+    assert np.array_equal(crops, draw_crops(500, [1, 2]))
+    assert not np.array_equal(crops, draw_crops(500, [1, 3]))
+
+
+def test_kept_views_are_what_the_lower_stages_give(scene: Scene) -> None:
+    stages = TinyBackbone().trainable()
+    fresh = FreshViews(scene.images, stages, 2, False, Device("cpu"))
+    kept = KeptViews(fresh, 2, [0], silent)
+    rows = np.array([5, 0, 41])
+    given = kept.at(rows, slice(None), [3])
+    torch.testing.assert_close(given, fresh.at(rows, slice(None), [9]), rtol=2e-3, atol=1e-3)
+    with torch.no_grad():
+        whole = stages(torch.from_numpy(scene.images[rows]).permute(0, 3, 1, 2))
+        torch.testing.assert_close(stages.above(given, 2), whole, rtol=1e-2, atol=1e-2)
+    assert torch.equal(kept.at(rows, slice(1, None, 2), [3]), given[1:2])
+
+
+def test_files_and_their_pixels_are_the_same(scene: Scene, teacher: Hasher, tmp_path: Path) -> None:
+    files = scene.files(tmp_path)
+    from_files = fine_tune(
+        TinyBackbone(), *files, scene.training, teacher, FineTuning(**{**SMALL, "steps": 2})
+    )
+    assert from_files.digest == tune(scene, teacher, {"steps": 2}).digest
+    files[0][3].write_text("no picture any more")
+    with pytest.raises(DataError, match=r"0-003.png could be read before and now cannot: not an"):
+        fine_tune(TinyBackbone(), *files, scene.training, teacher, FineTuning(**SMALL))
+
+
+@pytest.mark.parametrize("method", ["QCH", "DCMH", "CVH"])
+def test_other_methods_teach_too(scene: Scene, method: str) -> None:
+    settings = {"epochs": 2} if method == "DCMH" else {}
+    teacher = make_hasher(method, bits=16, **settings).fit(scene.training)
+    lessons = lessons_of(teacher, scene.training, 0, use_target=True)
+    assert 0.9 < float(np.sqrt((lessons.images**2).mean())) < 1.1
+    tuned = tune(scene, teacher, {"steps": 2})
+    assert np.isfinite(tuned.of_pixels(scene.images)).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"blocks": 0}, "blocks takes a whole number of 1 or more, or null (None), got 0"),
+        ({"blocks": 9}, "tiny has 3 blocks, so its last 9 cannot learn"),
+        ({"norms": "batch"}, "norms takes frozen or target, got 'batch'"),
+        ({"minutes": -1}, "minutes takes a number above 0, or null (None), got -1"),
+        ({"soft_share": 2}, "soft_share takes a number from 0 to 1, got 2"),
+        ({"views": 3}, "views are kept below the trained blocks; give blocks, too"),
+        (
+            {"norms": "target", "use_target": False},
+            "norms takes frozen where no target images take part, got 'target'",
+        ),
+    ],
+)
+def test_what_cannot_be_set_is_refused_in_a_sentence(
+    scene: Scene, teacher: Hasher, settings: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(DataError) as refused:
+        tune(scene, teacher, settings)
+    assert str(refused.value) == sentence
+
+
+def test_pictures_of_other_features_are_refused(scene: Scene, teacher: Hasher) -> None:
+    with pytest.raises(DataError, match=r"79 \+ 80 pictures do not go with features of 80 \+ 80"):
+        fine_tune(TinyBackbone(), scene.images[1:], scene.target_images, scene.training, teacher)
+
+
+def test_where_there_is_no_target_the_auxiliary_pictures_learn_alone(scene: Scene) -> None:
+    alone = replace(scene.training, target_images=None)
+    teacher = THN(bits=16, steps=20).fit(alone)
+    settings = FineTuning(**{**SMALL, "steps": 2})
+    tuned = fine_tune(TinyBackbone(), scene.images, [], alone, teacher, settings)
+    assert not same(TinyBackbone().trainable().weights(), tuned.weights, "stages.0.0.weight")
+
+
+def test_a_training_that_diverges_says_so(scene: Scene, teacher: Hasher, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"the training diverged: at step .* learning_rate below"):
+        tune(scene, teacher, {"learning_rate": 1e16, "weight_decay": 0}, folder=tmp_path / "far")
+    assert not (tmp_path / "far" / "metrics.jsonl").exists()
