@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transhash.data.relation import LabelRelation, Relation, SparseRelation
 from transhash.data.training import TrainingSet
 from transhash.features.backbone import Stages, rows_of_pixels
-from transhash.features.decode import Pixels
+from transhash.features.picture import Pixels
 
 SIZE, CLASSES = 16, 4
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from transhash.errors import DataError
-from transhash.features.decode import Pixels
+from transhash.features.picture import Pixels
 from transhash.storage import read_tensors, write_tensors
 
 BACKBONE_FILE = "backbone.safetensors"

@@ -45,6 +45,9 @@ def lessons_of(teacher: Hasher, training: TrainingSet, seed: int, use_target: bo
     if not isinstance(teacher, THN):  # its projections are made for tanh, others have any size
         images, targets[0] = _to_unit_size(images, targets[0])
         texts, targets[1] = _to_unit_size(texts, targets[1])
+    else:  # bits that tell items of a class apart are not what L asks for
+        images, texts = images[:, : teacher.tower_bits], texts[:, : teacher.tower_bits]
+        targets = [None if part is None else part[:, : teacher.tower_bits] for part in targets]
     images, texts = (np.asarray(part, np.float32) for part in (images, texts))
     return Lessons(
         images,

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transhash.data.collection import ImageSource
 from transhash.data.training import TrainingSet
 from transhash.errors import DataError
 from transhash.features.backbone import Backbone, TunedFeatures
-from transhash.features.decode import Pixels
+from transhash.features.picture import Pixels
 from transhash.hashers.base import Hasher
 from transhash.hashers.deep import Device
 from transhash.hashers.fine_tuning.batches import TaughtBatches
@@ -50,8 +51,8 @@ _LOOK_EVERY = 10  # steps after which a checkpoint may be kept
 
 def fine_tune(
     backbone: Backbone,
-    images: Sequence[Path] | Pixels,
-    target_images: Sequence[Path] | Pixels,
+    images: Sequence[ImageSource] | Pixels,
+    target_images: Sequence[ImageSource] | Pixels,
     training: TrainingSet,
     teacher: Hasher,
     settings: FineTuning | None = None,
@@ -182,7 +183,9 @@ def tuning_name(
 
 
 def _check_rows(
-    images: Sequence[Path] | Pixels, target_images: Sequence[Path] | Pixels, training: TrainingSet
+    images: Sequence[ImageSource] | Pixels,
+    target_images: Sequence[ImageSource] | Pixels,
+    training: TrainingSet,
 ) -> None:
     target = 0 if training.target_images is None else len(training.target_images)
     if (len(images), len(target_images)) != (len(training.images), target):

@@ -7,7 +7,6 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,11 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from transhash.data.collection import ImageSource
 from transhash.data.relation import Rows
 from transhash.errors import DataError
 from transhash.features.backbone import Stages
 from transhash.features.cache import cache_folder
-from transhash.features.decode import Pixels, Reader, decode_batches, default_workers
+from transhash.features.decode import Reader, decode_batches, default_workers
+from transhash.features.picture import Pixels
 from transhash.hashers.deep import Device
 from transhash.progress import Track
 
@@ -40,26 +41,29 @@ def room_for(shape: tuple[int, ...], kind: npt.DTypeLike) -> npt.NDArray[Any]:
         return np.memmap(file, kind, "r+", shape=shape)
 
 
-def decode_all(paths: Sequence[Path] | Pixels, size: int, device: str, track: Track) -> Pixels:
+def decode_all(
+    sources: Sequence[ImageSource] | Pixels, size: int, device: str, track: Track
+) -> Pixels:
     """(n, size, size, 3) bytes of files that have been read before, or of what is decoded."""
-    if isinstance(paths, np.ndarray):
-        return paths
-    pixels = room_for((len(paths), size, size, 3), np.uint8)
+    if isinstance(sources, np.ndarray):
+        return sources
+    pixels = room_for((len(sources), size, size, 3), np.uint8)
     workers = default_workers() if device.startswith("cuda") else 0
     threads = os.cpu_count() or 1
 
     def decoded() -> Iterator[None]:
         for batch in decode_batches(
-            paths, Reader(size), _PASS_CUDA, workers=workers, threads=threads
+            sources, Reader(size), _PASS_CUDA, workers=workers, threads=threads
         ):
             for place, one in enumerate(batch.seen):
                 if one.state != "decoded":
-                    path = paths[batch.start + place]
-                    raise DataError(f"{path} could be read before and now cannot: {one.reason}")
+                    source = sources[batch.start + place]
+                    name = "a picture" if isinstance(source, bytes) else source
+                    raise DataError(f"{name} could be read before and now cannot: {one.reason}")
                 yield
             pixels[batch.start : batch.start + len(batch.seen)] = batch.pixels
 
-    deque(track(decoded(), "decoding", total=len(paths)), maxlen=0)
+    deque(track(decoded(), "decoding", total=len(sources)), maxlen=0)
     return pixels
 
 
