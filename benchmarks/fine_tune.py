@@ -159,13 +159,15 @@ def main() -> None:
                 )  # fmt: skip
             for name, teacher, settings in variants:
                 start = time.perf_counter()
+                place = arguments.out / f"{name}-{relation}-{split_seed}".replace(" ", "_")
                 tuned = fine_tune(
                     backbone, pixels[0][split.auxiliary_images], pixels[1][split.target_images],
                     training, fitted[teacher], FineTuning(**{"seed": split_seed, **settings}),
-                    folder=arguments.out / f"{name}-{relation}-{split_seed}".replace(" ", "_"),
-                    track=track,
+                    folder=place, track=track,
                 )  # fmt: skip
+                tuned.save(place)
                 took = time.perf_counter() - start
+                print(f"{name}, {relation}, split {split_seed}: tuned in {took:.0f} s", flush=True)
                 tuned_training = replace(
                     training,
                     images=tuned.of_pixels(pixels[0][split.auxiliary_images]),

@@ -33,6 +33,7 @@ class Mutant(NamedTuple):
 OBJECTIVE = "hashers/test_objective.py"
 THN = "hashers/test_thn.py"
 GAP = "hashers/test_contract.py -k domain_gap"
+TUNING = "hashers/test_fine_tuning.py"
 SPLITS = "experiments/test_splits.py data/test_benchmark.py"
 MUTANTS = (
     # The objective: signs, weights, ramps.
@@ -388,6 +389,55 @@ MUTANTS = (
         "of_own, near = _carried(own[::step], own, partners, k, itself=step)",
         "of_own, near = _carried(own[::step], own, partners, k)",
         "runs/test_verdict.py",
+    ),
+    # Fine-tuning.
+    Mutant(
+        "hashers/fine_tuning/batches.py",
+        "Items(self.images[where[0]], z[0], weight)",
+        "Items(self.images[where[0]], self.images[where[0]], weight)",
+        TUNING,
+    ),
+    Mutant(
+        "hashers/fine_tuning/loop.py",
+        "        average.copy_to(parameters)",
+        "        pass",
+        f"{TUNING} -k average",
+    ),
+    Mutant(
+        "hashers/fine_tuning/settings.py",
+        "return 0 if self.blocks is None else stages - self.blocks",
+        "return 0",
+        f"{TUNING} -k all_stages",
+    ),
+    Mutant(
+        "hashers/fine_tuning/budget.py",
+        'if found.get("name") != self.name:',
+        "if True:",
+        f"{TUNING} -k budget",
+    ),
+    Mutant(
+        "hashers/fine_tuning/views.py",
+        "drawn = draw_crops(len(rows), seeds)[share]",
+        "drawn = draw_crops(len(rows), [int.from_bytes(os.urandom(4))])[share]",
+        f"{TUNING} -k killed",
+    ),
+    Mutant(
+        "features/backbone.py",
+        'return f"{self.name}:{self.size}:1:{precision}:{self.digest}"',
+        'return f"{self.name}:{self.size}:1:{precision}"',
+        "features/test_backbone.py -k cache",
+    ),
+    Mutant(
+        "features/lite0.py",
+        "bias = norm.bias - norm.running_mean * scale",
+        "bias = norm.bias + norm.running_mean * scale",
+        "features/test_backbone.py",
+    ),
+    Mutant(
+        "runs/model_files.py",
+        '"vocabulary.json", BACKBONE_FILE',
+        '"vocabulary.json"',
+        "runs/test_fine_tuned_run.py -k another_backbone",
     ),
 )
 

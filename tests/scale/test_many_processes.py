@@ -12,7 +12,9 @@ import pytest
 
 from transhash.codes import Codes
 from transhash.data.manifest import read_texts
+from transhash.features.lite0 import trainable_lite0
 from transhash.runs.encoder import Encoder
+from transhash.storage import read_tensors
 
 SCRIPT = Path(__file__).with_name("training_script.py")
 
@@ -76,6 +78,33 @@ def test_the_command_learns_the_same_under_torchrun(data: Path, tmp_path: Path) 
     texts = read_texts(data / "texts.tsv")
     two, one = (Encoder.load(tmp_path / name).encode_texts(texts) for name in ("two", "one"))
     assert different_bits(two, one) < 0.01
+
+
+@pytest.mark.slow
+def test_two_processes_fine_tune_as_one_does(data: Path, tmp_path: Path) -> None:
+    arguments = [
+        "-m", "transhash", "fit", "thn", "--auxiliary", data / "auxiliary.tsv",
+        "--images", data / "images.tsv", "--texts", data / "texts.tsv", "--bits", 16,
+        "--set", "steps=4", "--set", "batch=32", "--set", "target_batch=16",
+        "--fine-tune", "--blocks", 1, "--set", "fine_tune.steps=4", "--set", "fine_tune.views=1",
+        "--set", "fine_tune.batch=8", "--set", "fine_tune.target_batch=8",
+    ]  # fmt: skip
+    start(2, *arguments, "--out", tmp_path / "two")
+    start(1, *arguments, "--out", tmp_path / "one")
+    two, one, frozen = (
+        read_tensors(tmp_path / name / "backbone.safetensors") if name else before()
+        for name in ("two", "one", "")
+    )
+    for name, value in one.items():
+        step = np.abs(value - frozen[name]).max()
+        np.testing.assert_allclose(two[name], value, rtol=0, atol=0.02 * step, err_msg=name)
+    assert any((one[name] != frozen[name]).any() for name in one)
+    with pytest.raises(AssertionError, match=r"a batch of 9 cannot be shared equally by 2"):
+        start(2, *arguments, "--set", "fine_tune.batch=9", "--out", tmp_path / "odd")
+
+
+def before() -> dict[str, np.ndarray]:
+    return trainable_lite0().weights()
 
 
 @pytest.mark.slow
