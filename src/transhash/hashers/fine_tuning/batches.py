@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 from torch import nn
@@ -15,7 +13,7 @@ from transhash.hashers.deep import Device
 from transhash.hashers.fine_tuning.head import ImageHead
 from transhash.hashers.fine_tuning.lessons import Lessons
 from transhash.hashers.fine_tuning.settings import FineTuning
-from transhash.hashers.fine_tuning.views import ViewDraw
+from transhash.hashers.fine_tuning.views import ViewDraw, half_precision
 from transhash.hashers.thn.batches import Batch, Items, Pairs
 from transhash.hashers.training import draw
 from transhash.hashers.world import World
@@ -61,7 +59,7 @@ class TaughtBatches:
         stages, head = modules["stages"], modules["head"]
         assert isinstance(stages, Stages)
         assert isinstance(head, ImageHead)
-        with _half_precision(self.device):
+        with half_precision(self.device):
             found = stages.above(torch.cat(inputs), first)
         parts = torch.split(found.float(), [len(part) for part in inputs])
         z = [world.gather(torch.tanh(head(part, i > 0))) for i, part in enumerate(parts)]
@@ -87,10 +85,3 @@ class TaughtBatches:
             rate,
             self.pairs.probability(rate),
         )
-
-
-def _half_precision(device: Device) -> AbstractContextManager[Any]:
-    """bfloat16 on a GPU alone: CPUs that have it gain nothing here, and some fail."""
-    if device.name.startswith("cuda"):
-        return torch.autocast("cuda", torch.bfloat16)
-    return nullcontext()
