@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import transhash
 from runs.feature_files import write_features
 from scale.command import Command
 from transhash.data.manifest import read_images
@@ -142,6 +143,21 @@ def test_a_fit_killed_after_the_fine_tuning_does_not_tune_again(
     assert np.array_equal(codes(run, drawn), codes(tuned_run, drawn))
 
 
+def test_the_same_from_python(tuned_run: Path, drawn: Path) -> None:
+    settings = {
+        "blocks": 2, "steps": 3, "batch": 8, "target_batch": 8, "views": 1, "learning_rate": 0.01,
+    }  # fmt: skip
+    with transhash.fit(
+        drawn / "auxiliary.tsv", drawn / "images.tsv", drawn / "texts.tsv", method="CVH", bits=16,
+        fine_tune=settings,
+    ) as engine:  # fmt: skip
+        images = engine.encoder.image_features
+        assert isinstance(images, TunedFeatures)
+        own = Encoder.load(tuned_run).image_features
+        assert isinstance(own, TunedFeatures)
+        assert images.digest == own.digest
+
+
 @pytest.mark.slow
 def test_a_benchmark_is_fine_tuned_by_another_method_within_minutes(
     drawn: Path, tmp_path: Path, command: Command
@@ -166,8 +182,6 @@ def test_what_cannot_be_fine_tuned_is_refused_before_anything_is_read(
          "fine-tuned; use --features efficientnet-lite0"),
         ([*files, "--blocks", 3], "blocks, minutes, teacher and fine_tune settings need "
          "--fine-tune"),
-        ([*files, "--fine-tune", "--tune", 2], "--tune and --fine-tune do not go together; tune "
-         "first, then --set"),
         ([*files, "--fine-tune", "--set", "fine_tune.stepps=2"], "fine-tuning has no setting "
          "'stepps'; it has "),
         ([*files, "--fine-tune", "--blocks", 0], "blocks takes a whole number of 1 or more"),

@@ -74,12 +74,11 @@ class Pictures:
     held_out: Images | None = None  # of auxiliary items outside of it
 
     def held_out_as_read(
-        self, held_out: Related | None, tuned: TunedFeatures, track: Track, world: World = ALONE
-    ) -> Related | None:
+        self, held_out: Related, tuned: TunedFeatures, track: Track, world: World = ALONE
+    ) -> Related:
         """Held-out items with images as the tuned backbone reads them."""
         images = self.held_out
-        if held_out is None or images is None:
-            return None
+        assert images is not None  # who holds items out has their pictures
         rows = world.in_turn(lambda: _rows(tuned, images, track))
         return Related(rows, held_out.texts, held_out.relation)
 

@@ -219,7 +219,8 @@ def fit_run(
     with _only_fit(out, world):
         if tuning is not None and pictures is not None:
             training, features = fine_tuned(tuning, training, pictures, features, out, track, world)
-            held_out = pictures.held_out_as_read(held_out, features, track, world)
+            if held_out is not None:
+                held_out = pictures.held_out_as_read(held_out, features, track, world)
         return _fit(
             hasher, method, training, out, features, words,
             held_out=held_out, trials=trials, verdict=verdict, problems=problems, track=track,
