@@ -165,7 +165,6 @@ def main() -> None:
                     training, fitted[teacher], FineTuning(**{"seed": split_seed, **settings}),
                     folder=place, track=track,
                 )  # fmt: skip
-                tuned.save(place)
                 took = time.perf_counter() - start
                 print(f"{name}, {relation}, split {split_seed}: tuned in {took:.0f} s", flush=True)
                 tuned_training = replace(

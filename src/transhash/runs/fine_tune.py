@@ -19,11 +19,12 @@ from transhash.features.backbone import BACKBONE_FILE, Backbone, TunedFeatures
 from transhash.features.image import ImageFeatures
 from transhash.hashers import Hasher, find_method, make_hasher
 from transhash.hashers.fine_tuning import FineTuning, fine_tune, tuning_name
+from transhash.hashers.fine_tuning.budget import TuningPlan
 from transhash.hashers.world import ALONE, World
 from transhash.progress import Track, silent
 from transhash.runs.encoder import image_rows
 from transhash.runs.task import LabelledRows, Target, Task
-from transhash.storage import read_json, write_json
+from transhash.storage import write_json
 
 _FOLDER = "fine-tuning"  # in a run: metrics, checkpoint, and what it was
 _RECORD = "tuning.json"
@@ -123,8 +124,8 @@ def tuned_features(
     """The fine-tuned backbone: the one that is kept in `place`, or taught now and kept there."""
     backbone = backbone_of(features)
     name = tuning_name(backbone, request.teacher, request.settings, training)
-    kept = world.first(lambda: _kept(place, name))
-    if not kept:
+    plan = TuningPlan(place, name, world)
+    if not (plan.finished and (place / BACKBONE_FILE).exists()):
         start = time.perf_counter()
         if world.rank == 0:  # the others get what it says
             request.teacher.fit(training, track=track)
@@ -134,7 +135,6 @@ def tuned_features(
             training, request.teacher, request.settings, folder=place, track=track, world=world,
         )  # fmt: skip
         if world.rank == 0:
-            tuned.save(place)
             about = {
                 "name": name,
                 "backbone": backbone.name,
@@ -142,7 +142,7 @@ def tuned_features(
                 "teacher": request.method,
                 "taught": request.teacher.settings(),
                 "settings": request.settings.settings(),
-                "steps": read_json(place / "plan.json")["steps"],
+                "steps": TuningPlan(place, name, ALONE).steps,
                 "seconds": round(time.perf_counter() - start, 1),
             }
             write_json(place / _RECORD, about)
@@ -210,9 +210,3 @@ def _rows(tuned: TunedFeatures, images: Images, track: Track) -> Features:
     if not len(images):
         return tuned.of_pixels(np.empty((0, tuned.size, tuned.size, 3), np.uint8))
     return image_rows(tuned, replace(images, features=None), track)[0]
-
-
-def _kept(place: Path, name: str) -> bool:
-    if not (place / BACKBONE_FILE).exists() or not (place / _RECORD).exists():
-        return False
-    return bool(read_json(place / _RECORD).get("name") == name)

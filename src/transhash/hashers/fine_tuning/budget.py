@@ -25,21 +25,30 @@ class TuningPlan:
     def __init__(self, folder: Path | None, name: str, world: World) -> None:
         self.path = None if folder is None else folder / "plan.json"
         self.name, self.world = name, world
-        self.views, self.steps = world.first(self._read)
+        self.views, self.steps, self.finished = world.first(self._read)
 
     def keep(self, views: int, steps: int) -> None:
         """What the first process decides, for all."""
         self.views, self.steps = self.world.first(lambda: (views, steps))
-        if self.path is not None and self.world.rank == 0:
-            write_json(self.path, {"name": self.name, "views": self.views, "steps": self.steps})
+        self._write()
 
-    def _read(self) -> tuple[int | None, int | None]:
+    def finish(self, digest: str) -> None:
+        """The backbone of that digest has been saved."""
+        self.finished = digest
+        self._write()
+
+    def _write(self) -> None:
+        if self.path is not None and self.world.rank == 0:
+            numbers = {"views": self.views, "steps": self.steps}
+            write_json(self.path, {"name": self.name, **numbers, "finished": self.finished})
+
+    def _read(self) -> tuple[int | None, int | None, str | None]:
         if self.path is None or not self.path.exists():
-            return None, None
+            return None, None, None
         found = read_json(self.path)
         if found.get("name") != self.name:
-            return None, None
-        return int(found["views"]), int(found["steps"])
+            return None, None, None
+        return int(found["views"]), int(found["steps"]), found.get("finished")
 
 
 def steps_within(seconds: float, of_a_step: float, most: int) -> int:

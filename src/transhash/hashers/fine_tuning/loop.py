@@ -65,7 +65,7 @@ def fine_tune(
 
     Pictures are files, or pixels (n, size, size, 3); `training` holds the backbone's rows of them,
     in this order, and the texts; `teacher` was fitted to it. With `folder`, metrics and checkpoints
-    are kept there and resumed from.
+    are kept there and resumed from, and the weights saved.
     """
     begun = time.monotonic()
     asked = settings or FineTuning()
@@ -154,10 +154,14 @@ def fine_tune(
     metrics.close()
     if average:
         average.copy_to(parameters)
+    tuned = TunedFeatures(backbone, stages.weights())
+    if folder is not None and world.rank == 0:
+        tuned.save(folder)
+        plan.finish(tuned.digest)
     if checkpoint and world.rank == 0:
-        checkpoint.remove()
+        checkpoint.remove()  # after what came of it is on the disk
     world.barrier()
-    return TunedFeatures(backbone, stages.weights())
+    return tuned
 
 
 def warm_cosine(step: int, steps: int) -> float:
