@@ -54,7 +54,7 @@ class Stages(nn.Module):
         """Rows, of what stage `first` gets."""
         for stage in self.stages[first:]:
             x = stage(x)
-        return self.pooled(x)
+        return self.pooled(x.float())  # a mean in half precision would be a coarse one
 
     def forward(self, pixels: Tensor) -> Tensor:
         return self.above(self.below(pixels.float(), 0), 0).float()
