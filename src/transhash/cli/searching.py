@@ -23,6 +23,9 @@ def index(
     codes: list[Path] = typer.Option([], help="Folders of codes that `transhash encode` wrote."),
     into: str | None = typer.Option(None, help="Another engine: faiss:DIR, exact:DIR, milvus:URI."),
     source: str | None = typer.Option(None, "--from", help="Copy codes from this engine instead."),
+    check: bool = typer.Option(
+        False, "--check", help="Read every picture, though its size and time are as they were."
+    ),
 ) -> None:
     """Encode items and add them to the run's index; what is known and unchanged is left as it is.
 
@@ -36,7 +39,8 @@ def index(
     """
     from transhash.data.manifest import read_images, read_texts
     from transhash.runs.encode import read_job, read_shards
-    from transhash.runs.search import Indexed, SearchEngine
+    from transhash.runs.holdings import Indexed
+    from transhash.runs.search import SearchEngine
 
     if source is not None:
         from transhash.cli.scale import copy_indexes
@@ -55,7 +59,7 @@ def index(
     done: list[Indexed] = []
     try:
         if pictures is not None:
-            done.append(engine.add_images(pictures, bar))
+            done.append(engine.add_images(pictures, bar, reread=check))
         if sentences is not None:
             done.append(engine.add_texts(sentences, bar))
         for folder, job in jobs:
