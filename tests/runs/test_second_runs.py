@@ -9,20 +9,11 @@ from pathlib import Path
 import pytest
 
 from transhash.data.manifest import read_images
-from transhash.features.decode import Reader
 from transhash.runs.search import SearchEngine
 from transhash.runs.verify import verify_run
 
-from .conftest import photo
+from .conftest import LONG_AGO, old_photo, photo
 from .test_identity import counts, opened
-
-LONG_AGO = 1_600_000_000
-
-
-def old_photo(path: Path, colour: str, seconds: int = LONG_AGO) -> Path:
-    photo(path, colour)
-    os.utime(path, (seconds, seconds))
-    return path
 
 
 @pytest.fixture
@@ -30,21 +21,6 @@ def pictures(tmp_path: Path) -> Path:
     for name, colour in (("a", "red"), ("b", "blue"), ("c", "green")):
         old_photo(tmp_path / "pictures" / f"{name}.png", colour)
     return tmp_path / "pictures"
-
-
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the files that are read."""
-    names: list[str] = []
-    inner = Reader.__call__
-
-    def reading(self: Reader, position: int, source: Path | bytes):  # type: ignore[no-untyped-def]
-        assert isinstance(source, Path)
-        names.append(source.name)
-        return inner(self, position, source)
-
-    monkeypatch.setattr(Reader, "__call__", reading)
-    return names
 
 
 def add(run: Path, source: Path, *, reread: bool = False) -> tuple[int, int, int, int]:

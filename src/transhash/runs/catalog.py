@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.errors import DataError
-from transhash.runs.catalog_file import CHECKED_COLUMNS, CatalogFile, row_checksum
+from transhash.runs.catalog_file import CATALOG_VERSION, CHECKED_COLUMNS, CatalogFile, row_checksum
 from transhash.runs.identity import NewItem, Stored, is_same_thing, shown_ids
 from transhash.runs.origins import Origins
 
@@ -275,6 +275,11 @@ class Catalog:
                 "SELECT COUNT(*) FROM items WHERE modality = ?", (modality,)
             )
             return int(row.fetchone()[0])
+
+    def need_current(self) -> None:
+        """Refuses an older format, which only a writer may bring up to date."""
+        if self._file.version < CATALOG_VERSION:
+            raise DataError(f"{self.path} is of an older format; index once, then ask again")
 
     def damage(self) -> list[str]:
         """What is wrong with the file: its structure, and rows that miss their checksums."""

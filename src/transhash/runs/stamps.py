@@ -49,7 +49,7 @@ class FileStamps:
     def unchanged(self, catalog: Catalog, track: Track) -> tuple[list[int], list[int]]:
         """Rows whose files are to be read, and the catalog's numbers of the others."""
         origin, keys = self._images.origin, self._images.ids
-        if not catalog.origins.holds("images", origin):
+        if "images" not in catalog.origins.kinds(origin):
             return list(range(len(keys))), []
         rows, numbers = [], []
         for row in track(range(len(keys)), "looking for changes", len(keys)):
