@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -256,3 +257,11 @@ def test_a_skipped_file_is_named_once(run: Path, tmp_path: Path, command: Comman
     told = command("index", "run", "--images", tmp_path / "mine").err
     assert told.count("bad.png") == 1
     assert f"{tmp_path}/mine/read.me: not an image" in told
+
+
+def test_a_missing_run_is_named_before_a_port_that_is_taken(command: Command) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert "nowhere is not a folder" in command.refused("serve", "nowhere", "--port", port)
