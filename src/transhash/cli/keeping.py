@@ -104,7 +104,8 @@ def run_facts(run: Path) -> dict[str, Any]:
                 {"origin": place, "modality": kind, "items": count}
                 for place, kind, count in catalog.origins.counts()
             ]
-            engines = [name or "grouped (the run's own)" for name in catalog.engines()]
+            # Not noted by the first format, which has the run's own.
+            engines = [name or "grouped (the run's own)" for name in catalog.engines() or [""]]
         finally:
             catalog.close()
     written = (run / "config.json").stat().st_mtime
