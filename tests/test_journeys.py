@@ -295,5 +295,8 @@ def test_every_command_explains_itself_with_an_example() -> None:
         "doctor",
         "serve",
         "verify",
+        "list",
+        "info",
+        "remove",
     ):
         assert "Example" in transhash(command, "--help").stdout

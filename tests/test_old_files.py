@@ -94,9 +94,9 @@ def test_a_newer_hasher_alone_is_refused_by_its_version(old: Path, tmp_path: Pat
 
 def test_a_newer_catalog_is_refused_by_its_version(old: Path) -> None:
     base = sqlite3.connect(old / "qch" / "catalog.sqlite")
-    base.execute("PRAGMA user_version=3")
+    base.execute("PRAGMA user_version=4")
     base.close()
-    with pytest.raises(DataError, match=r"catalog.sqlite has format version 3"):
+    with pytest.raises(DataError, match=r"catalog.sqlite has format version 4"):
         SearchEngine.open(old / "qch")
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tarfile
 from pathlib import Path
 
 import pytest
 from PIL import Image
+
+from transhash.features.decode import Reader
+
+LONG_AGO = 1_600_000_000
 
 
 @pytest.fixture
@@ -31,3 +36,24 @@ def photo(path: Path, colour: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (24, 16), colour).save(path)
     return path
+
+
+def old_photo(path: Path, colour: str, seconds: int = LONG_AGO) -> Path:
+    photo(path, colour)
+    os.utime(path, (seconds, seconds))
+    return path
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that are read."""
+    names: list[str] = []
+    inner = Reader.__call__
+
+    def reading(self: Reader, position: int, source: Path | bytes):  # type: ignore[no-untyped-def]
+        assert isinstance(source, Path)
+        names.append(source.name)
+        return inner(self, position, source)
+
+    monkeypatch.setattr(Reader, "__call__", reading)
+    return names

@@ -15,7 +15,8 @@ from transhash.data.collection import Collection
 from transhash.data.manifest import read_images, read_texts
 from transhash.errors import DataError
 from transhash.runs.encode import encode_shards, read_shards
-from transhash.runs.search import Indexed, SearchEngine
+from transhash.runs.holdings import Indexed
+from transhash.runs.search import SearchEngine
 
 from .conftest import photo
 
@@ -201,8 +202,8 @@ def test_a_catalog_of_a_newer_format_or_another_model_is_refused(run: Path) -> N
             SearchEngine.open(run, writable=writable)
     (run / "config.json").write_text(config)
     with sqlite3.connect(run / "catalog.sqlite") as base:
-        base.execute("PRAGMA user_version=3")
-    with pytest.raises(DataError, match=r"format version 3.*newer transhash"):
+        base.execute("PRAGMA user_version=4")
+    with pytest.raises(DataError, match=r"format version 4.*newer transhash"):
         SearchEngine.open(run)
 
 

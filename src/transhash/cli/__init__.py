@@ -35,6 +35,7 @@ def main() -> None:
         benchmarks,
         demo,
         doctor,
+        keeping,
         learn,
         scale,
         scoring,
@@ -69,6 +70,12 @@ def print_json(content: Any) -> None:
     """One line of JSON, with escapes where the terminal is not one of Unicode."""
     plain = (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
     print(json.dumps(content, ensure_ascii=plain))
+
+
+def shortened(text: str, letters: int = 160) -> str:
+    """A text as a table shows it: one line, its end left out where it is long."""
+    line = " ".join(text[: 4 * letters].split())
+    return line if len(line) <= letters and len(text) <= 4 * letters else f"{line[:letters]}..."
 
 
 def fail(sentence: str) -> None:

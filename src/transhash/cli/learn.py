@@ -208,9 +208,16 @@ def print_problems(problems: list[dict[str, str]], listed: Path, shown: int = 8)
         return
     err.print(f"[yellow]{len(problems)} rows or files were skipped:[/yellow]", markup=True)
     for problem in problems[:shown]:
-        line = f"  {problem['source']}: {problem['where']}: {problem['reason']}"
-        err.print(line, soft_wrap=True)
+        err.print(f"  {_place(**problem)}: {problem['reason']}", soft_wrap=True)
     if len(problems) > shown:
         if listed.name != "report.json":
             write_json(listed, problems)
         err.print(f"  and {len(problems) - shown} more, all listed in {listed}", soft_wrap=True)
+
+
+def _place(source: str, where: str, reason: str) -> str:
+    """One path for a file; for a row the file and the row."""
+    if Path(source).is_dir():
+        return str(Path(source) / where)
+    same = source == where or Path(source).as_posix().endswith(f"/{where}")
+    return source if same else f"{source}: {where}"

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from transhash.cli import app, err, out, print_json
+from transhash.cli import app, err, out, print_json, shortened
 from transhash.cli.learn import print_problems
 from transhash.errors import DataError
 from transhash.progress import bar
@@ -23,10 +23,27 @@ def index(
     codes: list[Path] = typer.Option([], help="Folders of codes that `transhash encode` wrote."),
     into: str | None = typer.Option(None, help="Another engine: faiss:DIR, exact:DIR, milvus:URI."),
     source: str | None = typer.Option(None, "--from", help="Copy codes from this engine instead."),
+    check: bool = typer.Option(
+        False, "--check", help="Read every picture, though its size and time are as they were."
+    ),
+    sync: list[Path] = typer.Option(
+        [], help="A folder or file to keep in step with: adds, updates, forgets what is gone."
+    ),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", help="Say what --sync would do, change nothing."
+    ),
+    forget_all: bool = typer.Option(
+        False, "--forget-all", help="With --sync: a source that is gone or empty is meant to be."
+    ),
+    root: list[str] = typer.Option(
+        [], metavar="OLD=NEW", help="A folder that was moved: its items are known by the new place."
+    ),
 ) -> None:
     """Encode items and add them to the run's index; what is known and unchanged is left as it is.
 
     Example: `transhash index runs/mine --images photos/ --texts notes.csv`
+
+    Example: `transhash index runs/mine --sync photos/ --sync notes.csv --dry-run`
 
     Example: `transhash index runs/mine --codes codes/ --into milvus:http://host:19530/photos`
 
@@ -34,42 +51,68 @@ def index(
     folder is another item, whose id then names its folder, too. Items added by `--codes` have no
     picture or text to show, only their id.
     """
+    from transhash.cli.keeping import foretell, move_root, split_root
     from transhash.data.manifest import read_images, read_texts
     from transhash.runs.encode import read_job, read_shards
-    from transhash.runs.search import Indexed, SearchEngine
+    from transhash.runs.holdings import Indexed
+    from transhash.runs.search import SearchEngine
+    from transhash.runs.sync import keep_in_step, read_sync
 
+    adding = bool(images or texts or codes)
     if source is not None:
         from transhash.cli.scale import copy_indexes
 
-        if images or texts or codes:
+        if adding or sync or root:
             raise DataError("--from copies what is in an index; leave out what to add to it")
         copy_indexes(run, source, into)
         return
-    if images is None and texts is None and not codes:
-        raise DataError("nothing to index: give --images, --texts or --codes")
+    if not (adding or sync or root):
+        raise DataError("nothing to index: give --images, --texts, --codes or --sync")
+    if (dry_run or forget_all) and not sync:
+        raise DataError("--dry-run and --forget-all go with --sync")
+    if dry_run:
+        if adding or root:
+            raise DataError("--dry-run says what --sync would do; give it alone")
+        foretell(run, into, sync, check, forget_all)
+        return
+    moves = [split_root(pair) for pair in root]
     jobs = [(folder, read_job(folder, run)) for folder in codes]  # before anything is written
     pictures = None if images is None else read_images(images)
     sentences = None if texts is None else read_texts(texts)
     listed = [*(pictures.problems if pictures else ()), *(sentences.problems if sentences else ())]
     engine = SearchEngine.open(run, into, writable=True)
     done: list[Indexed] = []
+    forgotten = 0
     try:
+        for old, new in moves:
+            move_root(engine, old, new)
+        kept = [s for path in sync for s in read_sync(engine.catalog, path, forget_all=forget_all)]
         if pictures is not None:
-            done.append(engine.add_images(pictures, bar))
+            done.append(engine.add_images(pictures, bar, reread=check))
         if sentences is not None:
             done.append(engine.add_texts(sentences, bar))
+        for part in kept:
+            listed += part.problems
+            one, gone = keep_in_step(engine, part, bar, reread=check)
+            done.append(one)
+            forgotten += gone
         for folder, job in jobs:
             shards = bar(read_shards(folder), f"indexing {job.modality}", job.shards)
             done.append(engine.add_codes(job.modality, shards))
         counts = {name: len(part) for name, part in engine.indexes.items()}
     finally:
         engine.close()
+    if not (adding or sync):
+        return
     listed += [problem for part in done for problem in part.problems]
+    listed = list(dict.fromkeys(listed))  # a file of both kinds is listed with each
     print_problems([problem._asdict() for problem in listed], run / "skipped.json")
     out.print(
         f"{run}: {sum(part.added for part in done):,} added, "
         f"{sum(part.updated for part in done):,} updated, "
-        f"{sum(part.unchanged for part in done):,} unchanged, {len(listed):,} skipped; "
+        f"{sum(part.unchanged for part in done):,} unchanged, "
+        + (f"{forgotten:,} forgotten, " if sync else "")
+        + f"{len(listed):,} skipped; "
         f"{counts['images']:,} images and {counts['texts']:,} texts are searchable",
         soft_wrap=True,
     )
@@ -143,7 +186,7 @@ def search(
     from rich.text import Text
 
     for rank, hit in enumerate(hits, 1):
-        shown = hit.item.text or hit.item.source or ""
+        shown = shortened(hit.item.text or "") or hit.item.source or ""
         table.add_row(str(rank), str(hit.distance), Text(hit.item.id), Text(shown))
     out.print(table)
     searched = engine.indexes[_among(text, among)]

@@ -46,6 +46,9 @@ class Paths(Sequence[Path]):
             return Paths(self._folder, self._names[row])
         return self._folder / self._names[row]
 
+    def take(self, rows: Sequence[int]) -> Paths:
+        return Paths(self._folder, [self._names[row] for row in rows])
+
 
 @dataclass(frozen=True)
 class Collection(Generic[Medium]):
@@ -67,7 +70,9 @@ class Collection(Generic[Medium]):
         return replace(
             self,
             ids=[self.ids[row] for row in rows],
-            items=[self.items[row] for row in rows],
+            items=self.items.take(rows)
+            if isinstance(self.items, Paths)
+            else [self.items[row] for row in rows],
             labels=None if self.labels is None else [self.labels[row] for row in rows],
             features=None if self.features is None else self.features[rows],
         )

@@ -62,12 +62,11 @@ def run_experiment(
         raise DataError(f"jobs must be 1 or more, got {jobs}")
     console = console or Console(stderr=True)
     plan = read_plan(file)
-    track = bar if console.is_terminal else silent
     lock = WriterLock(out)
     try:
         if not resume:
             _put_aside(out / "results.jsonl")
-        benchmark, data = open_benchmark(plan, root, track)
+        benchmark, data = open_benchmark(plan, root, bar)
         results = Results(out, plan, benchmark, data)
         shutil.copyfile(file, out / "experiment.toml")
         run_plan(plan, benchmark, results, jobs, console, features or EfficientNetLite0())
@@ -93,15 +92,15 @@ def run_plan(
         return
     if not console.is_terminal:  # where no bar shows that something is going on
         console.print(f"{benchmark.name}: {len(todo)} cells to run; reading the images")
-    track = bar if console.is_terminal else silent
-    benchmark, problems = with_image_features(benchmark, features, track)
+    benchmark, problems = with_image_features(benchmark, features, bar)
     if problems:
         console.print(f"{len(problems)} images cannot be read; first: {problems[0].reason}")
     tasks = Tasks(benchmark, features if plan.tunings else None, out)
-    tasks.make_backbones(plan, todo, track)
+    tasks.make_backbones(plan, todo, bar)
     finished = (_in_processes if jobs > 1 else _in_turn)(plan, todo, tasks, jobs)
     failed: list[Finished] = []
     start, earlier = time.monotonic(), plan.size - len(todo)
+    track = bar if console.is_terminal else silent  # else each cell has a line of its own
     for number, one in enumerate(track(finished, "cells", plan.size, start=earlier), 1):
         if isinstance(one.outcome, BaseException):
             failed.append(one)

@@ -24,6 +24,7 @@ from transhash.errors import DataError, EngineError
 from transhash.storage import read_tensors, write_tensors
 
 _log = logging.getLogger("transhash")
+_LOG_SECONDS = 1.0  # that a loss may wait to be written
 _HASHED = 1 << 28  # bytes of an array that name it
 
 Policy = Literal["inv", "step", "cosine", "fixed"]
@@ -187,6 +188,7 @@ class TrainingLog:
     def __init__(self, folder: Path | None, start: int) -> None:
         self.file = None
         self.waiting: list[tuple[int, dict[str, Tensor]]] = []
+        self._flushed = time.monotonic()
         if folder is None:
             return
         self.path = path = folder / "metrics.jsonl"
@@ -208,7 +210,7 @@ class TrainingLog:
         if self.file is None:
             return
         self.waiting.append((step, {name: value.detach() for name, value in values.items()}))
-        if len(self.waiting) >= 50:
+        if len(self.waiting) >= 50 or time.monotonic() - self._flushed >= _LOG_SECONDS:
             self.flush()
 
     def flush(self) -> None:
@@ -222,6 +224,7 @@ class TrainingLog:
                 self.file.write(json.dumps({"step": step, **values}) + "\n")
             self.waiting.clear()
             self.file.flush()
+        self._flushed = time.monotonic()
 
     def discard(self) -> None:
         """Of a training that came to nothing, nothing is left."""

@@ -11,7 +11,6 @@ and that one: written with the items, cleared once the index has theirs.
 from __future__ import annotations
 
 import sqlite3
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.errors import DataError
-from transhash.runs.catalog_file import CATALOG_VERSION, CatalogFile
+from transhash.runs.catalog_file import CATALOG_VERSION, CHECKED_COLUMNS, CatalogFile, row_checksum
 from transhash.runs.identity import NewItem, Stored, is_same_thing, shown_ids
+from transhash.runs.origins import Origins
 
 Modality = Literal["images", "texts"]
 MODALITIES: tuple[Modality, Modality] = ("images", "texts")
 _SELECT = "SELECT number, modality, id, text, source, code, thumbnail IS NOT NULL FROM items"
-_COLUMNS = "id, text, thumbnail, source, code, origin, key, digest"
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,7 @@ class Catalog:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self._file = CatalogFile(path, read_only=read_only)
+        self.origins = Origins(self._file)
 
     # ---- changes ----
 
@@ -66,7 +66,7 @@ class Catalog:
         origin = self._origin(base, item.origin)
         key = item.id if item.key is None else item.key
         place = "modality = ? AND origin = ? AND key = ?"
-        select = f"SELECT number, {_COLUMNS} FROM items WHERE"
+        select = f"SELECT number, {CHECKED_COLUMNS} FROM items WHERE"
         old = base.execute(f"{select} {place}", (modality, origin, key)).fetchone()
         free = item.id
         if old is None:
@@ -89,8 +89,9 @@ class Catalog:
                 item.digest,
             )
             number = base.execute(
-                f"INSERT INTO items (modality, {_COLUMNS}, checksum) VALUES (?,?,?,?,?,?,?,?,?,?)",
-                (modality, *row, _checksum(row)),
+                f"INSERT INTO items (modality, {CHECKED_COLUMNS}, checksum, stamp) "
+                "VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+                (modality, *row, row_checksum(row), item.stamp),
             ).lastrowid
             assert number is not None
             base.execute("INSERT OR IGNORE INTO pending VALUES (?, ?, NULL)", (engine, number))
@@ -104,11 +105,14 @@ class Catalog:
             *((origin, key) if before[5] is None else before[5:7]),
             item.digest or (None if recoded else before[7]),
         )
+        if row[5:7] == (origin, key):  # else it is another file of the same content
+            base.execute("UPDATE items SET stamp = ? WHERE number = ?", (item.stamp, number))
         if row == before:
             return Stored(number, "unchanged", False)
         base.execute(
-            f"UPDATE items SET ({_COLUMNS}, checksum) = (?,?,?,?,?,?,?,?,?) WHERE number = ?",
-            (*row, _checksum(row), number),
+            f"UPDATE items SET ({CHECKED_COLUMNS}, checksum) = (?,?,?,?,?,?,?,?,?) "
+            "WHERE number = ?",
+            (*row, row_checksum(row), number),
         )
         if recoded:
             base.execute(
@@ -149,7 +153,7 @@ class Catalog:
 
     def state_fact(self, name: str, value: str) -> str:
         """What is written under that name; `value` is, where nothing was and it can be."""
-        if self._file.version < CATALOG_VERSION:
+        if not self._file.has_places:
             return value
         with self._file.errors():
             row = self._file.base.execute(
@@ -199,7 +203,7 @@ class Catalog:
     def find_at(self, modality: Modality, origin: str, key: str, item_id: str) -> Item | None:
         """The item from that place, else the one with that id: it may have come another way."""
         row = None
-        if self._file.version == CATALOG_VERSION:
+        if self._file.has_places:
             with self._file.errors():
                 row = self._file.base.execute(
                     f"{_SELECT} WHERE modality = ? AND key = ? AND origin = "
@@ -210,7 +214,7 @@ class Catalog:
 
     def pending(self, engine: str) -> dict[int, bytes | None]:
         """Numbers whose code in the index may still be another one, and that one."""
-        if self._file.version < CATALOG_VERSION:
+        if not self._file.has_places:
             return {}
         with self._file.errors():
             rows = self._file.base.execute(
@@ -220,7 +224,7 @@ class Catalog:
 
     def engines(self) -> list[str]:
         """Those that codes were written to, as far as it was noted; "" is the run's own."""
-        if self._file.version < CATALOG_VERSION:
+        if not self._file.has_places:
             return []
         with self._file.errors():
             rows = self._file.base.execute("SELECT name FROM facts WHERE name LIKE 'engine %'")
@@ -272,19 +276,24 @@ class Catalog:
             )
             return int(row.fetchone()[0])
 
+    def need_current(self) -> None:
+        """Refuses an older format, which only a writer may bring up to date."""
+        if self._file.version < CATALOG_VERSION:
+            raise DataError(f"{self.path} is of an older format; index once, then ask again")
+
     def damage(self) -> list[str]:
         """What is wrong with the file: its structure, and rows that miss their checksums."""
         try:
             said = [row[0] for row in self._file.base.execute("PRAGMA integrity_check(10)")]
             found = [] if said == ["ok"] else said
-            if self._file.version == CATALOG_VERSION:
+            if self._file.has_places:
                 rows = self._file.base.execute(
-                    f"SELECT {_COLUMNS}, checksum FROM items WHERE checksum IS NOT NULL"
+                    f"SELECT {CHECKED_COLUMNS}, checksum FROM items WHERE checksum IS NOT NULL"
                 )
                 found += [
                     f"the row of {row[0]!r} is not what was written"
                     for row in rows
-                    if _checksum(row[:-1]) != row[-1]
+                    if row_checksum(row[:-1]) != row[-1]
                 ]
         except (sqlite3.Error, UnicodeDecodeError) as error:
             found = [str(error)]
@@ -309,11 +318,3 @@ def _item(row: tuple[Any, ...]) -> Item:
 
 def _shown(item: NewItem) -> tuple[str | None, bytes | None, str | None]:
     return item.text, item.thumbnail, item.source
-
-
-def _checksum(row: Sequence[Any]) -> int:
-    value = 0
-    for part in row:
-        raw = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
-        value = zlib.crc32(raw, zlib.crc32(len(raw).to_bytes(8, "little"), value))
-    return value

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from transhash.errors import DataError, EngineError
 
-CATALOG_VERSION = 2
+CATALOG_VERSION = 3
+CHECKED_COLUMNS = "id, text, thumbnail, source, code, origin, key, digest"  # those with a checksum
 _FIRST = """
 CREATE TABLE items (
   number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -36,6 +39,10 @@ CREATE TABLE pending (
 ) WITHOUT ROWID;
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
+# Size and time of the file that an item is, when it was last read; not known before version 3.
+_THIRD = """
+ALTER TABLE items ADD COLUMN stamp TEXT;
+"""
 
 
 class CatalogFile:
@@ -54,7 +61,7 @@ class CatalogFile:
             if not read_only:
                 path.parent.mkdir(parents=True, exist_ok=True)
             self.version = int(self._first_answer())
-        if self.version not in (0, 1, CATALOG_VERSION):
+        if not 0 <= self.version <= CATALOG_VERSION:
             self.close()
             raise DataError(
                 f"{path} has format version {self.version}, this transhash reads up to "
@@ -84,14 +91,19 @@ class CatalogFile:
     def _migrate(self) -> None:
         if self.version == CATALOG_VERSION:
             return
-        scripts = {0: _FIRST + _SECOND, 1: _SECOND, CATALOG_VERSION: ""}
         self.base.execute("BEGIN IMMEDIATE")  # another process may be at it, too
         with self.base:
             version = int(self.base.execute("PRAGMA user_version").fetchone()[0])
-            for statement in scripts[version].split(";"):
-                self.base.execute(statement)
+            for script in (_FIRST, _SECOND, _THIRD)[version:]:
+                for statement in script.split(";"):
+                    self.base.execute(statement)
             self.base.execute(f"PRAGMA user_version={CATALOG_VERSION}")
         self.version = CATALOG_VERSION
+
+    @property
+    def has_places(self) -> bool:
+        """Whether it says where items came from: not before version 2."""
+        return self.version >= 2
 
     def _check_table(self) -> None:
         found = {str(row[1]) for row in self.base.execute("PRAGMA table_info(items)")}
@@ -145,3 +157,11 @@ class CatalogFile:
                 base.close()
             self._open.clear()
         self._local = threading.local()
+
+
+def row_checksum(row: Sequence[Any]) -> int:
+    value = 0
+    for part in row:
+        raw = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
+        value = zlib.crc32(raw, zlib.crc32(len(raw).to_bytes(8, "little"), value))
+    return value

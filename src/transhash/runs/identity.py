@@ -18,6 +18,7 @@ class NewItem:
     origin: str = ""  # the folder or file it was listed in; "" if by a program
     key: str | None = None  # what it is called there; None: its id
     digest: bytes | None = None  # of its content; None: not known
+    stamp: str | None = None  # size and time of its file when it was read
 
 
 class Stored(NamedTuple):

@@ -1,0 +1,65 @@
+"""Long work shows that it moves, in a log, too."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from transhash import progress
+from transhash.hashers import training
+from transhash.hashers.training import TrainingLog
+from transhash.progress import bar
+
+
+def test_a_log_gets_plain_lines_with_rate_and_time_left_and_one_at_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
+    assert list(bar("abcd", "reading")) == list("abcd")
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == ""
+    assert "\x1b" not in err
+    assert len(lines) == 4
+    assert re.fullmatch(r"reading: 1 of 4, [\d,.]+/(s|min)(, \d+:\d\d:\d\d left)?", lines[0])
+    assert re.fullmatch(r"reading: 4 of 4, [\d,.]+/(s|min), done in \d+:\d\d:\d\d", lines[-1])
+
+
+def test_short_work_is_one_line_and_no_work_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 1e9)
+    list(bar(iter(range(500)), "counting"))
+    list(bar([], "nothing"))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("counting: 500, ")
+
+
+def test_a_resumed_run_counts_what_was_done_but_not_in_the_rate(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 1000, 5))  # five seconds a look
+    monkeypatch.setattr(progress, "monotonic", lambda: float(next(clock)))
+    list(bar(range(4), "steps", total=104, start=100))
+    assert capsys.readouterr().err.splitlines() == [
+        "steps: 102 of 104, 12.0/min, 0:00:10 left",
+        "steps: 104 of 104, 9.6/min, done in 0:00:25",
+    ]
+
+
+def test_losses_are_on_disk_once_a_second_has_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "_LOG_SECONDS", 1e9)
+    log = TrainingLog(tmp_path, 0)
+    log.write(0, {"loss": torch.tensor(1.5)})
+    assert (tmp_path / "metrics.jsonl").read_text() == ""
+    monkeypatch.setattr(training, "_LOG_SECONDS", 0.0)
+    log.write(1, {"loss": torch.tensor(0.5)})
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    log.close()
+    assert list(map(json.loads, lines)) == [{"step": 0, "loss": 1.5}, {"step": 1, "loss": 0.5}]
