@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from transhash.service.models import (
     TextQuery,
 )
 from transhash.service.opened import OpenRun, RunGoneError
+from transhash.service.originals import Original, open_original
 
 
 class NoSuchItemError(DataError):
@@ -170,6 +172,18 @@ class Desk:
             raise NoSuchItemError(f"item {number} does not exist or has no picture")
         return data
 
+    def original(self, number: int) -> Original:
+        """The item's own file, for the caller to close."""
+        return open_original(self.engine.catalog, self._item(number))
+
+    def larger(self, number: int) -> tuple[bytes, str]:
+        """A larger JPEG of the item's file, and a tag that changes with the file."""
+        original = self.original(number)
+        try:
+            return original.larger(), original.tag
+        finally:
+            original.close()
+
     def examples(self, count: int) -> Examples:
         """A few items to start from, as unlike each other as a sample of them allows."""
         catalog = self.engine.catalog
@@ -264,11 +278,12 @@ def hit_out(hit: Hit) -> HitOut:
 
 
 def _fields(item: Item) -> dict[str, Any]:
-    # Item.source stays here: where a file lies on the server is nobody's business.
+    # The folder of Item.source stays here: where files lie on the server is nobody's business.
     return {
         "number": item.number,
         "modality": item.modality,
         "id": item.id,
+        "file": Path(item.source).name if item.source else None,
         "text": item.text,
         "thumbnail": f"/api/items/{item.number}/thumbnail" if item.has_thumbnail else None,
         "code": bit_string(item.code),

@@ -38,6 +38,7 @@ class ItemOut(BaseModel):
     number: int = Field(description="what links and thumbnails are made of")
     modality: Modality
     id: str = Field(description="what the owner of the files calls it")
+    file: str | None = Field(description="name of its file, without the folder")
     text: str | None
     thumbnail: str | None = Field(description="address of a small JPEG, for images")
     code: str = Field(description="the hash code, one character a bit")
@@ -130,6 +131,7 @@ class About(BaseModel):
     accepts_text: bool = Field(description="false: the model takes precomputed text features")
     accepts_images: bool
     writable: bool
+    originals: bool = Field(description="whether files may be opened, and shown large")
     max_upload: int = Field(description="bytes")
 
 
