@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from transhash.index.weighted import RankingMode
 from transhash.runs.catalog import Modality
+from transhash.runs.relevance import Relevance
 from transhash.runs.search import FINER_RANKING
 
 MOST_RESULTS = 200
@@ -47,6 +48,11 @@ class ItemOut(BaseModel):
 class HitOut(ItemOut):
     distance: int = Field(description="Hamming distance to the query, 0 to bits")
     differing: list[int] = Field(description="positions of the bits that differ, first bit 0")
+    probability: float | None = Field(
+        description="that query and result are related, as of held-out auxiliary pairs that "
+        "differ so much; null: not known, and always between items of one kind"
+    )
+    relevance: Relevance | None = Field(description="the probability in a word")
 
 
 class QueryOut(BaseModel):
