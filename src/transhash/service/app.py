@@ -37,6 +37,7 @@ from transhash.service.routes import (
 )
 
 _log = logging.getLogger("transhash.service")
+_PLACES = {"index.html": "/", "docs.html": "/docs"}
 _TYPES = {".js": "text/javascript", ".svg": "image/svg+xml", ".webmanifest": "application/json"}
 
 
@@ -132,8 +133,11 @@ def _add_page(app: FastAPI) -> None:
     """Every file of web/ by its own route: no path is ever made from a request."""
     for file in files("transhash").joinpath("web").iterdir():
         if file.is_file():
-            path = "/" if file.name == "index.html" else f"/{file.name}"
-            app.add_route(path, _static(file.name, file.read_bytes()), include_in_schema=False)
+            app.add_route(
+                _PLACES.get(file.name, f"/{file.name}"),
+                _static(file.name, file.read_bytes()),
+                include_in_schema=False,
+            )
 
 
 def _static(name: str, content: bytes) -> Any:

@@ -52,6 +52,8 @@ export function far(distance, bits) {
   return `${distance} of ${bits} bits ${distance === 1 ? "differs" : "differ"}`;
 }
 
+export const badge = (word) => el("span", { class: `badge ${word}` }, word);
+
 export function card(hit, bits, href) {
   const foot = el(
     "div",
@@ -60,7 +62,8 @@ export function card(hit, bits, href) {
     el(
       "div",
       { class: "facts" },
-      el("span", {}, far(hit.distance, bits)),
+      hit.relevance ? badge(hit.relevance) : null,
+      el("span", { class: "distance" }, far(hit.distance, bits)),
       el("span", { class: "name", title: hit.id }, hit.id),
     ),
   );
@@ -84,13 +87,16 @@ function picture(item, kind) {
   });
 }
 
-export function grid(found, hrefOf) {
-  const list = el("ul", { class: `grid ${found.among}` });
-  list.append(...found.hits.map((hit) => card(hit, found.bits, hrefOf(hit))));
-  return list;
+export const grid = (among) => el("ul", { class: `grid ${among}` });
+
+// The two kinds side by side, each under its name.
+export function columns(lists) {
+  const column = ([title, list]) => el("section", {}, el("h2", {}, title), list);
+  return el("div", { class: "both" }, ...lists.map(column));
 }
 
-export function skeleton(among) {
+export function skeleton(kind) {
+  const among = kind === "texts" ? "texts" : "images";
   const list = el("ul", { class: `grid skeleton ${among}`, "aria-hidden": "true" });
   for (let i = 0; i < 12; i++) list.append(el("li", {}, el("div", { class: "card" })));
   return list;
