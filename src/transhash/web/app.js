@@ -5,6 +5,7 @@ import * as api from "./api.js";
 import { drawHow } from "./how.js";
 import { closeLarge, openLarge, wireLarge } from "./large.js";
 import { onPicture } from "./pictures.js";
+import { NAMES, say } from "./said.js";
 import * as view from "./view.js";
 
 const $ = (id) => document.getElementById(id);
@@ -12,7 +13,6 @@ const STEP = 24; // results shown at first, and more on scrolling
 const MOST = 200; // what the service gives
 const LONGEST_TRAIL = 6;
 const RANKINGS = ["all", "ties", "hamming"]; // the usual one first
-const NAMES = { images: ["picture", "pictures"], texts: ["text", "texts"] };
 
 let about = null;
 let running = null; // AbortController of the search on its way
@@ -147,32 +147,10 @@ function render(query, among, found, ms, trail) {
     $("results").replaceChildren(view.message(`There are no ${what} in this run yet.`, hint));
     return;
   }
-  say(query, parts, ms);
+  say(query, parts, ms, about);
   const titled = parts.map((part) => [part.among === "images" ? "Pictures" : "Texts", part.list]);
   $("results").replaceChildren(among === "both" ? view.columns(titled) : parts[0].list);
   reveal();
-}
-
-// How many of how many, how long it took, and whether anything is near at all.
-function say(query, parts, ms) {
-  const few = parts.find((part) => part.reranked && part.reranked < part.total)?.reranked;
-  const order = few ? ` · ordered among the ${view.count(few)} with fewest differing bits` : "";
-  const model = `${order}${about ? ` · ${about.method}, ${parts[0].bits} bits` : ""}`;
-  const took = Math.max(...parts.map((part) => part.took_ms));
-  const counts = parts.map((part) => view.plural(part.hits.length, ...NAMES[part.among]));
-  const totals = parts.map((part) => view.count(part.total));
-  $("status").replaceChildren(
-    view.el("b", {}, counts.join(" and ")),
-    ` nearest of ${totals.join(" and ")} · ${milliseconds(took)} to search`,
-    `, ${milliseconds(Math.max(ms, took))} in all${model}`,
-  );
-  const judged = parts.flatMap((part) => part.hits).filter((hit) => hit.relevance);
-  $("bits-choice").hidden = !judged.length;
-  document.body.classList.toggle("in-words", judged.length > 0 && !$("bits").checked);
-  const nothing = judged.length > 0 && judged.every((hit) => hit.relevance === "far");
-  $("notice").hidden = !nothing;
-  const what = query.key ? "Your picture is far from everything here." : "Nothing here is near what you asked for.";
-  $("notice").textContent = nothing ? `${what} These are the least far.` : "";
 }
 
 // The next results of each kind, in the order of the one ranking that was asked for.
@@ -194,8 +172,6 @@ const end = new IntersectionObserver(
   (seen) => current && seen.some((one) => one.isIntersecting) && reveal(),
   { rootMargin: "200px" },
 );
-
-const milliseconds = (ms) => `${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;
 
 function renderTrouble(error, query) {
   const titles = {

@@ -125,14 +125,14 @@ export function queryPanel(found, source) {
   about.append(strip(query.code));
   const words = query.known_words;
   if (words && words.length) {
-    const known = `The sentence’s code of ${found.bits} bits. Words the model knows: ${words.join(", ")}`;
-    about.append(el("p", { class: "note" }, known));
+    const code = el("span", { class: "coded" }, `The sentence’s code of ${found.bits} bits. `);
+    about.append(el("p", { class: "note" }, code, `Words the model knows: ${words.join(", ")}`));
   } else if (words) {
     const sorry = "The model knows none of these words, so the order below means little.";
     about.append(el("p", { class: "note warn" }, sorry));
   } else {
     const whose = image ? "The picture’s" : "The text’s";
-    about.append(el("p", { class: "note" }, `${whose} code of ${found.bits} bits`));
+    about.append(el("p", { class: "note coded" }, `${whose} code of ${found.bits} bits`));
   }
   const alt = item ? `Picture ${item.id}` : "Your picture";
   return [image ? el("img", { src: image, alt }) : null, about].filter(Boolean);
