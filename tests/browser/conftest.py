@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def served(run: Path) -> Iterator[Served]:
-    with Served(run) as served:
+    with Served(run, "--originals") as served:
         yield served
 
 

@@ -20,7 +20,7 @@ WIDE, PHONE = (1280, 860), (390, 844)
 
 
 def take(run: Path, folder: Path, sentence: str) -> None:
-    served = Served(run)
+    served = Served(run, "--originals")
     query = f"?q={quote_plus(sentence)}&among=images"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
@@ -45,6 +45,9 @@ def take(run: Path, folder: Path, sentence: str) -> None:
         page = open_page(WIDE, query)
         shoot(page, "text")
         page.locator(".card[data-number]").first.click()
+        page.wait_for_selector(".near-texts")
+        shoot(page, "large")
+        page.get_by_role("link", name="Find texts like this").click()
         page.wait_for_selector(".grid.texts .card[data-number]")
         page.mouse.move(5, 400)
         shoot(page, "item")
@@ -52,7 +55,12 @@ def take(run: Path, folder: Path, sentence: str) -> None:
         page.wait_for_selector("#how-body svg")
         shoot(page, "how")
         shoot(open_page(WIDE, query, "dark"), "dark")
-        shoot(open_page(PHONE, query), "phone")
+        page = open_page(PHONE, query)
+        shoot(page, "phone")
+        page.locator(".card[data-number]").first.click()
+        page.wait_for_selector(".near-texts")
+        shoot(page, "phone-large")
+        shoot(open_page(WIDE, query.replace("images", "both")), "both")
         browser.close()
     served.stop()
 

@@ -25,6 +25,20 @@ def search(page: Page, text: str) -> None:
     page.wait_for_selector(".card[data-number]")
 
 
+def go_on(page: Page, results: str, to: str) -> None:
+    """Open the first result and search on from it."""
+    page.locator(results).first.click()
+    page.get_by_role("link", name=f"Find {to} like this").click()
+    page.wait_for_selector(IMAGES if to == "pictures" else TEXTS)
+    assert page.locator("#large").is_hidden()
+
+
+def scroll_to_the_end(page: Page) -> None:
+    while page.locator("#more").is_visible():
+        page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        page.wait_for_timeout(50)
+
+
 def upload(page: Page, name: str, data: bytes, kind: str = "image/png") -> None:
     page.set_input_files("#file", {"name": name, "mimeType": kind, "buffer": data})
 
@@ -51,12 +65,15 @@ def test_a_sentence_finds_pictures(page: Page, tmp_path: Path) -> None:
     search(page, "a boat with sails")
     assert page.locator(IMAGES).count() == 24
     first = page.locator(".card").first
-    assert "bits" in first.inner_text() or "same code" in first.inner_text()
+    assert first.locator(".badge").inner_text() in ("likely", "maybe", "far")
+    assert first.locator("svg.strip").is_hidden()
+    page.get_by_label("Show bits").check()
     assert first.locator("svg.strip path").count() >= 1
+    assert "bits" in first.inner_text() or "same code" in first.inner_text()
     while not page.evaluate("document.querySelector('.card img').naturalWidth"):
         page.wait_for_timeout(50)
     status = page.locator("#status").inner_text()
-    assert f"24 pictures nearest of {EACH}" in status
+    assert f"{EACH} pictures nearest of {EACH}" in status
     assert " ms" in status
     assert "among=images" in page.url
     paint(page, tmp_path / "text.png")
@@ -73,7 +90,7 @@ def test_the_switch_turns_the_same_sentence_to_texts(page: Page) -> None:
 
 def test_the_order_can_be_chosen_and_stands_in_the_address(page: Page) -> None:
     def distances() -> list[int]:
-        facts = page.locator(".card .facts span:first-child").all_inner_texts()
+        facts = page.locator(".card .distance").all_text_contents()
         return [0 if fact == "same code" else int(fact.split(" ")[0]) for fact in facts]
 
     def cards() -> list[str | None]:
@@ -94,8 +111,7 @@ def test_the_order_can_be_chosen_and_stands_in_the_address(page: Page) -> None:
     page.reload()
     page.wait_for_selector(IMAGES)
     assert page.get_by_label("Order").input_value() == "hamming"
-    page.locator(IMAGES).first.click()  # an item has bits only: nothing to choose
-    page.wait_for_selector(TEXTS)
+    go_on(page, IMAGES, "texts")  # an item has bits only: nothing to choose
     assert page.get_by_label("Order").is_hidden()
 
 
@@ -127,15 +143,13 @@ def test_a_dropped_picture_is_searched_with(page: Page) -> None:
     assert page.locator("#drop").is_hidden()
 
 
-def test_clicking_results_goes_on_from_them_and_back_comes_back(page: Page) -> None:
+def test_one_goes_on_from_results_and_back_comes_back(page: Page) -> None:
     page.goto("/")
     search(page, "a boat with sails")
-    page.locator(IMAGES).first.click()
-    page.wait_for_selector(TEXTS)
+    go_on(page, IMAGES, "texts")
     assert "item=" in page.url
     assert page.locator("#query img").is_visible()
-    page.locator(TEXTS).first.click()
-    page.wait_for_selector(IMAGES)
+    go_on(page, TEXTS, "pictures")
     assert page.locator("#trail a").count() == 2
     page.go_back()
     page.wait_for_selector(TEXTS)
@@ -177,10 +191,7 @@ def test_texts_with_markup_are_shown_as_text(page: Page) -> None:
     page.goto("/")
     page.get_by_label("Texts").check(force=True)
     search(page, HOSTILE[1])
-    while page.locator("#more").is_visible():
-        count = page.locator(".card").count()
-        page.locator("#more").click()
-        page.locator(".card[data-number]").nth(count).wait_for()
+    scroll_to_the_end(page)
     shown = page.locator(".card .words").all_inner_texts()
     for text in HOSTILE:
         assert " ".join(text.split()) in [" ".join(one.split()) for one in shown]
@@ -239,8 +250,16 @@ def test_the_keyboard_alone_is_enough(page: Page) -> None:
     page.wait_for_selector(IMAGES)
     page.evaluate("document.querySelector('.card').focus()")
     page.keyboard.press("Enter")
+    page.wait_for_selector("#large[open]")
+    page.keyboard.press("Escape")
+    assert page.locator("#large").is_hidden()
+    assert page.evaluate("document.activeElement === document.querySelector('.card')")
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="Find texts like this").focus()
+    page.keyboard.press("Enter")
     page.wait_for_selector(TEXTS)
-    assert page.evaluate("document.activeElement.id") == "results"
+    while page.evaluate("document.activeElement.id") != "results":
+        page.wait_for_timeout(20)
 
 
 def test_every_control_has_a_name(page: Page) -> None:

@@ -23,6 +23,8 @@ OPERATIONS = {
     "GET /api/items/{number}",
     "GET /api/items/{number}/similar",
     "GET /api/items/{number}/thumbnail",
+    "GET /api/items/{number}/picture",
+    "GET /api/items/{number}/original",
     "GET /api/about",
     "GET /api/examples",
     "GET /api/diagnostics",

@@ -204,6 +204,9 @@ def serve(
     host: str = typer.Option("127.0.0.1", help="Loopback unless told otherwise."),
     port: int = typer.Option(8000, min=0, max=65535, help="0 takes any that is free."),
     index: str | None = typer.Option(None, help="The engine, if not the run's own."),
+    originals: bool = typer.Option(
+        False, "--originals", help="Show pictures large, and let their files be opened and saved."
+    ),
     writable: bool = typer.Option(False, help="Allow adding and removing items; needs --api-key."),
     api_key: str | None = typer.Option(
         None,
@@ -220,8 +223,8 @@ def serve(
     from transhash.service import serve_run
 
     serve_run(
-        run, host=host, port=port, index_url=index, writable=writable, api_key=api_key,
-        rate_limit=rate_limit, open_browser=browser,
+        run, host=host, port=port, index_url=index, writable=writable,
+        originals=originals, api_key=api_key, rate_limit=rate_limit, open_browser=browser,
         on_ready=lambda address: out.print(
             f"serving {run} at {address} - Ctrl-C stops it", soft_wrap=True
         ),

@@ -256,6 +256,16 @@ class Catalog:
             ).fetchone()
         return None if row is None else row[0]
 
+    def digest(self, number: int) -> bytes | None:
+        """Of the item's content; None if it is not known."""
+        if self._file.version < CATALOG_VERSION:
+            return None
+        with self._file.errors():
+            row = self._file.base.execute(
+                "SELECT digest FROM items WHERE number = ?", (number,)
+            ).fetchone()
+        return None if row is None else row[0]
+
     def sample(self, modality: Modality, count: int) -> list[Item]:
         """A few items spread evenly over the catalog, the same ones each time."""
         with self._file.errors():

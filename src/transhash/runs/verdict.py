@@ -32,6 +32,7 @@ from transhash.hashers.training import fingerprint
 from transhash.hashers.world import World
 from transhash.progress import Track
 from transhash.runs.coverage import FEWEST_PAIRS
+from transhash.runs.relevance import distance_curve
 from transhash.storage import read_json, write_json
 
 _Numbers = npt.NDArray[np.float64]
@@ -143,6 +144,7 @@ def answer(question: KeptAside, tried: Hasher, track: Track) -> dict[str, Any]:
         first = min(_FIRST, max(1, len(images) // 20))
     x, y = tried.held_out_projections(images, texts)
     # The query's real values against stored bits, as the page ranks.
+    differing = (x.shape[1] - _signs(x) @ _signs(y).T) / 2
     scores: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
     scores = {THE_METHOD: (np.tanh(x) @ _signs(y).T, np.tanh(y) @ _signs(x).T)}
     for kind in track(list(BASELINES), "baselines"):
@@ -165,6 +167,9 @@ def answer(question: KeptAside, tried: Hasher, track: Track) -> dict[str, Any]:
         "image_to_text": {name: _mean(way) for name, (way, _) in values.items()},
         "text_to_image": {name: _mean(way) for name, (_, way) in values.items()},
         "better": _better(values),
+        "related_by_distance": distance_curve(
+            differing, related, x.shape[1], counted=question.by_kind
+        ),
     }
 
 

@@ -28,9 +28,16 @@ from transhash.service.lanes import BusyError
 from transhash.service.metrics import RequestMetrics
 from transhash.service.models import About
 from transhash.service.opened import OpenRun, RunGoneError
-from transhash.service.routes import about_routes, change_routes, search_routes
+from transhash.service.originals import NoOriginalError
+from transhash.service.routes import (
+    about_routes,
+    change_routes,
+    original_routes,
+    search_routes,
+)
 
 _log = logging.getLogger("transhash.service")
+_PLACES = {"index.html": "/", "docs.html": "/docs"}
 _TYPES = {".js": "text/javascript", ".svg": "image/svg+xml", ".webmanifest": "application/json"}
 
 
@@ -38,6 +45,7 @@ def create_app(
     engine: SearchEngine,
     *,
     writable: bool = False,
+    originals: bool = False,
     api_key: str | None = None,
     rate_limit: float | None = None,
     max_upload: int = 10 << 20,
@@ -51,8 +59,9 @@ def create_app(
 
     `rate_limit` is in requests a second a client. `allowed_hosts` are the names under which the
     service may be addressed; ("*",) switches the check off. Without `diagnostics` they are read
-    from the run folder. `key_to_read` asks for the key everywhere, not only for changes. `reopen`
-    opens the run anew when its files were replaced; without it they have to come back themselves.
+    from the run folder. `originals` gives the files of images out. `key_to_read` asks for the key
+    everywhere, not only for changes. `reopen` opens the run anew when its files were replaced;
+    without it they have to come back themselves.
     """
     if (writable or key_to_read) and not api_key:
         raise DataError("a writable service needs a key; give --api-key or TRANSHASH_API_KEY")
@@ -67,6 +76,7 @@ def create_app(
         accepts_text=encoder.text_features is not None,
         accepts_images=encoder.image_features is not None,
         writable=writable,
+        originals=originals,
         max_upload=max_upload,
     )
     shown = presentable(read_diagnostics(engine.run) if diagnostics is None else diagnostics)
@@ -91,6 +101,7 @@ def create_app(
         redoc_url=None,
     )
     app.include_router(search_routes(desk))
+    app.include_router(original_routes(desk, originals))
     app.include_router(about_routes(desk, metrics, about, shown))
     if writable:
         app.include_router(change_routes(desk))
@@ -122,8 +133,11 @@ def _add_page(app: FastAPI) -> None:
     """Every file of web/ by its own route: no path is ever made from a request."""
     for file in files("transhash").joinpath("web").iterdir():
         if file.is_file():
-            path = "/" if file.name == "index.html" else f"/{file.name}"
-            app.add_route(path, _static(file.name, file.read_bytes()), include_in_schema=False)
+            app.add_route(
+                _PLACES.get(file.name, f"/{file.name}"),
+                _static(file.name, file.read_bytes()),
+                include_in_schema=False,
+            )
 
 
 def _static(name: str, content: bytes) -> Any:
@@ -166,6 +180,9 @@ def _add_sentences(app: FastAPI) -> None:
     async def missing(_: Request, error: NoSuchItemError) -> JSONResponse:
         return reply(404, str(error))
 
+    async def no_original(_: Request, error: NoOriginalError) -> JSONResponse:
+        return reply(error.status, str(error))
+
     async def data(_: Request, error: DataError) -> JSONResponse:
         return reply(422, str(error))
 
@@ -190,6 +207,7 @@ def _add_sentences(app: FastAPI) -> None:
         RequestValidationError: validation,
         HTTPException: http,
         NoSuchItemError: missing,
+        NoOriginalError: no_original,
         DataError: data,
         RunGoneError: gone,
         EngineError: engine,

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ from transhash.index.weighted import BitWeights, RankingMode, query_weights
 from transhash.runs.catalog import MODALITIES, Item, Modality
 from transhash.runs.encoder import Projections
 from transhash.runs.hits import Hit, Hits
+from transhash.runs.relevance import curve_of, in_words
 from transhash.runs.search import FINER_RANKING, SearchEngine
+from transhash.service.diagnostics import read_report
 from transhash.service.lanes import Changes, Lane
 from transhash.service.models import (
     BatchIn,
@@ -34,6 +37,7 @@ from transhash.service.models import (
     TextQuery,
 )
 from transhash.service.opened import OpenRun, RunGoneError
+from transhash.service.originals import Original, open_original
 
 
 class NoSuchItemError(DataError):
@@ -54,6 +58,7 @@ class Desk:
         self.counting = Lane("counting", threads=1, waiting=15)
         self._counted: asyncio.Future[dict[Modality, int]] | None = None
         self._warm = False
+        self._curves: tuple[SearchEngine, list[float] | None] | None = None
 
     @property
     def engine(self) -> SearchEngine:
@@ -112,7 +117,7 @@ class Desk:
         features = self.engine.encoder.text_features
         if features is not None:
             query.known_words = list(dict.fromkeys(features.known_words(text)))
-        return self._found(query, code, k, among, start, ranking, projections)
+        return self._found(query, "texts", code, k, among, start, ranking, projections)
 
     def by_image(
         self, data: bytes, k: int, among: Modality, ranking: RankingMode = FINER_RANKING
@@ -121,7 +126,7 @@ class Desk:
         projections = self.engine.encoder.project_image(data)
         code = Codes.from_projections(projections)
         query = QueryOut(code=bit_string(code.packed[0].tobytes()))
-        return self._found(query, code, k, among, start, ranking, projections)
+        return self._found(query, "images", code, k, among, start, ranking, projections)
 
     def by_item(self, number: int, k: int, among: Modality) -> SearchOut:
         start = time.perf_counter()
@@ -129,7 +134,8 @@ class Desk:
         query = QueryOut(item=item_out(item), code=bit_string(item.code))
         # One more, because an item is its own nearest neighbour.
         extra = int(item.modality == among)
-        found = self._found(query, self.engine.code_of(item), k + extra, among, start)
+        code = self.engine.code_of(item)
+        found = self._found(query, item.modality, code, k + extra, among, start)
         found.hits = [hit for hit in found.hits if hit.number != number][:k]
         return found
 
@@ -140,12 +146,16 @@ class Desk:
         values = self.engine.encoder.project_texts(texts) if texts else np.empty((0, bits))
         weighed = query_weights(values, request.ranking)
         rows = iter(Codes.from_projections(values).packed)
-        packed = [
-            next(rows)
-            if isinstance(query, TextQuery)
-            else np.frombuffer(self._item(query.number).code, dtype=np.uint8)
-            for query in request.queries
-        ]
+        packed, curves = [], []
+        for query in request.queries:
+            asking: Modality = "texts"
+            if isinstance(query, TextQuery):
+                packed.append(next(rows))
+            else:
+                item = self._item(query.number)
+                packed.append(np.frombuffer(item.code, dtype=np.uint8))
+                asking = item.modality
+            curves.append(self._curve(asking, request.among))
         weights = None
         if weighed is not None:
             weights = np.ones((len(packed), bits), np.int64)  # of an item: Hamming distance
@@ -158,7 +168,7 @@ class Desk:
             total=self.count(request.among),
             bits=bits,
             took_ms=_since(start),
-            results=[[hit_out(hit) for hit in hits] for hits in results],
+            results=[[hit_out(hit, curve) for hit in hits] for hits, curve in zip(results, curves)],
         )
 
     def item(self, number: int) -> ItemOut:
@@ -169,6 +179,18 @@ class Desk:
         if data is None:
             raise NoSuchItemError(f"item {number} does not exist or has no picture")
         return data
+
+    def original(self, number: int) -> Original:
+        """The item's own file, for the caller to close."""
+        return open_original(self.engine.catalog, self._item(number))
+
+    def larger(self, number: int) -> tuple[bytes, str]:
+        """A larger JPEG of the item's file, and a tag that changes with the file."""
+        original = self.original(number)
+        try:
+            return original.larger(), original.tag
+        finally:
+            original.close()
 
     def examples(self, count: int) -> Examples:
         """A few items to start from, as unlike each other as a sample of them allows."""
@@ -224,9 +246,17 @@ class Desk:
     def _reranked(self, k: int, among: Modality, ranking: RankingMode) -> int | None:
         return None if ranking == "hamming" else self.engine.indexes[among].candidates(k)
 
+    def _curve(self, asking: Modality, among: Modality) -> list[float] | None:
+        """P(related | distance) between the two kinds, read once for each opened run."""
+        engine = self.engine
+        if self._curves is None or self._curves[0] is not engine:
+            self._curves = engine, curve_of(read_report(engine.run), engine.encoder.bits)
+        return None if asking == among else self._curves[1]
+
     def _found(
         self,
         query: QueryOut,
+        asking: Modality,
         code: Codes,
         k: int,
         among: Modality,
@@ -236,6 +266,7 @@ class Desk:
     ) -> SearchOut:
         weights = None if projections is None else query_weights(projections, ranking)
         hits = self._search(code, k, among, weights)[0]
+        curve = self._curve(asking, among)
         return SearchOut(
             query=query,
             among=among,
@@ -244,7 +275,7 @@ class Desk:
             total=self.count(among),
             bits=code.bits,
             took_ms=_since(start),
-            hits=[hit_out(hit) for hit in hits],
+            hits=[hit_out(hit, curve) for hit in hits],
         )
 
 
@@ -256,19 +287,26 @@ def item_out(item: Item) -> ItemOut:
     return ItemOut(**_fields(item))
 
 
-def hit_out(hit: Hit) -> HitOut:
+def hit_out(hit: Hit, curve: list[float] | None = None) -> HitOut:
+    """`curve` tells how likely a result so far away is related."""
+    probability = None if curve is None else curve[hit.distance]
     # Built by ourselves from checked values; validating a second time would cost more than search.
     return HitOut.model_construct(
-        **_fields(hit.item), distance=hit.distance, differing=list(hit.differing)
+        **_fields(hit.item),
+        distance=hit.distance,
+        differing=list(hit.differing),
+        probability=probability,
+        relevance=None if probability is None else in_words(probability),
     )
 
 
 def _fields(item: Item) -> dict[str, Any]:
-    # Item.source stays here: where a file lies on the server is nobody's business.
+    # The folder of Item.source stays here: where files lie on the server is nobody's business.
     return {
         "number": item.number,
         "modality": item.modality,
         "id": item.id,
+        "file": Path(item.source).name if item.source else None,
         "text": item.text,
         "thumbnail": f"/api/items/{item.number}/thumbnail" if item.has_thumbnail else None,
         "code": bit_string(item.code),

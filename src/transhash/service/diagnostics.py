@@ -29,9 +29,14 @@ def read_diagnostics(run: Path) -> dict[str, Any]:
     """diagnostics.json, report.json and results.json of a run; what is missing stays out."""
     return {
         "map": _read(run / "diagnostics.json"),
-        "report": _read(run / "report.json"),
+        "report": read_report(run),
         "results": _read(run / "results.json"),
     }
+
+
+def read_report(run: Path) -> Any:
+    """report.json of a run, or None."""
+    return _read(run / "report.json")
 
 
 def presentable(found: dict[str, Any]) -> Diagnostics:

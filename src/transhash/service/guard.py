@@ -150,6 +150,9 @@ class Guard:
                 # What people search for is kept by nobody, and no reply tells an old time.
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
+            if message.get("more_body") and not self.in_work.stopping:
+                # A file on its way: as long as pieces are taken it is not late.
+                deadline.reschedule(asyncio.get_running_loop().time() + self.in_work.seconds)
 
         try:
             async with asyncio.timeout(self.in_work.seconds) as deadline:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from transhash.index.weighted import RankingMode
 from transhash.runs.catalog import Modality
+from transhash.runs.relevance import Relevance
 from transhash.runs.search import FINER_RANKING
 
 MOST_RESULTS = 200
@@ -38,6 +39,7 @@ class ItemOut(BaseModel):
     number: int = Field(description="what links and thumbnails are made of")
     modality: Modality
     id: str = Field(description="what the owner of the files calls it")
+    file: str | None = Field(description="name of its file, without the folder")
     text: str | None
     thumbnail: str | None = Field(description="address of a small JPEG, for images")
     code: str = Field(description="the hash code, one character a bit")
@@ -46,6 +48,11 @@ class ItemOut(BaseModel):
 class HitOut(ItemOut):
     distance: int = Field(description="Hamming distance to the query, 0 to bits")
     differing: list[int] = Field(description="positions of the bits that differ, first bit 0")
+    probability: float | None = Field(
+        description="that query and result are related, as of held-out auxiliary pairs that "
+        "differ so much; null: not known, and always between items of one kind"
+    )
+    relevance: Relevance | None = Field(description="the probability in a word")
 
 
 class QueryOut(BaseModel):
@@ -130,6 +137,7 @@ class About(BaseModel):
     accepts_text: bool = Field(description="false: the model takes precomputed text features")
     accepts_images: bool
     writable: bool
+    originals: bool = Field(description="whether files may be opened, and shown large")
     max_upload: int = Field(description="bytes")
 
 

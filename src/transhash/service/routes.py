@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Header, Path, Query, Security, UploadFile
 from fastapi.security import APIKeyHeader
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from transhash import __version__
 from transhash.index.weighted import RankingMode
@@ -35,6 +35,7 @@ from transhash.service.models import (
     Status,
     TextsIn,
 )
+from transhash.service.originals import NoOriginalError
 
 Count = Annotated[int, Query(ge=1, le=MOST_RESULTS, description="how many results")]
 Among = Annotated[Modality, Query(description="what to search")]
@@ -105,6 +106,48 @@ def search_routes(desk: Desk) -> APIRouter:
         """A small JPEG of an image, encoded anew: pixels and nothing else of the original."""
         data = await desk.reads.run(desk.thumbnail, number)
         tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
+        headers = {"ETag": tag, "Cache-Control": "private, max-age=300"}
+        if if_none_match == tag:
+            return Response(None, 304, headers)
+        return Response(data, 200, headers, "image/jpeg")
+
+    return router
+
+
+def original_routes(desk: Desk, allowed: bool) -> APIRouter:
+    router = APIRouter(prefix="/api/items", tags=["originals"])
+
+    def check() -> None:
+        if not allowed:
+            sentence = "files are not given here; transhash serve --originals allows it"
+            raise NoOriginalError(403, sentence)
+
+    @router.get(
+        "/{number}/original",
+        response_class=Response,
+        responses={**refusals(404, 409, 410), 200: {"content": {"application/octet-stream": {}}}},
+    )
+    async def item_original(
+        number: Number,
+        download: Annotated[bool, Query(description="to keep it, not to look at it")] = False,
+    ) -> Response:
+        """The file of an image as it is, if it is still the one that was indexed."""
+        check()
+        original = await desk.images.run(desk.original, number)
+        return StreamingResponse(original.pieces(), headers=original.headers(download=download))
+
+    @router.get(
+        "/{number}/picture",
+        response_class=Response,
+        responses={**refusals(404, 409, 410), 200: {"content": {"image/jpeg": {}}}, 304: {}},
+    )
+    async def item_picture(
+        number: Number, if_none_match: Annotated[str | None, Header()] = None
+    ) -> Response:
+        """A JPEG of up to 1,600 pixels of an image's file, encoded anew."""
+        check()
+        data, digest = await desk.images.run(desk.larger, number)
+        tag = f'"{digest}"'
         headers = {"ETag": tag, "Cache-Control": "private, max-age=300"}
         if if_none_match == tag:
             return Response(None, 304, headers)

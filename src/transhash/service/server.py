@@ -33,6 +33,7 @@ def serve_run(
     port: int = 8000,
     index_url: str | None = None,
     writable: bool = False,
+    originals: bool = False,
     api_key: str | None = None,
     rate_limit: float | None = None,
     open_browser: bool = False,
@@ -48,9 +49,10 @@ def serve_run(
     read_json(run / "config.json")
     if not _is_loopback(host) and not api_key:
         _log.warning(
-            "everybody who can reach %s can search this run and see its texts and pictures; "
+            "everybody who can reach %s can search this run and see its texts and pictures%s; "
             "--api-key asks for a key",
             host,
+            ", and take the files of these" if originals else "",
         )
     allow_more_files()
     sock = _listen(host, port)
@@ -62,6 +64,7 @@ def serve_run(
             app = create_app(
                 engine,
                 writable=writable,
+                originals=originals,
                 api_key=api_key,
                 rate_limit=rate_limit,
                 allowed_hosts=LOOPBACK if _is_loopback(host) else ("*",),

@@ -3,19 +3,20 @@
 
 import * as api from "./api.js";
 import { drawHow } from "./how.js";
+import { closeLarge, openLarge, wireLarge } from "./large.js";
 import { onPicture } from "./pictures.js";
+import { NAMES, say } from "./said.js";
 import * as view from "./view.js";
 
 const $ = (id) => document.getElementById(id);
-const STEP = 24;
-const MOST = 192;
+const STEP = 24; // results shown at first, and more on scrolling
+const MOST = 200; // what the service gives
 const LONGEST_TRAIL = 6;
 const RANKINGS = ["all", "ties", "hamming"]; // the usual one first
-const NAMES = { images: ["picture", "pictures"], texts: ["text", "texts"] };
 
 let about = null;
 let running = null; // AbortController of the search on its way
-let current = null; // what is shown: {query, among, k, found}
+let current = null; // what is shown: {query, among, parts, shown}
 const pictures = new Map(); // key -> {file, url}; dropped pictures live as long as the page
 // Which way to search from words and from pictures; the switch changes it.
 const way = { texts: "images", images: "texts" };
@@ -35,9 +36,10 @@ function address(query, among, ranking = $("ranking").value) {
 
 function readAddress() {
   const options = new URLSearchParams(location.search);
-  const among = options.get("among") === "texts" ? "texts" : "images";
-  const asked = options.get("ranking");
-  const ranking = RANKINGS.includes(asked) ? asked : RANKINGS[0];
+  const asked = options.get("among");
+  const among = ["texts", "both"].includes(asked) ? asked : "images";
+  const order = options.get("ranking");
+  const ranking = RANKINGS.includes(order) ? order : RANKINGS[0];
   if (options.has("picture")) {
     const key = options.get("picture");
     return { query: { key, picture: pictures.get(key)?.file ?? null }, among, ranking };
@@ -49,9 +51,9 @@ function readAddress() {
   return { query: q ? { q } : null, among, ranking };
 }
 
-const itemAddress = (item) => address({ item: item.number }, way[item.modality]);
-const itemStep = (item) => ({
-  url: itemAddress(item),
+const itemAddress = (item, among = way[item.modality]) => address({ item: item.number }, among);
+const itemStep = (item, among) => ({
+  url: itemAddress(item, among),
   label: item.text || item.id,
   image: item.thumbnail,
 });
@@ -62,17 +64,18 @@ function go(url, trail) {
   return show();
 }
 
-async function show({ k = STEP, keepFocus = false } = {}) {
+async function show({ keepFocus = false } = {}) {
   const { query, among, ranking } = readAddress();
   running?.abort();
   const mine = (running = new AbortController());
   const trail = history.state?.trail ?? [];
+  closeLarge();
   document.body.classList.toggle("busy-with-results", Boolean(query));
   $(`among-${query ? among : way.texts}`).checked = true;
   $("ranking").value = ranking;
   $("order").hidden = !query || query.item !== undefined;
   $("examples").hidden = Boolean(query);
-  $("more").hidden = true;
+  for (const id of ["more", "notice", "bits-choice"]) $(id).hidden = true;
   if (!query) {
     current = null;
     document.title = "transhash";
@@ -83,10 +86,9 @@ async function show({ k = STEP, keepFocus = false } = {}) {
   }
   if (query.q !== undefined) $("q").value = query.q;
   if (query.key && !query.picture) return showLostPicture();
-  const more = current && k > STEP;
   // Fast answers come without a flicker, slow ones with something to look at.
   const slow = setTimeout(() => {
-    if (!more) $("results").replaceChildren(view.skeleton(among));
+    $("results").replaceChildren(view.skeleton(among));
     $("status").textContent = "Searching…";
   }, 160);
   const slower = setTimeout(() => {
@@ -95,13 +97,16 @@ async function show({ k = STEP, keepFocus = false } = {}) {
   $("results").setAttribute("aria-busy", "true");
   try {
     const start = performance.now();
-    const found = await api.search(query, among, k, ranking, about?.max_upload, mine.signal);
+    const kinds = among === "both" ? ["images", "texts"] : [among];
+    const asked = kinds.map((kind) => api.search(query, kind, MOST, ranking, about?.max_upload, mine.signal));
+    const found = await Promise.all(asked);
     if (mine !== running) return;
     online();
-    render(query, among, k, found, performance.now() - start, trail);
+    render(query, among, found, performance.now() - start, trail);
     if (!keepFocus) window.scrollTo({ top: 0 });
   } catch (error) {
     if (error.name === "AbortError" || mine !== running) return;
+    mine.abort(); // of two questions the other one
     current = null;
     renderTrouble(error, query);
   } finally {
@@ -111,11 +116,13 @@ async function show({ k = STEP, keepFocus = false } = {}) {
   }
 }
 
-function render(query, among, k, found, ms, trail) {
-  const item = found.query.item;
+// found: the reply for one kind, or one for each.
+function render(query, among, found, ms, trail) {
+  const item = found[0].query.item;
   if (item) query.modality = item.modality;
   way[kindOf(query)] = among;
-  current = { query, among, k, found };
+  const parts = found.map((reply) => ({ ...reply, list: view.grid(reply.among) }));
+  current = { query, among, parts, shown: 0 };
   const own = query.key ? pictures.get(query.key) : null;
   const here = item
     ? itemStep(item)
@@ -132,27 +139,39 @@ function render(query, among, k, found, ms, trail) {
     }),
   );
   $("query").hidden = false;
-  $("query").replaceChildren(...view.queryPanel(found, own?.url));
-  const [one, many] = NAMES[among];
-  if (!found.hits.length) {
+  $("query").replaceChildren(...view.queryPanel(found[0], own?.url));
+  if (!parts.some((part) => part.hits.length)) {
     $("status").textContent = "";
+    const what = among === "both" ? "items" : NAMES[among][1];
     const hint = "Add some with `transhash index`, then reload this page.";
-    $("results").replaceChildren(view.message(`There are no ${many} in this run yet.`, hint));
+    $("results").replaceChildren(view.message(`There are no ${what} in this run yet.`, hint));
     return;
   }
-  const some = found.reranked && found.reranked < found.total;
-  const order = some ? ` · ordered among the ${view.count(found.reranked)} with fewest differing bits` : "";
-  const model = `${order}${about ? ` · ${about.method}, ${found.bits} bits` : ""}`;
-  $("status").replaceChildren(
-    view.el("b", {}, `${view.plural(found.hits.length, one, many)}`),
-    ` nearest of ${view.count(found.total)} · ${milliseconds(found.took_ms)} to search`,
-    `, ${milliseconds(Math.max(ms, found.took_ms))} in all${model}`,
-  );
-  $("results").replaceChildren(view.grid(found, itemAddress));
-  $("more").hidden = found.hits.length < k || found.total <= k || k >= MOST;
+  say(query, parts, ms, about);
+  const titled = parts.map((part) => [part.among === "images" ? "Pictures" : "Texts", part.list]);
+  $("results").replaceChildren(among === "both" ? view.columns(titled) : parts[0].list);
+  reveal();
 }
 
-const milliseconds = (ms) => `${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;
+// The next results of each kind, in the order of the one ranking that was asked for.
+function reveal() {
+  const { parts, shown } = current;
+  current.shown = shown + STEP;
+  for (const part of parts) {
+    const next = part.hits.slice(shown, current.shown);
+    part.list.append(...next.map((hit) => view.card(hit, part.bits, itemAddress(hit))));
+  }
+  const first = parts.find((part) => part.hits.length > shown)?.list.children[shown];
+  $("more").hidden = !parts.some((part) => part.hits.length > current.shown);
+  end.disconnect(); // looked at anew: the end may still be in view
+  if (!$("more").hidden) end.observe($("more"));
+  return first?.querySelector(".card");
+}
+
+const end = new IntersectionObserver(
+  (seen) => current && seen.some((one) => one.isIntersecting) && reveal(),
+  { rootMargin: "200px" },
+);
 
 function renderTrouble(error, query) {
   const titles = {
@@ -221,26 +240,36 @@ async function showExamples() {
       return;
     }
     $("examples").replaceChildren(...view.exampleLists(found, itemAddress));
-    follow($("examples"), found.texts.concat(found.images));
+    const items = found.texts.concat(found.images);
+    follow($("examples"), (number) => goOn(items.find((one) => String(one.number) === number)));
   } catch (error) {
     if (error.kind === "offline") waitForService();
   }
 }
 
-// A click on an item goes on from it within the page; other buttons keep the link's own meaning.
-function follow(root, items) {
+// A plain click stays within the page; other buttons keep the link's own meaning.
+function follow(root, take) {
   root.onclick = (event) => {
     const link = event.target.closest("a[data-number]");
     if (!link || !view.plainClick(event)) return;
-    const item = items.find((one) => String(one.number) === link.dataset.number);
-    if (!item) return;
     event.preventDefault();
-    const step = itemStep(item);
-    $("q").value = "";
-    go(step.url, [...(current ? (history.state?.trail ?? []) : []), step]).then(() =>
-      $("results").focus({ preventScroll: true }),
-    );
+    take(link.dataset.number, link);
   };
+}
+
+function goOn(item, among) {
+  const step = itemStep(item, among);
+  $("q").value = "";
+  go(step.url, [...(current ? (history.state?.trail ?? []) : []), step]).then(() =>
+    $("results").focus({ preventScroll: true }),
+  );
+}
+
+function openResult(number, card) {
+  for (const part of current?.parts ?? []) {
+    const at = part.hits.findIndex((hit) => String(hit.number) === number);
+    if (at >= 0 && card.closest(".grid") === part.list) openLarge(part.hits, at, part.bits, about, card);
+  }
 }
 
 function searchPicture(file) {
@@ -282,10 +311,9 @@ function wire() {
     history.replaceState(history.state, "", address(query, among));
     show({ keepFocus: true });
   });
-  $("more").addEventListener("click", async () => {
-    const before = current.found.hits.length;
-    await show({ k: Math.min(MOST, current.k + STEP), keepFocus: true });
-    $("results").querySelectorAll(".card")[before]?.focus();
+  $("more").addEventListener("click", () => reveal()?.focus());
+  $("bits").addEventListener("change", () => {
+    document.body.classList.toggle("in-words", !$("bits").checked);
   });
   $("home").addEventListener("click", (event) => {
     if (!view.plainClick(event)) return;
@@ -302,13 +330,11 @@ function wire() {
   $("how").addEventListener("click", (event) => {
     if (event.target === $("how")) $("how").close();
   });
-  new MutationObserver(() => current && follow($("results"), current.found.hits)).observe(
-    $("results"),
-    { childList: true },
-  );
+  follow($("results"), openResult);
+  wireLarge(itemAddress, goOn);
   window.addEventListener("popstate", () => show());
   document.addEventListener("keydown", (event) => {
-    if (event.key === "/" && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName)) {
+    if (event.key === "/" && !$("large").open && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName)) {
       event.preventDefault();
       $("q").focus();
     }

@@ -52,6 +52,8 @@ export function far(distance, bits) {
   return `${distance} of ${bits} bits ${distance === 1 ? "differs" : "differ"}`;
 }
 
+export const badge = (word) => el("span", { class: `badge ${word}` }, word);
+
 export function card(hit, bits, href) {
   const foot = el(
     "div",
@@ -60,7 +62,8 @@ export function card(hit, bits, href) {
     el(
       "div",
       { class: "facts" },
-      el("span", {}, far(hit.distance, bits)),
+      hit.relevance ? badge(hit.relevance) : null,
+      el("span", { class: "distance" }, far(hit.distance, bits)),
       el("span", { class: "name", title: hit.id }, hit.id),
     ),
   );
@@ -84,13 +87,16 @@ function picture(item, kind) {
   });
 }
 
-export function grid(found, hrefOf) {
-  const list = el("ul", { class: `grid ${found.among}` });
-  list.append(...found.hits.map((hit) => card(hit, found.bits, hrefOf(hit))));
-  return list;
+export const grid = (among) => el("ul", { class: `grid ${among}` });
+
+// The two kinds side by side, each under its name.
+export function columns(lists) {
+  const column = ([title, list]) => el("section", {}, el("h2", {}, title), list);
+  return el("div", { class: "both" }, ...lists.map(column));
 }
 
-export function skeleton(among) {
+export function skeleton(kind) {
+  const among = kind === "texts" ? "texts" : "images";
   const list = el("ul", { class: `grid skeleton ${among}`, "aria-hidden": "true" });
   for (let i = 0; i < 12; i++) list.append(el("li", {}, el("div", { class: "card" })));
   return list;
@@ -119,14 +125,14 @@ export function queryPanel(found, source) {
   about.append(strip(query.code));
   const words = query.known_words;
   if (words && words.length) {
-    const known = `The sentence’s code of ${found.bits} bits. Words the model knows: ${words.join(", ")}`;
-    about.append(el("p", { class: "note" }, known));
+    const code = el("span", { class: "coded" }, `The sentence’s code of ${found.bits} bits. `);
+    about.append(el("p", { class: "note" }, code, `Words the model knows: ${words.join(", ")}`));
   } else if (words) {
     const sorry = "The model knows none of these words, so the order below means little.";
     about.append(el("p", { class: "note warn" }, sorry));
   } else {
     const whose = image ? "The picture’s" : "The text’s";
-    about.append(el("p", { class: "note" }, `${whose} code of ${found.bits} bits`));
+    about.append(el("p", { class: "note coded" }, `${whose} code of ${found.bits} bits`));
   }
   const alt = item ? `Picture ${item.id}` : "Your picture";
   return [image ? el("img", { src: image, alt }) : null, about].filter(Boolean);
