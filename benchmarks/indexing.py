@@ -93,12 +93,17 @@ def measure(pictures: Path, network: bool) -> dict[str, float]:
         seconds = time.perf_counter() - start
         start = time.perf_counter()
         again = engine.add_images(images)
-        assert (done.added, again.unchanged) == (len(images), len(images))
+        unchanged = time.perf_counter() - start
+        start = time.perf_counter()
+        checked = engine.add_images(images, reread=True)
+        reread = time.perf_counter() - start
+        assert done.added == again.unchanged == checked.unchanged == len(images)
         engine.close()
         return {
             "pictures": len(images),
             "seconds": round(seconds, 1),
-            "seconds_unchanged": round(time.perf_counter() - start, 1),
+            "seconds_unchanged": round(unchanged, 1),
+            "seconds_unchanged_reread": round(reread, 1),
             "mb_before": round(before),
             "mb_listed": round(listed),
             "mb_at_most": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
