@@ -47,7 +47,7 @@ def local(engine: SearchEngine, **settings: object) -> TestClient:
         ("/api/items/..%2f..%2fetc%2fpasswd", 404, "there is nothing at"),
         ("/..%2f..%2fetc/passwd", 404, "there is nothing at"),
         ("/nowhere", 404, "there is nothing at /nowhere"),
-        ("/docs", 404, "there is nothing at /docs"),
+        ("/redoc", 404, "there is nothing at /redoc"),
     ],
 )
 def test_a_bad_question_gets_its_status_and_a_sentence(
