@@ -141,6 +141,16 @@ def test_labels_that_are_no_matrix_of_0_and_1_are_refused(labels: list[object], 
             LabelRelation(*pair)  # type: ignore[arg-type]
 
 
+def test_classes_and_label_sets_relate_what_shares_one() -> None:
+    relation = LabelRelation.of_classes(["dog", "cat", ["dog", "cat"], []], [{"dog"}, "cow", "cat"])
+    everything = relation.block(np.arange(4), np.arange(3))[0]
+    assert everything.tolist() == [[1, 0, 0], [0, 0, 1], [1, 0, 1], [0, 0, 0]]
+    numbers = LabelRelation.of_classes([[1], [2]], np.array([2, 1]))
+    assert numbers.block(np.arange(2), np.arange(2))[0].tolist() == [[0, 1], [1, 0]]
+    with pytest.raises(DataError, match="a class is a text or a whole number, got a float"):
+        LabelRelation.of_classes([0.5], ["a"])
+
+
 def test_triples_outside_of_the_items_or_of_0_and_1_are_refused() -> None:
     with pytest.raises(DataError, match="outside of 2 x 2 items"):
         SparseRelation.from_triples([(0, 0), (2, 0)], [1.0, 1.0], (2, 2))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,17 @@ class LabelRelation:
         self._sets = (sets_x.astype(np.float32) @ sets_y.T.astype(np.float32)) > 0
         self._x = _membership(self._set_of_image, len(sets_x))
         self._y = _membership(self._set_of_text, len(sets_y))
+
+    @classmethod
+    def of_classes(cls, images: Iterable[Any], texts: Iterable[Any]) -> LabelRelation:
+        """From each item's class ("dog", 3) or collection of classes; one may have none."""
+        sets = [[_classes_of(item) for item in items] for items in (images, texts)]
+        column = {name: i for i, name in enumerate(sorted(set().union(*sets[0], *sets[1])))}
+        matrices = [np.zeros((len(part), max(1, len(column))), np.bool_) for part in sets]
+        for matrix, part in zip(matrices, sets):
+            for row, names in enumerate(part):
+                matrix[row, [column[name] for name in names]] = True
+        return cls(*matrices)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -225,7 +236,7 @@ class GradedRelation:
 
 def _truth(labels: npt.ArrayLike, name: str) -> npt.NDArray[np.bool_]:
     """The matrix as booleans; class numbers or label sets would all count as true."""
-    hint = "with a column for each class; label_matrix(labels, classes) makes one of label sets"
+    hint = "with a column for each class; LabelRelation.of_classes takes classes and label sets"
     try:
         matrix = np.asarray(labels)
     except ValueError:
@@ -236,6 +247,14 @@ def _truth(labels: npt.ArrayLike, name: str) -> npt.NDArray[np.bool_]:
     if bad.any():
         raise DataError(f"{name} labels must be a matrix of 0 and 1 {hint}, got {matrix[bad][0]}")
     return matrix.astype(np.bool_)
+
+
+def _classes_of(item: Any) -> set[str]:
+    if isinstance(item, str | int | np.integer):
+        return {str(item)}
+    if isinstance(item, list | tuple | set | frozenset | np.ndarray):
+        return set().union(*(_classes_of(one) for one in item))
+    raise DataError(f"a class is a text or a whole number, got a {type(item).__name__}")
 
 
 def _membership(group: npt.NDArray[np.int64], groups: int) -> sp.csr_array:
