@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from transhash.codes import Codes
 from transhash.data.training import TrainingSet
@@ -47,6 +48,18 @@ def fitted(method: str) -> Hasher:
 
 
 every_method = pytest.mark.parametrize("method", METHODS)
+
+
+@every_method
+def test_scikit_learn_can_clone_and_set_it(method: str) -> None:
+    hasher = make(method, bits=24)
+    copy = clone(hasher)
+    assert copy.settings() == hasher.settings()
+    assert copy.set_params(bits=16, seed=3) is copy
+    assert (copy.bits, copy.seed, hasher.bits) == (16, 3, 24)
+    with pytest.raises(DataError):
+        copy.set_params(seed=5, bits=15)
+    assert copy.seed == 3  # all or none
 
 
 @every_method

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -49,6 +49,15 @@ class Learner(ABC):
 
     def settings(self) -> Setting:
         return asdict(self)
+
+    def get_params(self, deep: bool = True) -> Setting:
+        """The settings, as scikit-learn's `clone` and searches ask for them."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+
+    def set_params(self, **settings: Any) -> Self:
+        """Other settings, checked as the constructor checks them; all or none are taken."""
+        self.__dict__.update(replace(self, **settings).get_params())
+        return self
 
     def __post_init__(self) -> None:
         check_settings(self)

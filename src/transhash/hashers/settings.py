@@ -87,7 +87,9 @@ def check_settings(owner: DataclassInstance) -> None:
     for name, hint in _hints(type(owner)).items():
         value = getattr(owner, name)
         try:
-            setattr(owner, name, _converted(hint, value))
+            converted = _converted(hint, value)
+            if repr(converted) != repr(value):  # what is right stays itself, as `clone` asks
+                setattr(owner, name, converted)
         except _WrongError:
             raise DataError(f"{name} takes {_words(hint)}, got {_shown(value)}") from None
 
