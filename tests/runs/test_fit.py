@@ -57,7 +57,10 @@ def test_own_files_have_a_code_length_of_their_own(
 def in_own_process(*arguments: object, **settings: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "transhash", *map(str, arguments)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **settings,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # A shell's background job ignores Ctrl-C, and what it starts does so, too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        **settings,
     )  # fmt: skip
 
 

@@ -174,7 +174,7 @@ def test_fewer_lists_cost_map_and_all_of_them_none(server: MilvusServer) -> None
     # So many that a server builds lists for them.
     directions = random_directions(6_000, 32)
     url = f"{server.url}/lists{next(_numbers)}?index=BIN_IVF_FLAT&nlist=32"
-    exact = {name: DistanceHistogram.of(*each) for name, each in directions.items()}
+    exact = {name: DistanceHistogram.of(*each[:4]) for name, each in directions.items()}
     # The first time already: a server that has not built its lists yet looks at every code.
     few, sent = engine_histograms(f"{url}&nprobe=2", directions)
     assert sent == 12_000

@@ -41,8 +41,10 @@ class Served:
         command = [sys.executable, "-c", self.code, "serve", str(self.run)]
         command += ["--port", str(self.port), *self.options]
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by `complaints`)
+        # Only where needed: with it Python forks, which threads of gRPC here do not outlive.
+        prepare = None if self.files is None else self._starve
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=self._log, text=True, preexec_fn=self._starve
+            command, stdout=subprocess.PIPE, stderr=self._log, text=True, preexec_fn=prepare
         )
         assert self.process.stdout is not None
         said = re.search(r"http://\S+:(\d+)/", self.process.stdout.readline())
