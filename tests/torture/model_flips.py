@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from flipping import one_bit_flipped
 from run_history import new_run
 
 from transhash.errors import TranshashError
@@ -35,18 +36,14 @@ def flip_model(folder: Path, rounds: int, seed: int = 1) -> Tally:
     told = harmless = 0
     for number in range(rounds):
         path = files[number % len(files)]
-        content = path.read_bytes()
-        place, bit = chance.randrange(len(content)), chance.randrange(8)
-        changed = bytes([content[place] ^ 1 << bit])
-        path.write_bytes(content[:place] + changed + content[place + 1 :])
-        try:
-            codes = Encoder.load(model).encode_texts(TEXTS)
-        except TranshashError:
-            told += 1
-        else:
-            assert codes == expected, (path, place, bit)
-            harmless += 1
-        path.write_bytes(content)
+        with one_bit_flipped(path, chance) as where:
+            try:
+                codes = Encoder.load(model).encode_texts(TEXTS)
+            except TranshashError:
+                told += 1
+            else:
+                assert codes == expected, (path, where)
+                harmless += 1
     return Tally(told, harmless)
 
 

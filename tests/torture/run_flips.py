@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from flipping import one_bit_flipped
 from run_history import new_run
 
 from transhash.data.collection import Collection
@@ -52,18 +53,14 @@ def flip(folder: Path, rounds: int, seed: int = 1) -> Tally:
     told = harmless = 0
     for number in range(rounds):
         path = files[number % len(files)]
-        content = path.read_bytes()
-        place, bit = chance.randrange(len(content)), chance.randrange(8)
-        changed = bytes([content[place] ^ 1 << bit])
-        path.write_bytes(content[:place] + changed + content[place + 1 :])
-        if verify_run(run):
-            told += 1
-            with contextlib.suppress(TranshashError):  # it may refuse or answer, nothing else
-                answers(run)
-        else:  # a byte that nothing is read from
-            harmless += 1
-            assert answers(run) == expected, (path, place, bit)
-        path.write_bytes(content)
+        with one_bit_flipped(path, chance) as where:
+            if verify_run(run):
+                told += 1
+                with contextlib.suppress(TranshashError):  # it may refuse or answer, nothing else
+                    answers(run)
+            else:  # a byte that nothing is read from
+                harmless += 1
+                assert answers(run) == expected, (path, where)
         for beside in ("catalog.sqlite-wal", "catalog.sqlite-shm"):
             (run / beside).unlink(missing_ok=True)
     assert verify_run(run) == []

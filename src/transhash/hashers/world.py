@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -79,6 +80,14 @@ class World:
     def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()
+
+    def check_start(self, step: int, folder: Path) -> None:
+        """Refuse to resume where processes found different checkpoints."""
+        if self.first(lambda: step) != step:
+            raise DataError(
+                f"process {self.rank} finds a checkpoint of step {step} in {folder}, the first "
+                "process another; give a folder that all machines see"
+            )
 
     def check_batch(self, batch: int) -> None:
         if batch % self.size:

@@ -125,11 +125,7 @@ def fine_tune(
     if folder is not None:
         checkpoint = Checkpoint(folder, f"{name}-{views}-{steps}")
         start = checkpoint.load(modules, optimizer, average)
-        if world.first(lambda: start) != start:
-            raise DataError(
-                f"process {world.rank} finds a checkpoint of step {start} in {folder}, the first "
-                "process another; give a folder that all machines see"
-            )
+        world.check_start(start, folder)
     metrics = TrainingLog(folder if world.rank == 0 else None, start)
     with _fast_kernels(device):
         for step in track(range(start, steps), "fine-tuning", steps, start):

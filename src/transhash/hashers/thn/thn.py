@@ -150,11 +150,7 @@ class THN(DeepHasher):
         if folder is not None:
             checkpoint = Checkpoint(folder, fingerprint(self._resumable(), training))
             start = checkpoint.load(towers, optimizer, average)
-            if world.first(lambda: start) != start:
-                raise DataError(
-                    f"process {world.rank} finds a checkpoint of step {start} in {folder}, the "
-                    "first process another; give a folder that all machines see"
-                )
+            world.check_start(start, folder)
         metrics = TrainingLog(folder if world.rank == 0 else None, start)
         look_every = max(1, min(self.steps // _LOOKS, _SELDOM))
         self.alarms_: list[str] = []
