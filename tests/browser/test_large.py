@@ -200,3 +200,19 @@ def test_the_api_is_described_on_a_page_of_its_own(page: Page) -> None:
     assert len(described) == sum(map(len, document["paths"].values()))
     page.locator("summary", has_text="/api/search/text").click()
     assert "integer, 1 to 200" in page.locator("details[open]").inner_text()
+
+
+def test_opened_again_at_once_it_stays_full(page: Page) -> None:
+    page.goto("/?q=a+boat&among=images")
+    page.wait_for_selector(".card[data-number]")
+    page.locator(".card").first.click()
+    page.wait_for_selector("#large[open]")
+    shown = page.evaluate(
+        """async () => {
+          document.getElementById("large").close(); // which it is told of in a later task
+          document.querySelector(".card").click();
+          await new Promise((done) => setTimeout(done, 100));
+          return document.getElementById("large-body").childElementCount;
+        }"""
+    )
+    assert shown > 0

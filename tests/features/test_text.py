@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from transhash.errors import DataError
+from transhash.features.meaning import folder_digest, saved_meaning
 from transhash.features.text import JoinedText, TextFeatures, load_text, save_text, text_features
 from transhash.features.words import Words
 from transhash.storage import write_json
@@ -139,3 +140,14 @@ def test_a_sentence_model_is_found_where_it_was_and_must_be_the_same(tmp_path: P
     shutil.rmtree(model)
     with pytest.raises(DataError, match=r"no longer at .*small; put it back"):
         load_text(run, config)
+
+
+def test_another_model_in_the_old_place_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    record = {"kind": "sentences", "name": "model", "folder": str(model)}
+    record["digest"] = folder_digest(model)
+    (model / "config.json").write_text('{"another": 1}')
+    with pytest.raises(DataError, match="is not the model that"):
+        saved_meaning(tmp_path / "run", record)

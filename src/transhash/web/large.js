@@ -32,6 +32,7 @@ export function wireLarge(itemHref, goOn) {
     step(way);
   });
   $("large").addEventListener("close", () => {
+    if ($("large").open) return; // told late: opened again since, and drawn anew
     asking?.abort();
     $("large-body").replaceChildren(); // a picture on its way is not needed any more
     const card = items[at] && document.querySelector(`.card[data-number="${items[at].number}"]`);

@@ -37,8 +37,8 @@ def finer_bits(
     seed: int,
 ) -> tuple[Matrix, Matrix]:
     """(dx, bits) and (dy, bits) of centred features: what pairs agree in and classes do not."""
-    x, free_x = _freed(images, image_axes)
-    y, free_y = _freed(texts, text_axes)
+    free_x, free_y = _freeing(images, image_axes), _freeing(texts, text_axes)
+    x, y = images @ free_x, texts @ free_y
     found = canonical_analysis(x, y, pairs, ridge, MAX_RANK, centred=True)
     kept = useful_directions(found, x, y, pairs)
     z = np.concatenate(kept.left_out).astype(np.float32) * kept.weights.astype(np.float32)
@@ -49,8 +49,7 @@ def finer_bits(
     return free_x @ kept.found.image_axes @ turned, free_y @ kept.found.text_axes @ turned
 
 
-def _freed(features: Matrix, axes: Matrix) -> tuple[Matrix, Matrix]:
-    """X - Z G and the map I - A G that gives it, G being the regression of X on Z = X A."""
-    z = features @ axes
-    back = np.linalg.lstsq(z, features, rcond=None)[0]
-    return features - z @ back, np.eye(len(axes)) - axes @ back
+def _freeing(features: Matrix, axes: Matrix) -> Matrix:
+    """I - A G, by which X becomes X - Z G; G is the regression of X on Z = X A."""
+    back = np.linalg.lstsq(features @ axes, features, rcond=None)[0]
+    return np.eye(len(axes)) - axes @ back
