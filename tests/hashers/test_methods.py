@@ -30,7 +30,10 @@ def test_a_name_in_any_case_makes_the_class_of_its_line() -> None:
 def test_the_papers_nine_are_the_default() -> None:
     assert len(METHODS) == 9
     others = {method.name for method in KNOWN} - set(METHODS)
-    assert others == {"THN-paper", "kNN", "ridge"}
+    assert others == {
+        "THN-paper", "kNN", "ridge", "CVH-fed", "QCH-fed", "DCMH-fed", "CCA-fed",
+        "THN-MMD", "THN-soft", "THN-inherited", "THN-canonical",
+    }  # fmt: skip
 
 
 def test_an_unknown_name_is_refused_beside_the_known_ones() -> None:

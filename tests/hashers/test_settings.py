@@ -165,7 +165,7 @@ REFUSED = [
     ("THN", "rank=abc", "rank takes a whole number of 1 or more, or null (None), got 'abc'"),
     ("THN", "kernel_widths=x", "kernel_widths takes a list of numbers above 0"),
     ("THN", "seed=-1", "seed takes a whole number from 0 to 4294967295, got -1"),
-    ("THN", "steps=1e9999", "steps takes a whole number of 1 or more, got inf"),
+    ("THN", "steps=1e9999", "steps takes a whole number of 0 or more, got inf"),
     ("THN", "batch=0", "batch takes a whole number of 1 or more, got 0"),
     ("THN", "name=x", "THN has no setting 'name'"),
     ("THN-D", "alignment_weight=1", "THN-D is THN with alignment_weight = 0.0"),

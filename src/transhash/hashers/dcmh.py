@@ -10,15 +10,18 @@ from typing import ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from transhash.data.training import Features, TrainingSet
 from transhash.hashers.base import Array, Setting
-from transhash.hashers.deep import DeepHasher, Device
+from transhash.hashers.deep import DeepHasher, Device, learning_rates
 from transhash.hashers.losses import dcmh_loss, pair_weights
 from transhash.hashers.settings import FromOne, NotNegative, Positive
+from transhash.hashers.towers import Perceptron
 from transhash.hashers.training import Optimizer, check_learned, draw, make_optimizer, step_seed
 from transhash.progress import Track, silent
+
+_OUTPUT_START = 0.01  # deviation of the output layer's weights
 
 
 @dataclass
@@ -105,15 +108,17 @@ class DCMH(DeepHasher):
 
     @classmethod
     def candidates(cls) -> Iterable[Setting]:
-        """Rates first, then the balance term, the pair weights and the original optimiser."""
-        for rate in (3e-4, 3e-3):
-            yield {"learning_rate": rate}
-        yield {"eta": 0.0}
-        yield {"epochs": 30}
-        yield {"gamma": 0.1}
-        yield {"balanced": False}
-        yield {"eta": 0.1}
-        yield {"optimizer": "sgd", "learning_rate": 0.3, "epochs": 60, "eta": 0.1}
+        yield from learning_rates()
+
+    def feature_tower(
+        self, inputs: int, hidden: tuple[int, ...], generator: torch.Generator
+    ) -> nn.Module:
+        """Outputs begin near 0, as published: large ones are signs that nothing has learned."""
+        tower = super().feature_tower(inputs, hidden, generator)
+        assert isinstance(tower, Perceptron)
+        with torch.no_grad():
+            tower.fch.weight.normal_(0.0, _OUTPUT_START, generator=generator)
+        return tower
 
     def project_images(self, images: Features) -> npt.NDArray[np.float32]:
         return self.run_tower("image", self._scaled("image", images))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from transhash.data.training import Features
 from transhash.errors import DataError
-from transhash.hashers.base import Array, Hasher
+from transhash.hashers.base import Array, Hasher, Setting
 from transhash.hashers.settings import ShareBelowOne, Widths
 from transhash.hashers.towers import ALEXNET_URL, AlexNet, Perceptron, initialise
 
@@ -42,6 +42,13 @@ class Device:
             # Pinned, because a copy from ordinary memory waits for the GPU to finish its work.
             return tensor.pin_memory().to(self.name, non_blocking=True)
         return tensor
+
+
+def learning_rates() -> Iterator[Setting]:
+    """What the paper cross-validates, 1e-5 to 1e-1 by half decades, from the default's neighbours
+    on; the same for every deep method."""
+    for exponent in (-5, -7, -4, -8, -3, -9, -2, -10):
+        yield {"learning_rate": round(10 ** (exponent / 2), 8)}
 
 
 @dataclass

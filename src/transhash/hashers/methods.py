@@ -16,9 +16,10 @@ from transhash.errors import DataError
 if TYPE_CHECKING:  # imported when a method is made: the command line starts without torch
     from transhash.hashers.base import Hasher, Learner, Scorer
 
-# ours; the same with something left out; the paper's competitors; the paper's recipe to the
-# letter; and what scores pairs without codes.
-Role = Literal["ours", "variant", "rival", "literal", "baseline"]
+# ours; the same with something left out, as in the paper and as it was built here; the paper's
+# competitors, and those that see target items, too; the paper's recipe to the letter; and what
+# scores pairs without codes.
+Role = Literal["ours", "variant", "part", "rival", "fed", "literal", "baseline"]
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,27 @@ KNOWN: tuple[Method, ...] = (
     Method("QCH", "qch.QCH", "rival", ("#0c8560", "#3fcf9c"), "^"),
     Method("HTH", "hth.HTH", "rival", ("#c96a00", "#ffab4d"), "P"),
     Method("DCMH", "dcmh.DCMH", "rival", ("#1668c7", "#6fb1ff"), "v"),
+    Method("CVH-fed", "fed.FedCVH", "fed", ("#7448c8", "#b798ff"), "*"),
+    Method("QCH-fed", "fed.FedQCH", "fed", ("#0c8560", "#3fcf9c"), "^"),
+    Method("DCMH-fed", "fed.FedDCMH", "fed", ("#1668c7", "#6fb1ff"), "v"),
+    # The canonical layer and its rotation alone: what the towers of THN start from.
+    Method("CCA-fed", "thn.THN", "fed", ("#4b5563", "#9ca3af"), "p", fixed={"steps": 0}),
     Method("THN-ip", "thn.THN", "variant", ("#5c6b8a", "#93a4c9"), "X",
            fixed={"loss": "inner-product"}),
     Method("THN-D", "thn.THN", "variant", ("#8a5a00", "#d9a94a"), "D",
            fixed={"use_target": False, "alignment_weight": 0.0}),
     Method("THN-Q", "thn.THN", "variant", ("#a34f86", "#dd8fc2"), "s",
            fixed={"quantization_weight": 0.0}),
+    Method("THN-MMD", "thn.THN", "part", ("#b45309", "#f0a860"), "1",
+           fixed={"alignment_weight": 0.0}),
+    Method("THN-soft", "thn.THN", "part", ("#0f766e", "#5fcabf"), "2",
+           fixed={"soft_share": 0.0}),
+    Method("THN-inherited", "thn.THN", "part", ("#6b21a8", "#c08cf0"), "3",
+           fixed={"inherited_weight": 0.0}),
+    # The paper's network and C on features, kept from collapsing; all else that is ours is gone.
+    Method("THN-canonical", "thn.THN", "part", ("#9d174d", "#f08cb8"), "4",
+           fixed={"inputs": "features", "rounds": 0, "frames": 0, "soft_share": 0.0,
+                  "inherited_weight": 0.0, "image_hidden": (512,), "text_hidden": (1000, 500)}),
     Method("THN-paper", "thn.THN", "literal", ("#8c2f39", "#e08c95"), "d",
            start="thn.PAPER"),
     Method("THN", "thn.THN", "ours", ("#d1214f", "#ff6b8f"), "o"),

@@ -55,10 +55,10 @@ class Head(nn.Module):
         return self.fch(hidden) + self.straight(x)  # type: ignore[no-any-return]
 
     @torch.no_grad()
-    def start_from(self, frame: Tensor) -> None:
-        """The linear path begins as `frame` (inputs, bits), the hidden one as a correction."""
+    def start_from(self, frame: Tensor, correction: float) -> None:
+        """The linear path begins as `frame` (inputs, bits), the hidden one that much smaller."""
         self.straight.weight.copy_(frame.T)
-        self.fch.weight.mul_(0.1)
+        self.fch.weight.mul_(correction)
 
 
 class AlexNet(nn.Module):

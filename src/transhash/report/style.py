@@ -115,7 +115,9 @@ def line_of(method: str) -> dict[str, Any]:
         "linewidth": 2.6 if role == "ours" else 1.5,
         "linestyle": "-."
         if "@" in method
-        else {"variant": "--", "literal": "--", "baseline": ":"}.get(role, "-"),
+        else {"variant": "--", "part": "--", "literal": "--", "baseline": ":", "fed": "-."}.get(
+            role, "-"
+        ),
         "zorder": 4 if role == "ours" else 3,
     }
 

@@ -18,7 +18,7 @@ from transhash.codes import Codes
 from transhash.data.training import Features, TrainingSet
 from transhash.errors import DataError
 from transhash.hashers.base import Array, Setting
-from transhash.hashers.deep import DeepHasher, Device
+from transhash.hashers.deep import DeepHasher, Device, learning_rates
 from transhash.hashers.losses import (
     WIDTHS,
     alignment_loss,
@@ -99,7 +99,7 @@ class THN(DeepHasher):
     temperature: Positive = 0.05  # τ, ours: of that matching
     centring: Share = 0.5  # κ, ours: 0 gives both domains one mean, 1 only what is matched
     frames: FromZero = 4  # ours: rotations tried for the linear path, the best is trained
-    steps: FromOne = 300
+    steps: FromZero = 300  # 0: the start alone
     batch: FromOne = 256  # auxiliary images, and as many texts, a step
     target_batch: FromOne = 128  # unlabelled target images, and as many texts, a step
     optimizer: Optimizer = "adam"  # ours; paper: sgd
@@ -142,7 +142,7 @@ class THN(DeepHasher):
             frame = world.first(lambda: best_frame(inputs, self.tower_bits, self.frames, self.seed))
             for tower in towers.values():
                 assert isinstance(tower, Head)  # only canonical inputs are calibrated
-                tower.start_from(frame)
+                tower.start_from(frame, correction=0.1 if self.steps else 0.0)
         parameters = list(towers.parameters())
         optimizer = make_optimizer(self.optimizer, self._parameter_groups(towers))
         average = Average(parameters, self.averaging) if self.averaging else None
@@ -248,9 +248,7 @@ class THN(DeepHasher):
 
     @classmethod
     def candidates(cls) -> Iterable[Setting]:
-        """The paper cross-validates the learning rate, 1e-5 to 1e-1 by half decades."""
-        for exponent in (-5, -7, -4, -8, -3, -9, -2, -10):  # from the default's neighbours on
-            yield {"learning_rate": round(10 ** (exponent / 2), 8)}
+        yield from learning_rates()
 
     def check(self, world: World) -> None:
         """Refuse what cannot be trained by these processes."""

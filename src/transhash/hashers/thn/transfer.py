@@ -17,13 +17,14 @@ To change the matching rule, change `soft_match`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from transhash.data.relation import GradedRelation, Relation
+from transhash.data.relation import GradedRelation, Relation, Rows
 from transhash.data.training import Features, TrainingSet
 from transhash.hashers.base import Array
 from transhash.hashers.canonical import (
@@ -44,7 +45,7 @@ from transhash.hashers.thn.bridge import Bridge, Inputs, View
 from transhash.hashers.thn.finer import FEWEST, SHARE, finer_bits
 
 
-def soft_match(target: Matrix, auxiliary: Matrix, temperature: float) -> Matrix:
+def soft_match(target: Features, auxiliary: Features, temperature: float) -> Matrix:
     """P: each target item's soft assignment to auxiliary items; rows sum to 1."""
     a = target / np.maximum(np.linalg.norm(target, axis=1, keepdims=True), 1e-9)
     b = auxiliary / np.maximum(np.linalg.norm(auxiliary, axis=1, keepdims=True), 1e-9)
@@ -54,28 +55,93 @@ def soft_match(target: Matrix, auxiliary: Matrix, temperature: float) -> Matrix:
 
 
 class Extended:
-    """S⁺ = [I; P] S [I; Q]', never formed; None stands for no target items of that modality."""
+    """S⁺ = [I; P] S [I; Q]', never formed; None stands for no target items of that modality.
 
-    def __init__(self, relation: Relation, p: Matrix | None = None, q: Matrix | None = None):
+    s_ij of target items lies between 0 and 1, and every one is known. A part of S⁺ keeps the
+    numbers of its `rows` and `columns`.
+    """
+
+    def __init__(
+        self,
+        relation: Relation,
+        p: Matrix | None = None,
+        q: Matrix | None = None,
+        rows: Rows | None = None,
+        columns: Rows | None = None,
+    ) -> None:
         self.relation, self.p, self.q = relation, p, q
+        self.rows, self.columns = (
+            np.arange(own + (0 if match is None else len(match))) if part is None else part
+            for own, match, part in zip(relation.shape, (p, q), (rows, columns), strict=True)
+        )
 
     @property
     def shape(self) -> tuple[int, int]:
+        return len(self.rows), len(self.columns)
+
+    @property
+    def positives(self) -> int:
+        """How many pairs are related, target items counting by their share."""
+        return round(float(self.times(np.ones((self.shape[1], 1))).sum()))
+
+    @property
+    def known(self) -> int:
         n, m = self.relation.shape
-        more_n, more_m = (0 if match is None else len(match) for match in (self.p, self.q))
-        return n + more_n, m + more_m
+        old_x, old_y = self.rows[self.rows < n], self.columns[self.columns < m]
+        guessed = self.shape[0] * self.shape[1] - len(old_x) * len(old_y)
+        return guessed + self.relation.subset(old_x, old_y).known
 
-    def times(self, texts: Matrix) -> Matrix:  # (m + m̂, k) -> (n + n̂, k)
-        m = self.relation.shape[1]
-        own = texts[:m] if self.q is None else texts[:m] + self.q.T @ texts[m:]
-        rows = self.relation.times(own)
-        return rows if self.p is None else np.concatenate([rows, self.p @ rows])
+    def block(self, rows: Rows, columns: Rows) -> tuple[Array, Array | None]:
+        n, m = self.relation.shape
+        rows, columns = self.rows[rows], self.columns[columns]
+        old_x, old_y = rows < n, columns < m
+        half = np.empty((len(rows), m))  # rows of [I; P] S
+        half[old_x], mask = self.relation.block(rows[old_x], np.arange(m))
+        if self.p is not None:
+            half[~old_x] = self.relation.transposed_times(self.p[rows[~old_x] - n].T).T
+        s = np.empty((len(rows), len(columns)), np.float32)
+        s[:, old_y] = half[:, columns[old_y]]
+        if self.q is not None:
+            s[:, ~old_y] = half @ self.q[columns[~old_y] - m].T
+        if mask is None:
+            return s, None
+        known = np.ones(s.shape, np.float32)
+        known[np.ix_(old_x, old_y)] = mask[:, columns[old_y]]
+        return s, known
 
-    def transposed_times(self, images: Matrix) -> Matrix:
-        n = self.relation.shape[0]
-        own = images[:n] if self.p is None else images[:n] + self.p.T @ images[n:]
-        rows = self.relation.transposed_times(own)
-        return rows if self.q is None else np.concatenate([rows, self.q @ rows])
+    def times(self, texts: npt.NDArray[np.floating]) -> Matrix:  # (m + m̂, k) -> (n + n̂, k)
+        own = _gathered(texts, self.columns, self.relation.shape[1], self.q)
+        return self._spread(self.relation.times(own), self.p, self.rows)
+
+    def transposed_times(self, images: npt.NDArray[np.floating]) -> Matrix:
+        own = _gathered(images, self.rows, self.relation.shape[0], self.p)
+        return self._spread(self.relation.transposed_times(own), self.q, self.columns)
+
+    def partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
+        """Drawn among all texts, each by its share of s_ij."""
+        drawn = np.empty(len(rows), np.int64)
+        for at, row in enumerate(rows):
+            s = self.block(np.array([row]), np.arange(self.shape[1]))[0][0].astype(np.float64)
+            drawn[at] = rng.choice(len(s), p=s / s.sum() if s.sum() else None)
+        return drawn
+
+    def subset(self, rows: Rows, columns: Rows) -> Extended:
+        return Extended(self.relation, self.p, self.q, self.rows[rows], self.columns[columns])
+
+    @staticmethod
+    def _spread(found: Matrix, match: Matrix | None, part: Rows) -> Matrix:
+        """[I; P] times rows of auxiliary items, of the items that are in the part."""
+        whole = found if match is None else np.concatenate([found, match @ found])
+        return whole[part] if len(part) != len(whole) else whole
+
+
+def _gathered(
+    items: npt.NDArray[np.floating], part: Rows, own: int, match: Matrix | None
+) -> Matrix:
+    """[I; P]' times items, those that are not in the part being 0."""
+    whole = np.zeros((own + (0 if match is None else len(match)), items.shape[1]))
+    whole[part] = items
+    return whole[:own] if match is None else whole[:own] + match.T @ whole[own:]
 
 
 class Side:
@@ -88,12 +154,14 @@ class Side:
         self.target_centre = self.centre if self.target is None else self.target.mean(axis=0)
         self.match: Matrix | None = None
 
-    def rematch(self, axes: Matrix, temperature: float, centring: float) -> None:
-        """P along these axes, and the target's centre that goes with it."""
+    def rematch(
+        self, project: Callable[[Matrix], Features], temperature: float, centring: float
+    ) -> None:
+        """P by projections of centred features, and the target's centre that goes with it."""
         if self.target is None:
             return
-        shifted = (self.target - self.target_centre) @ axes
-        self.match = soft_match(shifted, self.auxiliary @ axes, temperature)
+        shifted = project(self.target - self.target_centre)
+        self.match = soft_match(shifted, project(self.auxiliary), temperature)
         matched_mean = (self.match @ self.auxiliary).mean(axis=0)
         self.target_centre = self.target.mean(axis=0) - centring * matched_mean
 
@@ -148,8 +216,9 @@ class Transfer:
         weigh = self.rank is None and few_partners(relation)
         unmatched = target_images is None and target_texts is None
         for _ in range(0 if unmatched else self.rounds):
-            images.rematch(found.image_axes * weights, self.temperature, self.centring)
-            texts.rematch(found.text_axes * weights, self.temperature, self.centring)
+            along = found.image_axes * weights, found.text_axes * weights
+            for side, axes in zip((images, texts), along, strict=True):
+                side.rematch(axes.__rmatmul__, self.temperature, self.centring)
             extended = Extended(relation, images.match, texts.match)
             found, left_out = self._analyse(images, texts, extended, len(found.s))
             if weigh:  # measured on auxiliary items: relations of the others are guesses
