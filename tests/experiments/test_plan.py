@@ -61,6 +61,10 @@ def test_an_unknown_key_is_refused_by_its_name_beside_the_known_ones(tmp_path: P
         (GOOD + "[settings.QCH]\nsteps_of_alternation = 3\n", ["QCH", "steps_of_alternation"]),
         (GOOD + "[settings.THN]\nbits = 3\n", ["bits", "own key"]),
         (GOOD + "[settings.NONE]\nx = 1\n", ["'NONE'"]),
+        (GOOD + 'relation = "clicks"\n', ["relation", "'clicks'", "pairs"]),
+        (GOOD + "text_features = 3\n", ["text_features", "3"]),
+        (GOOD + "image_components = 0\n", ["image_components", "0"]),
+        (GOOD.replace("qch", "QCH@QCH") + "image_components = 9\n", ["image_components", "@"]),
         ("benchmark = ", ["not valid TOML"]),
     ],
 )
@@ -74,9 +78,7 @@ def test_a_wrong_value_is_refused_with_what_is_wrong(
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 def test_every_shipped_file_can_be_read(file: Path) -> None:
-    plan = set(read_plan(file).methods)
-    assert plan >= BASELINES  # the simplest thing stands in every table
-    assert plan - BASELINES <= set(METHODS)
+    assert set(read_plan(file).methods) >= BASELINES  # the simplest thing stands in every table
 
 
 def test_the_shipped_files_cover_the_papers_tables_and_figures() -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from transhash.data.benchmark import Benchmark, Sizes, Split
 from transhash.data.collection import Collection
+from transhash.errors import DataError
 from transhash.experiments.plan import Cell
 from transhash.experiments.run import _uses_target
 from transhash.hashers import KNOWN, METHODS, make_hasher
@@ -172,11 +173,53 @@ def test_words_are_counted_on_training_texts_alone(protocol: str) -> None:
 
 def test_methods_that_use_no_target_items_get_words_of_auxiliary_texts_alone() -> None:
     using = {m.name for m in KNOWN if _uses_target(Cell(m.name, 8, 0), {})}
-    assert using == {"THN", "THN-ip", "THN-Q", "THN-paper"}
+    assert using == {
+        "THN", "THN-ip", "THN-Q", "THN-paper", "THN-MMD", "THN-soft", "THN-inherited",
+        "THN-canonical", "CVH-fed", "QCH-fed", "DCMH-fed", "CCA-fed",
+    }  # fmt: skip
     assert not _uses_target(Cell("THN", 8, 0), {"use_target": False, "alignment_weight": 0.0})
 
 
-@pytest.mark.parametrize("method", [*METHODS, "THN-paper"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_taught_by_pairs_every_auxiliary_text_is_that_of_an_auxiliary_image(protocol: str) -> None:
+    whole = replace(benchmark(protocol), taught_by="pairs")
+    split, task = whole.split(2), build_task(whole, 2)
+    for kind, related in (("auxiliary", task.training), ("held_out", task.held_out)):
+        images, texts = getattr(split, f"{kind}_images"), getattr(split, f"{kind}_texts")
+        assert np.array_equal(images, getattr(benchmark(protocol).split(2), f"{kind}_images"))
+        own = [[whole.auxiliary_images.ids[row] for row in images]]
+        own.append([whole.auxiliary_texts.ids[row] for row in texts])
+        assert sorted(own[0]) == sorted(own[1])
+        s, known = related.relation.block(np.arange(len(images)), np.arange(len(texts)))
+        assert known is None
+        assert np.array_equal(s, np.equal.outer(own[0], own[1]))
+    assert disjoint([split.auxiliary_texts, split.held_out_texts])
+
+
+@pytest.mark.parametrize("uses_target", [True, False])
+def test_components_of_images_are_found_on_training_images(uses_target: bool) -> None:
+    whole = benchmark("imagenet-yahooqa")
+    task, less = (
+        build_task(whole, 1, uses_target=uses_target, image_components=count) for count in (None, 2)
+    )
+    assert less.training.images.shape[1] == less.target.query_images.features.shape[1] == 2
+    assert task.training.target_images is not None
+    known = [task.training.images, *([task.training.target_images] if uses_target else [])]
+    mean = np.concatenate(known).mean(axis=0)
+    spread = np.linalg.svd(np.concatenate(known) - mean, full_matrices=False)[2][:2]
+    for wide, narrow in (
+        (task.training.images, less.training.images),
+        (task.training.target_images, less.training.target_images),
+        (task.held_out.images, less.held_out.images),
+        (task.target.query_images.features, less.target.query_images.features),
+        (task.target.database_images.features, less.target.database_images.features),
+    ):
+        np.testing.assert_allclose(np.abs(narrow), np.abs((wide - mean) @ spread.T), atol=1e-3)
+    with pytest.raises(DataError, match="image_components = 4096"):
+        build_task(whole, 1, image_components=4096)
+
+
+@pytest.mark.parametrize("method", [*METHODS, "THN-paper", "QCH-fed"])
 def test_other_target_labels_leave_every_bit_as_it_was(method: str) -> None:
     whole = benchmark("imagenet-yahooqa")
     rng = np.random.default_rng(5)

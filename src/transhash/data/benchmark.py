@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from transhash.errors import DataError
 from transhash.storage import read_json
 
 PROTOCOLS = ("imagenet-yahooqa", "nus-wide")
+TaughtBy = Literal["labels", "pairs"]  # what relates auxiliary items
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Benchmark:
     images: Images  # target
     texts: Texts  # target
     sizes: Sizes
+    taught_by: TaughtBy = "labels"
 
     @property
     def classes(self) -> list[str]:
@@ -67,13 +70,29 @@ class Benchmark:
         return tuple(dict.fromkeys(problem for part in parts for problem in part.problems))
 
     def auxiliary(self, images: Rows, texts: Rows) -> Auxiliary:
-        return Auxiliary.build(
-            self.auxiliary_images.take(images), self.auxiliary_texts.take(texts), labels_alone=True
-        )
+        """Those items and their relation, of labels or of pairs alone."""
+        x, y = self.auxiliary_images.take(images), self.auxiliary_texts.take(texts)
+        if self.taught_by == "pairs":
+            x, y = x.without_labels(), y.without_labels()
+        return Auxiliary.build(x, y, labels_alone=True)
 
     def split(self, seed: int = 0) -> Split:
+        """Taught by pairs, the auxiliary texts are those of the auxiliary images."""
         rng = np.random.default_rng([seed, 0x7EA5])  # splits have a stream of their own
-        return self._in_domain(rng) if self.protocol == "nus-wide" else self._cross_domain(rng)
+        found = self._in_domain(rng) if self.protocol == "nus-wide" else self._cross_domain(rng)
+        if self.taught_by == "labels":
+            return found
+        return replace(
+            found,
+            auxiliary_texts=self._partners(found.auxiliary_images),
+            held_out_texts=self._partners(found.held_out_images),
+        )
+
+    def _partners(self, images: Rows) -> Rows:
+        """The texts of these auxiliary images' own rows."""
+        wanted = {self.auxiliary_images.ids[row] for row in images}
+        ids = self.auxiliary_texts.ids
+        return np.array([row for row, name in enumerate(ids) if name in wanted], np.int64)
 
     def _cross_domain(self, rng: np.random.Generator) -> Split:
         """2,000 + 2,000 auxiliary items and 500 + 500 unlabelled items that are no queries."""

@@ -29,9 +29,14 @@ class Tasks:
     benchmark: Benchmark
     features: ImageFeatures | None  # what can be fine-tuned; None: nothing is
     out: Path
+    text_features: str | None = None
+    image_components: int | None = None
 
     def __call__(self, seed: int, teacher: str, uses_target: bool) -> Task:
-        task = build_task(self.benchmark, seed, uses_target=uses_target)
+        task = build_task(
+            self.benchmark, seed, uses_target=uses_target, texts=self.text_features,
+            image_components=self.image_components,
+        )  # fmt: skip
         if not teacher:
             return task
         tuned = TunedFeatures.load(self._place(teacher, seed), backbone_of(self.features))
@@ -43,7 +48,10 @@ class Tasks:
             if not teacher:
                 continue
             request = _seeded(plan.tunings[teacher], seed)
-            task = build_task(self.benchmark, seed, uses_target=request.teacher.uses_target)
+            task = build_task(
+                self.benchmark, seed, uses_target=request.teacher.uses_target,
+                texts=self.text_features,
+            )  # fmt: skip
             tuned = tuned_features(
                 request, task.training, split_pictures(self.benchmark, seed), self.features,
                 self._place(teacher, seed), track=track,

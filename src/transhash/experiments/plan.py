@@ -6,10 +6,10 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from transhash.codes import check_bits
-from transhash.data.benchmark import Sizes
+from transhash.data.benchmark import Sizes, TaughtBy
 from transhash.errors import DataError
 from transhash.hashers import find_method, make_learner
 from transhash.hashers.base import Setting
@@ -17,7 +17,10 @@ from transhash.runs.fine_tune import TuningRequest
 
 BENCHMARKS = ("nus-wide", "imagenet-yahooqa", "folder", "embedded")
 _SIZES = tuple(size.name for size in fields(Sizes))
-KEYS = ("benchmark", "methods", "bits", "seeds", *_SIZES, "tune", "settings", "fine_tune")
+KEYS = (
+    "benchmark", "methods", "bits", "seeds", *_SIZES, "relation", "text_features",
+    "image_components", "tune", "settings", "fine_tune",
+)  # fmt: skip
 # The paper names no search; eight settings a method, the same for all, is what `tune` tries.
 _TRIALS = 8
 _TEACHER_BITS = 32  # one backbone of a split serves all code lengths
@@ -55,6 +58,9 @@ class Plan:
     trials: int  # settings tried for each method; 0 takes the settings as they are
     settings: dict[str, Setting]  # of each method that has some in the file
     tunings: dict[str, TuningRequest] = field(default_factory=dict)  # by teacher
+    taught_by: TaughtBy = "labels"  # relation = "pairs": captions alone relate auxiliary items
+    text_features: str | None = None
+    image_components: int | None = None
 
     def cells(self) -> Iterator[Cell]:
         """Seed by seed, so that a split is made once; then method by method."""
@@ -106,6 +112,11 @@ def read_plan(file: str | Path) -> Plan:
             raise DataError(f"{file}: {key} names one of its values twice")
     for length in bits:
         check_bits(length)
+    if "image_components" in content and any("@" in name for name in methods):
+        raise DataError(
+            f"{file}: image_components are of frozen features, but a method learns from fine-tuned "
+            "ones (@); put it into a file of its own"
+        )
     if min(seeds) < 0:
         raise DataError(f"{file}: a seed must be 0 or more, got {min(seeds)}")
     return Plan(
@@ -114,6 +125,13 @@ def read_plan(file: str | Path) -> Plan:
         bits=bits,
         seeds=seeds,
         sizes={name: _size(file, name, content[name]) for name in _SIZES if name in content},
+        taught_by=_taught_by(file, content.get("relation", "labels")),
+        text_features=_text_features(file, content.get("text_features")),
+        image_components=(
+            _size(file, "image_components", content["image_components"])
+            if "image_components" in content
+            else None
+        ),
         trials=_trials(file, content.get("tune", True)),
         settings=(settings := _settings(file, content.get("settings", {}), bits[0])),
         tunings=_tunings(file, content.get("fine_tune", {}), methods, settings),
@@ -141,6 +159,18 @@ def _method(file: Path, name: str) -> str:
 def _size(file: Path, name: str, value: Any) -> int:
     if type(value) is not int or value < (0 if name == "target" else 1):
         raise DataError(f"{file}: {name} must be a number of items, got {value!r}")
+    return value
+
+
+def _taught_by(file: Path, value: Any) -> TaughtBy:
+    if value not in get_args(TaughtBy):
+        raise DataError(f'{file}: relation must be "labels" or "pairs", got {value!r}')
+    return cast("TaughtBy", value)
+
+
+def _text_features(file: Path, value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise DataError(f"{file}: text_features is a name or a folder, got {value!r}")
     return value
 
 

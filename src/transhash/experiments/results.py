@@ -38,6 +38,9 @@ class Results:
             "data": data,
             "sizes": asdict(benchmark.sizes),
             "tune": plan.trials,
+            "relation": plan.taught_by,
+            "text_features": plan.text_features,
+            "image_components": plan.image_components,
         }
         self.rows, end = _scan(self.path)
         self._check()

@@ -95,7 +95,10 @@ def run_plan(
     benchmark, problems = with_image_features(benchmark, features, bar)
     if problems:
         console.print(f"{len(problems)} images cannot be read; first: {problems[0].reason}")
-    tasks = Tasks(benchmark, features if plan.tunings else None, out)
+    tasks = Tasks(
+        benchmark, features if plan.tunings else None, out, plan.text_features,
+        plan.image_components,
+    )  # fmt: skip
     tasks.make_backbones(plan, todo, bar)
     finished = (_in_processes if jobs > 1 else _in_turn)(plan, todo, tasks, jobs)
     failed: list[Finished] = []

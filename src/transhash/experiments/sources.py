@@ -27,7 +27,8 @@ def open_benchmark(plan: Plan, root: Path | None, track: Track = silent) -> tupl
     benchmark = load_benchmark(folder)
     name = plan.benchmark if plan.benchmark != "folder" else benchmark.name
     sizes = replace(fitted_sizes(benchmark), **plan.sizes)
-    return replace(benchmark, name=name, sizes=sizes), _fingerprint(folder)
+    taught = replace(benchmark, name=name, sizes=sizes, taught_by=plan.taught_by)
+    return taught, _fingerprint(folder)
 
 
 def draw_embedded(per_class: int, seed: int = 0, track: Track = silent) -> Path:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.decomposition import PCA
 
 from transhash.data.benchmark import Benchmark, Split, fitted_sizes, load_benchmark
 from transhash.data.collection import Collection, Images, Problem, label_matrix
@@ -87,12 +88,14 @@ def build_task(
     *,
     uses_target: bool = True,
     texts: str | None = None,
+    image_components: int | None = None,
     device: str = "cpu",
 ) -> Task:
     """The split of that seed. `texts` names text features, as `--text-features` does.
 
     Words are counted on training texts only; for a method that does not use target items
-    (`Learner.uses_target`) on the auxiliary ones alone.
+    (`Learner.uses_target`) on the auxiliary ones alone. With `image_components` images are their
+    leading principal components, found likewise, as the paper gives them to shallow methods.
     """
     split = benchmark.split(split_seed)
     auxiliary = benchmark.auxiliary(split.auxiliary_images, split.auxiliary_texts)
@@ -102,7 +105,7 @@ def build_task(
     known = auxiliary.texts.items
     words = text_features(texts, device)
     words.fit(known, *([target_texts.items] if uses_target else ()))
-    return Task(
+    task = Task(
         training=TrainingSet(
             image_rows(None, auxiliary.images)[0],
             words.transform(auxiliary.texts.items),
@@ -118,6 +121,7 @@ def build_task(
         text_features=words,
         target=build_target(benchmark, split, words),
     )
+    return task if image_components is None else _reduced(task, image_components, uses_target)
 
 
 def build_target(
@@ -150,6 +154,41 @@ def build_target(
         images(split.query_images), texts(split.query_texts),
         images(databases[0]), texts(databases[1]),
     )  # fmt: skip
+
+
+def _reduced(task: Task, components: int, uses_target: bool) -> Task:
+    """The split with images as principal components of its training images."""
+    training, target = task.training, task.target
+    known = [training.images]
+    if uses_target and training.target_images is not None:
+        known.append(training.target_images)
+    rows = np.concatenate(known)
+    if rows.ndim != 2 or not 1 <= components <= min(rows.shape):
+        raise DataError(
+            f"image_components = {components}, but {len(rows)} training images have "
+            f"{rows.shape[1:]} features; ask for fewer"
+        )
+    found = PCA(components, svd_solver="covariance_eigh").fit(rows)
+
+    def less(features: Features) -> Features:
+        return np.asarray(found.transform(features), np.float32) if len(features) else features
+
+    return replace(
+        task,
+        training=replace(
+            training,
+            images=less(training.images),
+            target_images=None if training.target_images is None else less(training.target_images),
+        ),
+        held_out=replace(task.held_out, images=less(task.held_out.images)),
+        target=replace(
+            target,
+            query_images=target.query_images._replace(features=less(target.query_images.features)),
+            database_images=target.database_images._replace(
+                features=less(target.database_images.features)
+            ),
+        ),
+    )
 
 
 def labels_among(items: Collection[Any], classes: list[str]) -> LabelMatrix:
