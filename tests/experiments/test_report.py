@@ -18,7 +18,7 @@ from transhash.report import write_report
 from transhash.report.formats import html_table, latex, markdown
 from transhash.report.style import css_colour, css_variables
 from transhash.report.summary import Mean, Summary, published_maps
-from transhash.report.tables import ablation, comparison, costs, margins
+from transhash.report.tables import ablation, comparison, costs, differences, margins
 
 from .tiny import run
 
@@ -122,6 +122,17 @@ def test_margins_are_paired_by_seed_and_averaged_over_code_lengths() -> None:
     lines = markdown(margins(found))
     assert "THN is above every rival in 2 of 2 cells" in lines
     assert "| best rival of each cell | 8.0 ± 2.8 | 8.0 ± 2.8 |" in lines
+
+
+def test_paired_differences_have_students_interval() -> None:
+    # 60 - 50 and 58 - 52: mean 8, sd 2.83, so 12.706 · 2.83 / sqrt 2 = 25.4 either way.
+    lines = markdown(differences(summary()))
+    assert "| THN | QCH | 8.0 ± 2.8 | -17.4 to +33.4 | 8.0 ± 2.8 | -17.4 to +33.4 |" in lines
+    both = markdown(
+        differences(summary({"THN": (0.5, 0.5), "QCH@THN": (0.4, 0.3), "THN@THN": (0.6, 0.7)}))
+    )
+    assert "| THN@THN | QCH@THN | 30.0 ± 14.1 | -97.1 to +157.1" in both  # under THN@THN
+    assert both.count("| QCH@THN |") == 2
 
 
 def test_the_ablation_stands_with_both_directions_side_by_side() -> None:

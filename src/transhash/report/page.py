@@ -57,8 +57,7 @@ def page(
     if summary.published:
         parts.append(f'<p class="dim">{_NOTE}</p>')
     parts += ["<h2>Comparison</h2>", written["comparison"], _figures(drawn, ["map"])]
-    if "margins" in written:
-        parts.append(written["margins"])
+    parts += [written[key] for key in ("margins", "differences") if key in written]
     for head, kind in (("by ranking", "pr-rank"), ("by Hamming radius", "pr-radius")):
         longest, *others = [f"{kind}-{bits}" for bits in reversed(summary.bits)]
         parts.append(f"<h2>Precision and recall {head}</h2>")

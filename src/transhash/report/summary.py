@@ -87,22 +87,26 @@ class Summary:
         known = {name: score.value for name, score in scores.items() if score is not None}
         return max(known, key=lambda name: known[name]) if known else None
 
-    def margin(self, direction: str, other: str | None = None) -> Mean | None:
+    def margin(self, direction: str, other: str | None = None, ours: str = OURS) -> Mean | None:
         """THN minus `other` in points, averaged over code lengths; `None`: each cell's best rival.
 
         The sd is that of the seeds' own margins: both methods saw the same split.
         """
+        return mean(self.seed_margins(direction, other, ours))
+
+    def seed_margins(self, direction: str, other: str | None, ours: str) -> list[float]:
+        """`ours` minus `other` of each seed, in points, averaged over code lengths."""
         of_seed: dict[int, list[float]] = {}
         for bits in self.bits:
             name = other or self.best_rival(direction, bits)
             if name is None:
-                return None
-            ours = {row["seed"]: row for row in self.cells(OURS, bits)}
+                return []
+            own = {row["seed"]: row for row in self.cells(ours, bits)}
             for row in self.cells(name, bits):
-                if row["seed"] in ours:
-                    gain = ours[row["seed"]][f"{direction}_map"] - row[f"{direction}_map"]
+                if row["seed"] in own:
+                    gain = own[row["seed"]][f"{direction}_map"] - row[f"{direction}_map"]
                     of_seed.setdefault(row["seed"], []).append(100 * gain)
-        return mean([fmean(gains) for gains in of_seed.values()])
+        return [fmean(gains) for gains in of_seed.values()]
 
     def wins(self) -> tuple[int, int]:
         """In how many of the cells (length x direction) THN is above every rival, and of how many.
@@ -151,6 +155,16 @@ class Summary:
             for bits, ours in printed[OURS].items()
         ]
         return Mean(100 * fmean(gains))
+
+
+def interval(values: Sequence[float], share: float = 0.95) -> tuple[float, float] | None:
+    """Student's, of the mean; too narrow where splits overlap, as those of one data set do."""
+    if len(values) < 2:
+        return None
+    from scipy.stats import t  # half a second to import
+
+    half = float(t.ppf((1 + share) / 2, len(values) - 1)) * stdev(values) / len(values) ** 0.5
+    return fmean(values) - half, fmean(values) + half
 
 
 def mean(values: Sequence[float]) -> Mean | None:

@@ -16,6 +16,7 @@ from transhash.report.summary import (
     VARIANTS,
     Mean,
     Summary,
+    interval,
 )
 
 DECIMALS = 4  # the paper's
@@ -68,6 +69,8 @@ def tables(summary: Summary) -> list[Table]:
         made.append(ablation(summary))
     if OURS in summary.methods and len(summary.methods) > 1:
         made.append(margins(summary))
+        if len(summary.seeds) > 1:
+            made.append(differences(summary))
     return [*made, costs(summary)]
 
 
@@ -104,6 +107,7 @@ def ablation(summary: Summary) -> Table:
 
 def margins(summary: Summary) -> Table:
     """THN minus the others in points of MAP, averaged over the code lengths."""
+    sources: list[tuple[str, Callable[[str, str | None], Mean | None]]]
     sources = [("ours", summary.margin)]
     if summary.published:
         sources.append(("paper", summary.published_margin))
@@ -122,6 +126,30 @@ def margins(summary: Summary) -> Table:
         caption += f"; THN is above every rival in {won} of {total} cells"
     caption += _marked(summary)
     return Table("margins", caption, ("THN over",), groups, [("", lines)])
+
+
+def differences(summary: Summary) -> Table:
+    """THN, frozen and fine-tuned, minus every other method, split by split, with intervals."""
+    blocks = []
+    for ours in (OURS, f"{OURS}@{OURS}"):
+        if ours not in summary.methods:
+            continue
+        lines = []
+        for other in summary.methods:
+            cells: list[Content] = []
+            for direction in DIRECTIONS:
+                found = interval(summary.seed_margins(direction, other, ours))
+                cells.append(_entry(summary.margin(direction, other, ours), decimals=1))
+                cells.append(None if found is None else f"{found[0]:+.1f} to {found[1]:+.1f}")
+            if other != ours:
+                lines.append(Line(_named(other), cells))
+        blocks.append((ours, lines))
+    caption = (
+        f"Paired differences in points of MAP over {len(summary.seeds)} splits, averaged over code "
+        "lengths, with 95% intervals (Student); splits of one data set overlap, so these are narrow"
+    )
+    groups = [(task, ["difference", "95%"]) for task in DIRECTIONS.values()]
+    return Table("differences", caption + _marked(summary), ("", "over"), groups, blocks)
 
 
 def costs(summary: Summary) -> Table:
