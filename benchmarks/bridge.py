@@ -63,7 +63,9 @@ def _of(asking: LabelledRows, kinds: Rows) -> LabelledRows:
     return LabelledRows(asking.features[chosen], asking.labels[chosen])
 
 
-def fitted(method: str, ready: Benchmark, split: Split, rows: Rows, items: int, seed: int) -> Fitted:
+def fitted(
+    method: str, ready: Benchmark, split: Split, rows: Rows, items: int, seed: int
+) -> Fitted:
     """`method` on those auxiliary rows as pairs and the split's first `items` of either kind."""
     captions = ready.auxiliary_texts.take(rows).items
     images, texts = split.target_images[:items], split.target_texts[:items]
@@ -128,7 +130,9 @@ def main() -> None:
     print("\n| kinds in the bridge | queries of these | of the others |\n|---|---|---|")
     for row in KINDS:
         others = found["not shown"].get(row)
-        print(f"| {row} of 12 | {shown(found['shown'][row])} | {shown(others) if others else '–'} |")
+        print(
+            f"| {row} of 12 | {shown(found['shown'][row])} | {shown(others) if others else '–'} |"
+        )
     if arguments.figure:
         draw(found, float(codes), arguments.figure)
 

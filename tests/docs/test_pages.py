@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from functools import cache
 from importlib import import_module
@@ -25,7 +26,9 @@ EQUATIONS = re.findall(
 
 def test_every_row_of_the_map_is_read() -> None:
     """The numbered equations of the paper are all there, and no row is written another way."""
-    rows = re.findall(r"^\| .+tests/.+\|$", (DOCS / "equations.md").read_text("utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| .+tests/.+\|$", (DOCS / "equations.md").read_text("utf-8"), re.MULTILINE
+    )
     assert len(rows) == len(EQUATIONS)
     named = " ".join(name for name, *_ in EQUATIONS)
     assert all(f"({number})" in named for number in range(1, 11))
@@ -66,6 +69,14 @@ def test_a_public_name_is_on_the_reference_page_and_says_what_it_is(name: str) -
     own = vars(public).get("__doc__") if isinstance(public, type) else public.__doc__
     assert own, f"{name} has no docstring"
     assert not own.startswith(f"{name}("), f"{name} has only what dataclass writes"
+
+
+@pytest.mark.parametrize("name", ["SearchEngine", "Encoder", "Codes", "TrainingSet"])
+def test_every_method_of_what_people_use_says_what_it_does(name: str) -> None:
+    public = getattr(transhash, name)
+    for member, value in inspect.getmembers(public, inspect.isroutine):
+        if not member.startswith("_"):
+            assert inspect.getdoc(value), f"{name}.{member} has no docstring"
 
 
 @cache

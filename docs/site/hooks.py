@@ -8,7 +8,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 # In prose a page is named as in the repository, docs/data.md; code and links are left alone.
 _NAMED = re.compile(r"(?<!\]\()(?<![\w/`\[])docs/([\w-]+)\.md(#[\w-]+)?(?![\w`\]])")
 _FENCE = re.compile(r"^\s*(```|~~~)")
@@ -23,10 +23,11 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Links to files beside docs/ lead to the home page or are plain names; named pages are links."""
+    """Files beside docs/ are the home page or plain names, and named pages are links."""
     markdown = markdown.replace("](../README.md", "](index.md")
     markdown = re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"\1", markdown)
-    markdown = re.sub(r"\[([^\]]+)\]\((?:LICENSE|[A-Z]+\.md|CITATION\.cff)\)", r"\1", markdown)
+    if page.file.src_uri == "index.md":
+        markdown = re.sub(r"\[([^\]]+)\]\((?:[A-Z][\w.]*|notebooks/[^)]*)\)", r"\1", markdown)
     lines, fenced = [], False
     for line in markdown.split("\n"):
         if _FENCE.match(line):
