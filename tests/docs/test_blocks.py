@@ -102,7 +102,7 @@ def plain(said: str) -> list[str]:
     for line in said.strip().splitlines():
         line = " ".join(line.split())
         # A row of a search: its place stays.
-        line = re.sub(r"^(\d+) \d+ (?:IMG_\d+\.\w+ \S+|\d+ .+)$", r"\1 found", line)
+        line = re.sub(r"^(\d+) \d+ (?:IMG_\d+\.\w+ \S+|\w+-\d+\.txt .+)$", r"\1 found", line)
         line = re.sub(r"\d+(\.\d+)?(%| ms\b| s\b)", "N", line)
         line = re.sub(r"codes: \d+ distinct", "codes: N distinct", line)
         line = re.sub(r"first \d+ of \d+", "first N of N", line)
