@@ -27,8 +27,9 @@ check: .venv/tools  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Not --quiet, which hides warnings from --strict, too.
 docs: .venv/docs  ## the site, build/site/index.html; a warning fails, or a script of another host
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@! grep -rE '<(script|link)[^>]+(src|href)="?https?:' --include='*.html' build/site
 	@echo build/site/index.html
 
