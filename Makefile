@@ -8,7 +8,7 @@ SOURCES := pyproject.toml setup.py $(wildcard src/transhash/index/*.c)
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 APART := slow or browser or server
 
-.PHONY: demo test test-slow mutants check setup clean
+.PHONY: demo test test-slow mutants check docs setup clean
 
 demo: setup  ## train on the embedded data, compare, index, open the page (ARGS=--no-serve to end)
 	$(BIN)/transhash demo $(ARGS)
@@ -27,6 +27,12 @@ check: .venv/tools  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Not --quiet, which hides warnings from --strict, too.
+docs: .venv/docs  ## the site, build/site/index.html; a warning fails, or a script of another host
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@! grep -rE '<(script|link)[^>]+(src|href)="?https?:' --include='*.html' build/site
+	@echo build/site/index.html
+
 setup: .venv/ready  ## only make .venv and install into it
 
 .venv/ready: $(SOURCES)
@@ -37,6 +43,10 @@ setup: .venv/ready  ## only make .venv and install into it
 
 .venv/tools: .venv/ready
 	$(PIP) install --quiet -e '.[serve,plots,milvus,dev]'
+	touch $@
+
+.venv/docs: .venv/ready  # reads sources, so that what is installed stays as it is
+	$(PIP) install --quiet -e '.[docs]'
 	touch $@
 
 clean:

@@ -43,6 +43,7 @@ class Codes:
 
     @classmethod
     def concatenate(cls, parts: Iterable[Codes]) -> Codes:
+        """All codes of the parts, one after the other."""
         parts = list(parts)
         return cls(np.concatenate([part.packed for part in parts]), parts[0].bits)
 
@@ -60,6 +61,7 @@ class Codes:
         return distances
 
     def distinct(self) -> int:
+        """How many different codes there are."""
         return len(np.unique(self.packed.view(f"V{self.packed.shape[1]}"))) if len(self) else 0
 
     def bit_balance(self) -> npt.NDArray[np.float64]:

@@ -63,6 +63,23 @@ def test_sync_adds_updates_and_forgets_what_vanished_and_leaves_other_origins(
     assert "0 added, 0 updated, 5 unchanged, 0 forgotten" in told
 
 
+def test_a_folder_of_notes_is_kept_in_step_though_pictures_come_to_lie_in_it(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    folder = tmp_path / "diary"
+    folder.mkdir()
+    for name, text in (("a.md", "a boat with sails"), ("b.txt", "the cat sleeps")):
+        (folder / name).write_text(text)
+    command("index", "run", "--sync", "diary")
+    assert shown(run, "texts") == {"a.md": "a boat with sails", "b.txt": "the cat sleeps"}
+    (folder / "a.md").write_text("a boat without sails")
+    (folder / "b.txt").rename(folder / "c.txt")
+    old_photo(folder / "sketch.png", "red")
+    told = said(command, "index", "run", "--sync", "diary")
+    assert "1 added, 1 updated, 0 unchanged, 1 forgotten, 1 skipped" in told
+    assert shown(run, "texts") == {"a.md": "a boat without sails", "c.txt": "the cat sleeps"}
+
+
 def test_a_dry_run_says_what_sync_does_and_changes_nothing(
     held: Path, tmp_path: Path, command: Command
 ) -> None:

@@ -62,6 +62,19 @@ def test_where_only_pairs_are_known_the_share_of_related_ones_is_assumed() -> No
     assert counted[1] < assumed[1]
 
 
+def test_fifty_captions_tell_near_from_far_at_many_bits() -> None:
+    """What a bridge of a few hundred pairs keeps aside; 129 distances are more than its pairs."""
+    rng = np.random.default_rng(0)
+    related = np.eye(50, dtype=np.bool_)
+    distances = np.where(
+        related, rng.binomial(128, 0.25, related.shape), rng.binomial(128, 0.55, related.shape)
+    )
+    curve = distance_curve(distances, related, 128, counted=False)
+    assert curve is not None
+    assert in_words(curve[32]) != "far"
+    assert in_words(curve[64]) == "far"
+
+
 def test_too_few_related_pairs_tell_nothing() -> None:
     distances, related = drawn_pairs(0.1, 8, 0)
     assert related.sum() < 20

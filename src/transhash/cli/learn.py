@@ -29,7 +29,9 @@ def learn(
     images: Path | None = typer.Option(
         None, help="Your images: folder, csv, tsv, jsonl, parquet, npy."
     ),
-    texts: Path | None = typer.Option(None, help="Your texts: csv, tsv, jsonl, parquet, txt, npy."),
+    texts: Path | None = typer.Option(
+        None, help="Your texts: folder of txt and md, csv, tsv, jsonl, parquet, txt, npy."
+    ),
     benchmark: Path | None = typer.Option(None, help="A three-part folder instead of own files."),
     split_seed: int = typer.Option(0, help="Which split of the benchmark."),
     bits: int | None = typer.Option(

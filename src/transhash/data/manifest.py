@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,13 @@ import numpy.typing as npt
 
 from transhash.data.arrays import read_array
 from transhash.data.collection import Collection, Images, Labels, Medium, Paths, Problem, Texts
+from transhash.data.folders import (
+    IMAGE_SUFFIXES,
+    NOTE_SUFFIXES,
+    files_below,
+    not_by_extension,
+    read_note,
+)
 from transhash.data.tables import (
     COLUMNS,
     Record,
@@ -31,10 +39,10 @@ from transhash.data.tables import (
 )
 from transhash.errors import DataError
 
-IMAGE_SUFFIXES = {
-    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".heif",
-}  # fmt: skip
-_READABLE = "a folder of images, or a .csv, .tsv, .jsonl, .parquet, .txt or .npy file"
+_READABLE = (
+    "a folder of images or of notes (.txt, .md), or a .csv, .tsv, .jsonl, .parquet, .txt or .npy "
+    "file"
+)
 _UNLABELLED: Labels = frozenset()
 _IGNORED = {".ds_store", "thumbs.db", "desktop.ini"}
 
@@ -76,7 +84,10 @@ def read_images(source: str | Path, *, labelled: bool = False) -> Images:
 
 
 def read_texts(source: str | Path, *, labelled: bool = False) -> Texts:
+    """The texts of a source; of a folder its .txt and .md files, each a text as a whole."""
     source = _existing(source)
+    if source.is_dir():
+        return texts_of(_read_folder(source, NOTE_SUFFIXES))
     if source.suffix.lower() == ".npy":
         features = read_array(source)
         return _numbered(source, [""] * len(features), features)
@@ -95,10 +106,18 @@ def texts_of(manifest: Manifest, *, labelled: bool = False) -> Texts:
 
 
 def read_manifest(source: str | Path) -> Manifest:
-    """All rows of a source; image paths are taken relative to the file they stand in."""
+    """All rows of a source; image paths are taken relative to the file they stand in.
+
+    A folder is one of images if it holds any, else one of notes.
+    """
     source = _existing(source)
     if source.is_dir():
-        return _read_folder(source)
+        try:
+            return _read_folder(source, IMAGE_SUFFIXES)
+        except DataError:
+            with suppress(DataError):
+                return _read_folder(source, NOTE_SUFFIXES)
+            raise
     if not is_table(source):
         suffix = source.suffix.lower() or "no extension"
         raise DataError(f"{source}: {suffix} is not readable; give {_READABLE}")
@@ -166,56 +185,36 @@ def _existing(source: str | Path) -> Path:
     return source
 
 
-def _read_folder(folder: Path) -> Manifest:
-    manifest = Manifest(folder, frozenset({"id", "image"}))
+def _read_folder(folder: Path, suffixes: set[str]) -> Manifest:
+    part = "text" if suffixes is NOTE_SUFFIXES else "image"
+    manifest = Manifest(folder, frozenset({"id", part}))
     # By folder, then by name: "a/b" before "a-b".
-    for name in sorted(_files(folder, manifest), key=lambda name: name.replace("/", "\0")):
+    for name in sorted(
+        files_below(folder, manifest.report), key=lambda name: name.replace("/", "\0")
+    ):
         last = name.rpartition("/")[2]
         suffix = os.path.splitext(last)[1]
         if last.lower() in _IGNORED or last.startswith("."):
             continue
-        if suffix.lower() not in IMAGE_SUFFIXES:
-            manifest.report(name, _by_extension(suffix))
+        if suffix.lower() not in suffixes:
+            manifest.report(name, not_by_extension(suffix, part))
         elif flaw := _flaw_of_file(folder / name):
             manifest.report(name, flaw)
         elif plain(name) != name:
             manifest.report(name, "its name is not UTF-8; rename it")
-        else:
+        elif part == "image":
             manifest.rows.append(_Row(name, name, None, _UNLABELLED, name))
+        elif not (note := read_note(folder / name))[0]:
+            manifest.report(name, note[1])
+        else:
+            manifest.rows.append(_Row(name, None, note[0], _UNLABELLED, name))
     if not manifest.rows:
         first = f"; first problem: {manifest.problems[0].reason}" if manifest.problems else ""
         raise DataError(
-            f"{folder} holds no image ({', '.join(sorted(IMAGE_SUFFIXES))}), nor do its "
+            f"{folder} holds no {part} ({', '.join(sorted(suffixes))}), nor do its "
             f"sub-folders{first}"
         )
     return manifest
-
-
-def _by_extension(suffix: str) -> str:
-    if suffix.lower() in (".svg", ".svgz"):
-        return "an SVG drawing, which has no pixels; export it as PNG"
-    return f"not an image by its extension {suffix!r}"
-
-
-def _files(folder: Path, manifest: Manifest) -> Iterator[str]:
-    """Everything in the folder that is no folder, as a relative path with slashes.
-
-    What cannot be entered is reported.
-    """
-
-    def report(error: OSError) -> None:
-        where = Path(os.fsdecode(error.filename)).relative_to(folder).as_posix()
-        if where == ".":
-            raise DataError(f"{folder} cannot be read ({cause(error)})") from None
-        manifest.report(where, f"folder cannot be read ({cause(error)})")
-
-    for place, folders, files in os.walk(folder, onerror=report):
-        for name in folders:
-            if os.path.islink(os.path.join(place, name)):
-                where = (Path(place) / name).relative_to(folder).as_posix()
-                manifest.report(where, "a link to a folder, not followed; give that folder itself")
-        inner = Path(place).relative_to(folder).as_posix()
-        yield from files if inner == "." else (f"{inner}/{name}" for name in files)
 
 
 def _row(source: Path, record: Record, default_id: str) -> _Row:

@@ -86,7 +86,8 @@ class Hasher(Learner):
         """(n, bits) real values whose signs are the codes."""
 
     @abstractmethod
-    def project_texts(self, texts: Features) -> npt.NDArray[np.float32]: ...
+    def project_texts(self, texts: Features) -> npt.NDArray[np.float32]:
+        """(n, bits) real values whose signs are the codes."""
 
     @abstractmethod
     def state(self) -> dict[str, Array]:
@@ -97,9 +98,11 @@ class Hasher(Learner):
         """The inverse of `state`."""
 
     def encode_images(self, images: Features) -> Codes:
+        """The signs of the projections, packed."""
         return Codes.from_projections(self.project_images(images))
 
     def encode_texts(self, texts: Features) -> Codes:
+        """The signs of the projections, packed."""
         return Codes.from_projections(self.project_texts(texts))
 
     def held_out_projections(self, images: Features, texts: Features) -> tuple[Array, Array]:

@@ -116,6 +116,7 @@ class Encoder:
         return Codes.concatenate(block.codes for block in blocks), kept, problems
 
     def encode_texts(self, texts: Texts | Sequence[str]) -> Codes:
+        """Texts -> codes."""
         return Codes.from_projections(self.project_texts(texts))
 
     def encode_image(self, source: Path | bytes) -> Codes:
@@ -218,6 +219,7 @@ class Encoder:
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> Encoder:
+        """The encoder that a fit saved in a run folder."""
         folder = Path(folder)
         if not folder.is_dir():
             raise DataError(f"{folder} is not a folder; give one that `transhash fit` wrote")

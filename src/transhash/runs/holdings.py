@@ -211,6 +211,7 @@ class Holdings:
             done.unchanged += one.change == "unchanged"
 
     def close(self) -> None:
+        """Lets go of the run; a temporary one is deleted. `with` does it, too."""
         for index in self.indexes.values():
             index.close()
         self.catalog.close()

@@ -11,11 +11,13 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from scipy.ndimage import gaussian_filter1d
 from sklearn.isotonic import IsotonicRegression
 
 Relevance = Literal["likely", "maybe", "far"]
 _ASSUMED = 0.05  # share of related pairs where it cannot be counted
 _LIKELY, _MAYBE = 0.5, 0.2
+_WIDTHS = 32  # a pair is smeared over bits / 32 to either side: 4 of 128
 _FEWEST = 20  # related pairs; fewer tell nothing
 
 
@@ -24,17 +26,21 @@ def distance_curve(
 ) -> list[float] | None:
     """P(related | distance) for 0 to `bits` differing bits, never rising; None if too few tell.
 
-    At every distance one related pair is assumed beside as many others as there are on average, so
-    that a distance that hardly occurred is no evidence.
+    A pair tells of distances beside its own, too, else the fifty captions of a small bridge would
+    be spread over 129 of them and tell nothing. Over every such width one related pair is assumed
+    beside as many others as there are on average, so that what hardly occurred is no evidence.
     """
     positives = int(related.sum())
     if positives < _FEWEST or related.all():
         return None
     share = positives / related.size if counted else _ASSUMED
-    near = np.bincount(distances[related].astype(np.int64), minlength=bits + 1) / positives
-    far = np.bincount(distances[~related].astype(np.int64), minlength=bits + 1)
-    near = share * (near + 1 / positives)
-    far = (1 - share) * (far / far.sum() + 1 / positives)
+    width = bits / _WIDTHS
+    assumed = 1 / positives / max(1.0, 2.5 * width)  # 2.5 deviations: the width of the bell
+    near, far = (
+        gaussian_filter1d(np.bincount(d.astype(np.int64), minlength=bits + 1) / d.size, width)
+        for d in (distances[related], distances[~related])
+    )
+    near, far = share * (near + assumed), (1 - share) * (far + assumed)
     fitted = IsotonicRegression(increasing=False).fit_transform(
         np.arange(bits + 1), near / (near + far), sample_weight=near + far
     )

@@ -72,6 +72,7 @@ class SearchEngine(Holdings):
         among: Modality = "images",
         ranking: RankingMode = FINER_RANKING,
     ) -> Hits:
+        """The k items nearest to a sentence, nearest first; pictures unless `among` is "texts"."""
         return self.similar_to_texts([text], k, among, ranking)[0]
 
     def similar_to_texts(
@@ -91,7 +92,10 @@ class SearchEngine(Holdings):
         among: Modality = "texts",
         ranking: RankingMode = FINER_RANKING,
     ) -> Hits:
-        """`source` is a path, the bytes of a file, a PIL image or an array of pixels."""
+        """The k items nearest to a picture, nearest first; texts unless `among` is "images".
+
+        `source` is a path, the bytes of a file, a PIL image or an array of pixels.
+        """
         return self.similar_to_images([source], k, among, ranking)[0]
 
     def similar_to_images(
@@ -101,6 +105,7 @@ class SearchEngine(Holdings):
         among: Modality = "texts",
         ranking: RankingMode = FINER_RANKING,
     ) -> list[Hits]:
+        """The results of each picture."""
         rows = [self.encoder.project_image(as_picture(source)) for source in sources]
         return self._similar(np.concatenate(rows), k, among, ranking) if rows else []
 
@@ -136,6 +141,7 @@ class SearchEngine(Holdings):
         return self.similar_to_codes(codes, k, among, weights)
 
     def code_of(self, item: Item) -> Codes:
+        """The code of an item that a search found."""
         return Codes(np.frombuffer(item.code, dtype=np.uint8)[None], self.encoder.bits)
 
     def __enter__(self) -> SearchEngine:

@@ -115,11 +115,11 @@ def foresee(
 
 def _read(path: Path, known: Sequence[Modality]) -> Iterator[tuple[Modality, Collection[Any]]]:
     """The kinds that the run has of it; of a new source the one kind that it holds."""
-    if path.suffix.lower() == ".npy":
-        if not known:
-            raise DataError(
-                f"{path} may hold either kind of features; index it once by --images or --texts"
-            )
+    if path.suffix.lower() == ".npy" and not known:
+        raise DataError(
+            f"{path} may hold either kind of features; index it once by --images or --texts"
+        )
+    if path.suffix.lower() == ".npy" or (known and path.is_dir()):
         for kind in known:
             yield kind, read_images(path) if kind == "images" else read_texts(path)
         return

@@ -1,0 +1,175 @@
+"""The commands and programs of README.md and docs/own-files.md are run, in order, as printed.
+
+Fenced bash and python blocks are run; a text block below one is what it prints. Times, shares and
+distances differ between machines, and where the demonstration files lie; all else is compared.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+pytest.importorskip("fastapi", reason="pip install 'transhash[serve]'")
+pytest.importorskip("pillow_heif", reason="pip install 'transhash[heic]'")
+
+from transhash.datasets.drawn import THINGS, draw_dataset
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+HOME = "/home/me"  # where the documents' user works
+
+
+class Block(NamedTuple):
+    language: str
+    code: str
+    prints: str | None
+
+
+def blocks(page: str) -> list[Block]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = re.findall(
+        r"^```(bash|python)\n(.*?)^```\n(?:\n?```text\n(.*?)^```\n)?",
+        text,
+        re.MULTILINE | re.DOTALL,
+    )
+    assert len(found) == len(re.findall(r"^```(?:bash|python)$", text, re.MULTILINE))
+    return [Block(language, code, prints or None) for language, code, prints in found]
+
+
+class Place:
+    """A folder with `transhash` on the path; a server that is started is asked and stopped."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        programs = folder.parent / f"{folder.name}-bin"
+        programs.mkdir()
+        script = programs / "transhash"
+        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m transhash "$@"\n')
+        script.chmod(0o755)
+        # Wide, so that no table is folded.
+        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        self.environment = os.environ | {"PATH": path, "COLUMNS": "300"}
+
+    def run(self, block: Block, before: str = "") -> str:
+        if block.language == "python":
+            return self.said([sys.executable, "-c", before + block.code])
+        commands = re.sub(r"\\\n\s*", " ", block.code).splitlines()
+        serves = "transhash serve"
+        return "".join(
+            self._serve(line) if line.startswith(serves) else self.said(["bash", "-ec", line])
+            for line in commands
+        )
+
+    def said(self, command: list[str]) -> str:
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{command[-1]}\n{done.stderr[-2000:]}"
+        return done.stdout.replace(str(self.folder), HOME)
+
+    def _serve(self, line: str) -> str:
+        command = line.split("#")[0].split()
+        server = subprocess.Popen(
+            [*command, "--port", "0"], cwd=self.folder, stdout=subprocess.PIPE, text=True,
+            env=self.environment | {"PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+        try:
+            assert server.stdout is not None
+            address = re.search(r"http://\S+", server.stdout.readline())
+            assert address is not None
+            with urllib.request.urlopen(f"{address[0].rstrip('/')}/api/about") as reply:
+                assert reply.status == 200
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait(30)
+        return ""
+
+
+def plain(said: str) -> list[str]:
+    """Lines with what differs from machine to machine taken out."""
+    lines = []
+    for line in said.strip().splitlines():
+        line = " ".join(line.split())
+        # A row of a search: its place stays.
+        line = re.sub(r"^(\d+) \d+ (?:IMG_\d+\.\w+ \S+|\w+-\d+\.txt .+)$", r"\1 found", line)
+        line = re.sub(r"\d+(\.\d+)?(%| ms\b| s\b)", "N", line)
+        line = re.sub(r"codes: \d+ distinct", "codes: N distinct", line)
+        line = re.sub(r"first \d+ of \d+", "first N of N", line)
+        lines.append(line)
+    return lines
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    folder = tmp_path / "me"
+    folder.mkdir()
+    yield Place(folder)
+    shutil.rmtree(folder)
+
+
+def test_the_tutorial_does_what_it_shows(place: Place) -> None:
+    for block in blocks("docs/own-files.md"):
+        said = place.run(block)
+        if block.prints is not None:
+            assert plain(said) == plain(block.prints)
+            for text in (said, block.prints):  # thirty a thing, in the order of their names
+                if "-k 5" in block.code:
+                    named = [
+                        int(n) // 30 for n in re.findall(r"^\s+\d.*photos/IMG_(\d+)", text, re.M)
+                    ]
+                    assert [sorted(THINGS)[n] for n in named] == ["boat"] * 5
+    assert (place.folder / "found.png").stat().st_size > 10_000
+
+
+# What a reader has before a block of the README: files, or arrays.
+ARRAYS = """
+import numpy as np
+rng = np.random.default_rng(0)
+kinds = np.eye(4)
+labels_x = kinds[rng.integers(0, 4, 200)]
+labels_y = kinds[rng.integers(0, 4, 200)]
+of_images, of_texts = rng.normal(size=(4, 30)), rng.normal(size=(4, 20))
+x = labels_x @ of_images + 0.3 * rng.normal(size=(200, 30))
+y = labels_y @ of_texts + 0.3 * rng.normal(size=(200, 20))
+target_x, target_y, photos = x[::2] + 0.5, y[::2] + 0.5, x[:5]
+"""
+
+
+def write_csv(source: Path, to: Path, columns: tuple[str, ...]) -> None:
+    with source.open(encoding="utf-8") as rows, to.open("w", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(csv.DictReader(rows, delimiter="\t"))
+
+
+def test_the_readme_does_what_it_shows(place: Place) -> None:
+    folder = place.folder
+    drawn = draw_dataset(folder / "drawn", per_class=20)
+    shutil.copy(drawn / "auxiliary.tsv", folder / "aux.tsv")
+    for name, parts in (("auxiliary", "auxiliary"), ("images", "images"), ("images", "photos")):
+        shutil.copytree(drawn / name, folder / parts)
+    write_csv(drawn / "texts.tsv", folder / "notes.csv", ("id", "text"))
+    write_csv(drawn / "texts.tsv", folder / "labelled-notes.csv", ("id", "text", "labels"))
+    write_csv(drawn / "images.tsv", folder / "labelled.csv", ("image", "labels"))
+    shutil.copy(drawn / "images" / "cat-003.jpg", folder / "cat.jpg")
+    place.said(["bash", "-ec", "transhash demo --no-serve"])  # what `make demo` does
+    for block in blocks("README.md"):
+        said = place.run(block, ARRAYS if "TrainingSet(x" in block.code else "")
+        if block.prints is not None:
+            # Distances and which of a kind come first differ; the kinds do not.
+            shown, found = (
+                [re.sub(r"\d+", "N", " ".join(line.split()[:2])) for line in text.splitlines()]
+                for text in (block.prints, said)
+            )
+            assert found == shown
