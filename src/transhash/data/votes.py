@@ -6,7 +6,7 @@ relation, beside labels or pairs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -47,6 +47,30 @@ class VotedRelation:
         self.base, self.votes = base, votes  # both over all items
         self.voted_images, self.voted_texts = voted_images, voted_texts
         self._weight = self._weight_of_a_vote()
+
+    @classmethod
+    def extending(
+        cls, relation: Relation, votes: Mapping[tuple[int, int], int], images: int, texts: int
+    ) -> VotedRelation:
+        """`relation`, and after its items so many more with votes on pairs of them."""
+        n, m = relation.shape
+        shape = (n + images, m + texts)
+        similar, known = (
+            sp.csr_array(
+                (np.ones(len(pairs), np.float32), tuple(np.reshape(pairs, (-1, 2)).T.astype(int))),
+                shape=shape,
+            )
+            for pairs in (
+                [(n + i, m + j) for (i, j), vote in votes.items() if vote],
+                [(n + i, m + j) for i, j in votes],
+            )
+        )
+        return cls(
+            _extended(relation, images, texts),
+            SparseRelation(similar, known),
+            np.arange(shape[0]) >= n,
+            np.arange(shape[1]) >= m,
+        )
 
     def _weight_of_a_vote(self) -> float:
         ups = self.votes.positives
@@ -158,27 +182,13 @@ def with_votes(auxiliary: Auxiliary, votes: Sequence[VotedPair]) -> Auxiliary:
                 f"the auxiliary {kind}s are features, and votes are on pictures and texts; give "
                 "the auxiliary files themselves, or leave the votes out"
             )
-    n, m = auxiliary.relation.shape
-    row_of = {image: n + i for i, image in enumerate(dict.fromkeys(v.image for v in votes))}
-    column_of = {text: m + j for j, text in enumerate(dict.fromkeys(v.text for v in votes))}
-    listed = {(row_of[v.image], column_of[v.text]): v.vote for v in votes}
-    shape = (n + len(row_of), m + len(column_of))
-    similar, known = (
-        sp.csr_array((np.ones(len(ij), np.float32), (ij[:, 0], ij[:, 1])), shape=shape)
-        for ij in (
-            np.array(pairs, np.int64).reshape(-1, 2)
-            for pairs in ([pair for pair, vote in listed.items() if vote], list(listed))
-        )
-    )
-    relation = VotedRelation(
-        _extended(auxiliary.relation, len(row_of), len(column_of)),
-        SparseRelation(similar, known),
-        np.arange(shape[0]) >= n,
-        np.arange(shape[1]) >= m,
-    )
-    return Auxiliary(
-        _longer(auxiliary.images, list(row_of)), _longer(auxiliary.texts, list(column_of)), relation
-    )
+    images = list(dict.fromkeys(vote.image for vote in votes))
+    texts = list(dict.fromkeys(vote.text for vote in votes))
+    row_of = {image: row for row, image in enumerate(images)}
+    column_of = {text: column for column, text in enumerate(texts)}
+    values = {(row_of[vote.image], column_of[vote.text]): vote.vote for vote in votes}
+    relation = VotedRelation.extending(auxiliary.relation, values, len(images), len(texts))
+    return Auxiliary(_longer(auxiliary.images, images), _longer(auxiliary.texts, texts), relation)
 
 
 def without_votes(training: TrainingSet) -> TrainingSet:

@@ -8,9 +8,10 @@ from transhash.errors import DataError, TranshashError
 from transhash.runs.catalog import Item
 from transhash.runs.feedback import Vote, VotedImage, Votes, voted_digest
 from transhash.runs.search import SearchEngine
-from transhash.service.desk import Desk
+from transhash.service.desk import Desk, NoSuchItemError
 from transhash.service.models import ItemQuery, SearchOut, TextQuery, VoteIn, VoteOut
 
+_BOTH = "a vote is on an image and a text"
 _log = logging.getLogger("transhash.service")
 
 
@@ -45,7 +46,7 @@ class Voting:
     def _image(self, number: int) -> Item:
         item = self._desk.item_of(number)
         if item.modality != "images":
-            raise DataError(f"item {number} is a text; a vote is on an image and a text")
+            raise NoSuchItemError(f"item {number} is a text; {_BOTH}")
         return item
 
     def _words(self, asked: TextQuery | ItemQuery) -> tuple[str, str | None]:
@@ -54,7 +55,9 @@ class Voting:
             return asked.text, None
         item = self._desk.item_of(asked.number)
         if item.modality != "texts":
-            raise DataError(f"item {item.number} is an image; a vote is on an image and a text")
+            raise NoSuchItemError(
+                f"item {item.number} is an image; a vote is on an image and a text"
+            )
         if not item.text:
             raise DataError(f"item {item.number} has no words, so nothing can be learned from it")
         return item.text, item.id
