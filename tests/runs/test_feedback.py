@@ -104,6 +104,23 @@ def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
         assert "format version" in votes.damage()[0]
 
 
+def test_a_flipped_bit_is_told_or_changes_no_vote(tmp_path: Path) -> None:
+    votes = Votes(tmp_path)
+    for n in range(4):
+        votes.put(vote(n))
+    whole, given = votes.path.read_bytes(), votes.all()
+    told = 0
+    for place in range(0, len(whole), 41):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << place % 8
+        votes.path.write_bytes(flipped)
+        if votes.damage():
+            told += 1
+        else:
+            assert votes.all() == given
+    assert told > 5
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("files")
@@ -216,9 +233,9 @@ def test_a_run_that_learned_from_votes_is_marked_and_has_no_place_in_a_table(
 
 def test_votes_are_refused_where_they_would_do_harm(files: Path, tmp_path: Path) -> None:
     votes = [(square("red", 1), "red", 1), (square("blue", 1), "red", 0)]
-    with pytest.raises(DataError, match="QCH cannot tell items of the target"):
+    with pytest.raises(DataError, match="QCH learns from auxiliary items alone"):
         refit(votes, files, tmp_path / "a", method="QCH", settings=None)
-    with pytest.raises(DataError, match="THN cannot tell items of the target"):
+    with pytest.raises(DataError, match="THN learns from auxiliary items alone"):
         refit(votes, files, tmp_path / "b", settings={"use_target": False, "alignment_weight": 0})
     with pytest.raises(DataError, match=r"a vote is 0 or 1, got '2'"):
         refit([(square("red", 1), "red", 2)], files, tmp_path / "c")

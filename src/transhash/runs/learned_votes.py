@@ -65,12 +65,12 @@ class LearnedVotes:
 
 
 def check_voting(learners: Mapping[str, Hasher], *, target: bool, trials: int) -> None:
-    """Refuse votes where they would do harm: they are on items of the target."""
+    """Refuse votes where they do harm; CVH, IMH and QCH lost elsewhere what they won, and more."""
     for name, learner in learners.items():
         if not learner.uses_target:
             raise DataError(
-                f"{name} cannot tell items of the target from auxiliary ones, so a few votes "
-                "would spoil all else; learn from votes with thn"
+                f"{name} learns from auxiliary items alone, and votes on others cost it more than "
+                "they bring; learn from votes with thn"
             )
     if not target:
         raise DataError("votes are learned beside what they were given on: give images or texts")

@@ -66,7 +66,8 @@ function draw() {
   $("large-previous").disabled = at === 0;
   $("large-next").disabled = at === items.length - 1;
   const near = view.el("div", { class: "near", "aria-live": "polite" });
-  const side = view.el("div", { class: "side" }, ...facts(item), thumbs(query, item), actions(item), near);
+  const vote = about?.writable ? thumbs(query, item) : null;
+  const side = view.el("div", { class: "side" }, ...facts(item), vote, actions(item), near);
   $("large").classList.toggle("of-texts", item.modality === "texts");
   $("large-body").replaceChildren(main(item), side);
   $("large").scrollTop = 0;
