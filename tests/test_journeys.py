@@ -349,6 +349,7 @@ def test_votes_on_results_are_exported_and_a_second_fit_learns_from_them(
     better = tmp_path / "better"
     said = " ".join(transhash("fit", "thn", *sources, *QUICK, "--out", better).stdout.split())
     assert f"{counts['up']} votes up and {counts['down']} down" in said
+    assert json.loads(transhash("info", better, "--json").stdout)["learned from votes"] == 10
     refused = transhash("fit", "qch", *sources, "--out", tmp_path / "no", code=2).stderr
     assert "learn from votes with thn" in " ".join(refused.split())
     refused = transhash("evaluate", better, "--benchmark", data, code=2).stderr
