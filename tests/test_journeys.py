@@ -351,7 +351,7 @@ def test_votes_on_results_are_exported_and_a_second_fit_learns_from_them(
     assert f"{counts['up']} votes up and {counts['down']} down" in said
     assert json.loads(transhash("info", better, "--json").stdout)["learned from votes"] == 10
     refused = transhash("fit", "qch", *sources, "--out", tmp_path / "no", code=2).stderr
-    assert "learn from votes with thn" in " ".join(refused.split())
+    assert "learn from them with thn" in " ".join(refused.split())
     refused = transhash("evaluate", better, "--benchmark", data, code=2).stderr
     assert "has no place in a benchmark" in " ".join(refused.split())
     own = ("--images", data / "images.tsv", "--texts", data / "texts.tsv", "--json")

@@ -233,9 +233,11 @@ def test_a_run_that_learned_from_votes_is_marked_and_has_no_place_in_a_table(
 
 def test_votes_are_refused_where_they_would_do_harm(files: Path, tmp_path: Path) -> None:
     votes = [(square("red", 1), "red", 1), (square("blue", 1), "red", 0)]
-    with pytest.raises(DataError, match="QCH learns from auxiliary items alone"):
+    with pytest.raises(DataError, match="QCH takes no votes"):
         refit(votes, files, tmp_path / "a", method="QCH", settings=None)
-    with pytest.raises(DataError, match="THN learns from auxiliary items alone"):
+    with pytest.raises(DataError, match="QCH-fed takes no votes"):
+        refit(votes, files, tmp_path / "e", method="QCH-fed", settings=None)
+    with pytest.raises(DataError, match="THN takes no votes, or not with these settings"):
         refit(votes, files, tmp_path / "b", settings={"use_target": False, "alignment_weight": 0})
     with pytest.raises(DataError, match=r"a vote is 0 or 1, got '2'"):
         refit([(square("red", 1), "red", 2)], files, tmp_path / "c")

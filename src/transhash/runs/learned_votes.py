@@ -65,12 +65,16 @@ class LearnedVotes:
 
 
 def check_voting(learners: Mapping[str, Hasher], *, target: bool, trials: int) -> None:
-    """Refuse votes where they do harm; CVH, IMH and QCH lost elsewhere what they won, and more."""
+    """Refuse votes where they do harm: CVH, IMH and QCH lost elsewhere what they won, and more.
+
+    Rivals that are shown the target take over relations in proportion, and would take the weight
+    of a vote for a share.
+    """
     for name, learner in learners.items():
-        if not learner.uses_target:
+        if learner.name != "THN" or not learner.uses_target:
             raise DataError(
-                f"{name} learns from auxiliary items alone, and votes on others cost it more than "
-                "they bring; learn from votes with thn"
+                f"{name} takes no votes, or not with these settings; learn from them with thn, "
+                "which is shown the target too"
             )
     if not target:
         raise DataError("votes are learned beside what they were given on: give images or texts")
