@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import quote_plus
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -300,3 +302,62 @@ def test_every_command_explains_itself_with_an_example() -> None:
         "remove",
     ):
         assert "Example" in transhash(command, "--help").stdout
+
+
+def test_votes_on_results_are_exported_and_a_second_fit_learns_from_them(
+    run: Path, data: Path, tmp_path: Path
+) -> None:
+    mine = shutil.copytree(run, tmp_path / "mine")
+    assert (
+        "holds no votes" in transhash("feedback", mine, "--out", tmp_path / "v.csv", code=2).stderr
+    )
+    served = subprocess.Popen(
+        [sys.executable, "-m", "transhash", "serve", str(mine), "--port", "0", "--writable",
+         "--api-key", "key"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert served.stdout is not None
+        said = served.stdout.readline()
+        url = next(word for word in said.split() if word.startswith("http"))
+        for words, right in (("a boat with sails", "boat-"), ("a warm cup", "cup-")):
+            asked = f"{url}api/search/text?k=5&q={quote_plus(words)}"
+            with urlopen(asked) as reply:
+                hits = json.load(reply)["hits"]
+            for hit in hits:
+                vote = {"image": hit["number"], "text": {"text": words}, "vote": right in hit["id"]}
+                body = json.dumps(vote | {"vote": int(vote["vote"])}).encode()
+                headers = {"X-API-Key": "key", "Content-Type": "application/json"}
+                with urlopen(Request(f"{url}api/votes", body, headers)) as reply:
+                    assert json.load(reply)["text"] == words
+        served.kill()  # votes are on disk, however the service ends
+    finally:
+        served.kill()
+        served.communicate()
+    counts = json.loads(transhash("feedback", mine, "--json").stdout)
+    assert counts["up"] + counts["down"] == 10
+    assert (counts["texts"], counts["gone"]) == (2, 0)
+    transhash("remove", mine, "--images", hits[0]["id"])
+    assert "are whole and belong together" in " ".join(transhash("verify", mine).stdout.split())
+    exported = transhash("feedback", mine, "--out", tmp_path / "votes.csv").stdout
+    assert "1 of them are on items that left the run" in " ".join(exported.split())
+    rows = list(csv.DictReader((tmp_path / "votes.csv").open(encoding="utf-8")))
+    assert len(rows) == 10
+    assert all(Path(row["image"]).is_file() for row in rows)
+    sources = ("--auxiliary", data / "auxiliary.tsv", "--images", data / "images",
+               "--texts", data / "texts.tsv", "--relation", tmp_path / "votes.csv")  # fmt: skip
+    better = tmp_path / "better"
+    said = " ".join(transhash("fit", "thn", *sources, *QUICK, "--out", better).stdout.split())
+    assert f"{counts['up']} votes up and {counts['down']} down" in said
+    assert json.loads(transhash("info", better, "--json").stdout)["learned from votes"] == 10
+    refused = transhash("fit", "qch", *sources, "--out", tmp_path / "no", code=2).stderr
+    assert "learn from them with thn" in " ".join(refused.split())
+    refused = transhash("evaluate", better, "--benchmark", data, code=2).stderr
+    assert "has no place in a benchmark" in " ".join(refused.split())
+    own = ("--images", data / "images.tsv", "--texts", data / "texts.tsv", "--json")
+    scores = json.loads(transhash("evaluate", better, *own).stdout)
+    assert scores["voted"] == counts["images"]  # typed words are no text of the files
+    assert scores["image_to_text"]["queries"] == 72 - counts["images"]
+    transhash("feedback", mine, "--forget-gone")
+    left = json.loads(transhash("feedback", mine, "--json").stdout)
+    assert (left["up"] + left["down"], left["gone"]) == (9, 0)

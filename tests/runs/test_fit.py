@@ -26,7 +26,11 @@ from transhash.hashers import KNOWN, make_hasher
 from transhash.runs.encoder import Encoder
 
 HASHERS = [method.name for method in KNOWN if method.has_codes]
-STEPPED = [name for name in HASHERS if name not in ("IMH", "CVH", "QCH")]
+STEPPED = [
+    method.name
+    for method in KNOWN
+    if "learning_rate" in method.settings() and method.fixed.get("steps") != 0
+]
 LONG = ("--set", "steps=1000000", "--no-verdict")
 
 

@@ -35,6 +35,7 @@ def main() -> None:
         benchmarks,
         demo,
         doctor,
+        feedback,
         keeping,
         learn,
         scale,

@@ -109,6 +109,7 @@ def run_facts(run: Path) -> dict[str, Any]:
         finally:
             catalog.close()
     written = (run / "config.json").stat().st_mtime
+    votes = config.get("votes")
     return {
         "run": str(run),
         "method": config["method"],
@@ -118,6 +119,7 @@ def run_facts(run: Path) -> dict[str, Any]:
         "written": datetime.fromtimestamp(written).astimezone().isoformat(timespec="seconds"),
         "transhash": config.get("transhash", ""),
         "model": model_digest(run),
+        **({"learned from votes": votes["up"] + votes["down"]} if votes else {}),
         **held,
         "engines": engines,
         "bytes": sum(file.stat().st_size for file in run.rglob("*") if file.is_file()),
@@ -136,7 +138,8 @@ def remove(
 
     Example: `transhash remove runs/mine --images IMG_0042.jpg --texts 17`
 
-    What is still in a folder comes back when that folder is indexed again. Exit code 2 if the run
+    What is still in a folder comes back when that folder is indexed again. Votes on them are kept,
+    with thumbnail and text, until `transhash feedback RUN --forget-gone`. Exit code 2 if the run
     holds none of them.
     """
     if not images and not texts:

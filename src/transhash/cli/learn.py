@@ -25,7 +25,11 @@ def learn(
     auxiliary: Path | None = typer.Option(None, help="Rows with image and text, maybe labels."),
     auxiliary_images: Path | None = typer.Option(None, help="Auxiliary images, where kept apart."),
     auxiliary_texts: Path | None = typer.Option(None, help="Auxiliary texts, where kept apart."),
-    relation: Path | None = typer.Option(None, help="Lines of image id, text id, 0 or 1 (clicks)."),
+    relation: Path | None = typer.Option(
+        None,
+        help="Lines of image id, text id, 0 or 1 (clicks); or votes, as feedback writes them, to "
+        "learn from beside the rest.",
+    ),
     images: Path | None = typer.Option(
         None, help="Your images: folder, csv, tsv, jsonl, parquet, npy."
     ),
@@ -95,6 +99,8 @@ def learn(
         request = tuning_request(hasher, name, of_tuning, teacher)
     elif of_tuning or any(given is not None for given in (blocks, minutes, teacher)):
         raise DataError("blocks, minutes, teacher and fine_tune settings need --fine-tune")
+    if benchmark is not None and relation is not None:
+        raise DataError("a benchmark says itself what is related: leave out --relation")
     check_free(to)
     with joined_world(device) as world:
         track = bar if world.rank == 0 else silent
@@ -182,6 +188,11 @@ def print_report(report: dict[str, Any], folder: Path) -> None:
         soft_wrap=True,
         markup=True,
     )
+    if votes := report.get("votes"):
+        out.print(
+            f"of these, {votes['images']:,} images and {votes['texts']:,} texts are from "
+            f"{votes['up']:,} votes up and {votes['down']:,} down"
+        )
     low, high = codes["bit_balance"]
     out.print(
         f"codes: {codes['distinct']:,} distinct of {codes['items']:,}, bits on {low:.0%}-{high:.0%}"

@@ -149,6 +149,8 @@ def _print(scores: dict[str, Any], about: dict[str, Any], by_name: dict[str, Any
         out.print(f"ranked by {about['index']}{sent}", soft_wrap=True)
     if about.get("unlabelled"):
         out.print(f"{about['unlabelled']:,} rows without a label were left out")
+    if about.get("voted"):
+        out.print(f"{about['voted']:,} items that the run learned votes on do not ask")
     if any(about.get("not_indexed", {}).values()):
         counts = " and ".join(f"{count:,} {kind}" for kind, count in about["not_indexed"].items())
         out.print(f"{counts} of these files are not in the index and were left out")

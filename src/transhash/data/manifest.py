@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,7 +56,7 @@ class _Row:
     default_id: str
 
 
-class _BadRow(Exception):
+class BadRow(Exception):
     """Why a row is skipped."""
 
 
@@ -132,8 +132,8 @@ def read_manifest(source: str | Path) -> Manifest:
             # Claimed by bad rows too: mending one must not give another row a new id.
             row = _row(source, record, _default_id(record, defaults))
             if row.id and row.id in given:
-                raise _BadRow(f"id {short(row.id)} occurs twice; the first is kept")
-        except _BadRow as flaw:
+                raise BadRow(f"id {short(row.id)} occurs twice; the first is kept")
+        except BadRow as flaw:
             manifest.report(f"{unit} {record.number}", str(flaw))
             continue
         given.add(row.id)
@@ -219,19 +219,25 @@ def _read_folder(folder: Path, suffixes: set[str]) -> Manifest:
 
 def _row(source: Path, record: Record, default_id: str) -> _Row:
     if record.flaw:
-        raise _BadRow(record.flaw)
+        raise BadRow(record.flaw)
     values = record.values
-    image, text = (_word(values, column) or None for column in ("image", "text"))
+    image, text = image_and_text(source, values)
     if image is None and text is None:
-        raise _BadRow("neither image nor text")
+        raise BadRow("neither image nor text")
+    return _Row(_word(values, "id"), image, text, _labels(values.get("labels")), default_id)
+
+
+def image_and_text(source: Path, values: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """What a row of `source` names: an image that is there, and a text."""
+    image, text = (_word(values, column) or None for column in ("image", "text"))
     if image is not None:
         # Backslashes come from Windows lists; they never occur in a sensible file name.
         if "://" in image[:10]:
-            raise _BadRow(f"image {short(image)} is an address; download it and name the file")
+            raise BadRow(f"image {short(image)} is an address; download it and name the file")
         listed, image = image, image.replace("\\", "/")
         if flaw := _flaw_of_file(source.parent / image):
-            raise _BadRow(f"image {short(listed)} {flaw}")
-    return _Row(_word(values, "id"), image, text, _labels(values.get("labels")), default_id)
+            raise BadRow(f"image {short(listed)} {flaw}")
+    return image, text
 
 
 def _default_id(record: Record, taken: set[str]) -> str:
@@ -252,16 +258,16 @@ def _word(values: Any, column: str) -> str:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "surrogateescape")
     if isinstance(value, bool | list | tuple | dict | set):
-        raise _BadRow(f"{column} must be a text, not {short(str(value))}")
+        raise BadRow(f"{column} must be a text, not {short(str(value))}")
     word = str(value).strip()
     try:
         word.encode()
     except UnicodeEncodeError as error:
         if "\udc80" <= word[error.start] <= "\udcff":
-            raise _BadRow("not UTF-8; save the file as UTF-8 to keep this row") from None
-        raise _BadRow(f"{column} holds {plain(word[error.start])}, half a character") from None
+            raise BadRow("not UTF-8; save the file as UTF-8 to keep this row") from None
+        raise BadRow(f"{column} holds {plain(word[error.start])}, half a character") from None
     if "\0" in word:
-        raise _BadRow(f"{column} holds a NUL character")
+        raise BadRow(f"{column} holds a NUL character")
     return word
 
 
@@ -271,7 +277,7 @@ def _labels(value: Any) -> Labels:
     elif value is None or isinstance(value, str | bytes) or value != value:
         words = _word({"labels": value}, "labels").split("|")
     else:
-        raise _BadRow(f"labels must be a text or a list of texts, not {short(str(value))}")
+        raise BadRow(f"labels must be a text or a list of texts, not {short(str(value))}")
     return frozenset(word.strip() for word in words if word.strip())
 
 

@@ -61,6 +61,7 @@ def describe(
             {"score": round(trial.score, 4), "settings": trial.settings, "seconds": trial.seconds}
             for trial in trials
         ],
+        "votes": encoder.votes.counts if encoder.votes else None,
         "problem_count": len(problems),
         "problems": [problem._asdict() for problem in problems],
     }

@@ -25,6 +25,7 @@ from transhash.hashers import Hasher
 from transhash.hashers.base import HASHER_FORMAT
 from transhash.progress import Track, silent
 from transhash.runs.catalog import Modality
+from transhash.runs.learned_votes import LEARNED_VOTES, LearnedVotes
 from transhash.runs.model_files import (
     PRECOMPUTED,
     check_files,
@@ -57,6 +58,7 @@ class Encoder:
     image_features: ImageFeatures | None
     text_features: TextFeatures | None
     method: str = "THN"
+    votes: LearnedVotes | None = None  # that it learned from
 
     @property
     def bits(self) -> int:
@@ -206,6 +208,10 @@ class Encoder:
         texts: dict[str, Any] = {"text_features": PRECOMPUTED}
         if self.text_features is not None:
             texts = save_text(self.text_features, folder)
+        if self.votes is None:
+            (folder / LEARNED_VOTES).unlink(missing_ok=True)
+        else:
+            self.votes.save(folder)
         # Last, because a folder with a config.json is a whole one.
         write_config(
             folder,
@@ -214,6 +220,7 @@ class Encoder:
                 "settings": self.hasher.settings(),
                 "image_features": images.name if images else PRECOMPUTED,
                 **texts,
+                **({"votes": self.votes.counts} if self.votes else {}),
             },
         )
 
@@ -233,7 +240,8 @@ class Encoder:
             images = None if named == PRECOMPUTED else _read_images(folder, named, device)
         except DataError as error:
             raise DataError(f"{folder / 'config.json'}: {error}") from None
-        return cls(hasher, images, texts, config["method"])
+        votes = LearnedVotes.load(folder) if "votes" in config else None
+        return cls(hasher, images, texts, config["method"], votes)
 
 
 def load(folder: str | Path, device: str = "cpu") -> Encoder | Hasher:

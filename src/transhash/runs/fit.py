@@ -23,6 +23,7 @@ from transhash.data.manifest import (
     texts_of,
 )
 from transhash.data.training import Related, TrainingSet
+from transhash.data.votes import holds_votes, read_votes, with_votes, without_votes
 from transhash.errors import DataError
 from transhash.features.image import ImageFeatures
 from transhash.features.meaning import usual_text_features
@@ -36,6 +37,7 @@ from transhash.runs.account import alignment_map, describe
 from transhash.runs.coverage import coverage, coverage_sentences
 from transhash.runs.encoder import Encoder, image_rows
 from transhash.runs.fine_tune import Pictures, TuningRequest, fine_tuned, forget_backbone
+from transhash.runs.learned_votes import LearnedVotes, check_voting
 from transhash.runs.verdict import TRIAL, KeptAside, advice, answer, ask_held_out, held_out_sentence
 from transhash.storage import WriterLock, write_json
 
@@ -49,7 +51,7 @@ class Sources:
     auxiliary: Path | None = None  # rows with image and text
     auxiliary_images: Path | None = None  # or the two apart
     auxiliary_texts: Path | None = None
-    relation: Path | None = None  # triples image id, text id, 0/1
+    relation: Path | None = None  # triples image id, text id, 0/1; or votes (data.votes)
     images: Path | None = None  # target, unlabelled
     texts: Path | None = None
 
@@ -66,8 +68,10 @@ class Material:
 
 def read_sources(sources: Sources) -> Material:
     """Collections and relation of the given files; target labels are dropped on the way in."""
-    triples = problems = None
-    if sources.relation is not None:
+    triples = votes = problems = None
+    if sources.relation is not None and holds_votes(sources.relation):
+        votes, problems = read_votes(sources.relation)
+    elif sources.relation is not None:
         triples, problems = read_triples(sources.relation)
     if sources.auxiliary is not None:
         manifest = read_manifest(sources.auxiliary)
@@ -87,8 +91,9 @@ def read_sources(sources: Sources) -> Material:
     found = [*(problems or ())]
     for part in (images, texts, target_images, target_texts):
         found += part.problems if part is not None else ()
+    auxiliary = Auxiliary.build(images, texts, triples)
     return Material(
-        Auxiliary.build(images, texts, triples),
+        auxiliary if votes is None else with_votes(auxiliary, votes),
         None if target_images is None else target_images.without_labels(),
         None if target_texts is None else target_texts.without_labels(),
         list(dict.fromkeys(found)),
@@ -130,6 +135,11 @@ def fit_files(
     is fine-tuned first.
     """
     check_world(hasher, trials, world)
+    votes = LearnedVotes.of(material.auxiliary)
+    if votes is not None:
+        learners = {method: hasher, **({tuning.method: tuning.teacher} if tuning else {})}
+        target = material.images is not None or material.texts is not None
+        check_voting(learners, target=target, trials=trials)
     with _only_fit(out, world):
         words = None
         if material.auxiliary.texts.features is None:  # first: a missing model is told at once
@@ -141,7 +151,7 @@ def fit_files(
         if tuning is not None:
             training, features = fine_tuned(tuning, training, pictures, features, out, track, world)
         return _fit(
-            hasher, method, training, out, features, words, said=said, frozen=frozen,
+            hasher, method, training, out, features, words, said=said, frozen=frozen, votes=votes,
             trials=trials, verdict=verdict, problems=problems, track=track, world=world,
         )  # fmt: skip
 
@@ -260,6 +270,7 @@ def _fit(
     *,
     said: Said = _NOTHING,
     frozen: TrainingSet | None = None,
+    votes: LearnedVotes | None = None,
     held_out: Related | None = None,
     trials: int,
     verdict: bool,
@@ -275,7 +286,8 @@ def _fit(
     judged = None
     if verdict and held_out is None:  # first: killed in it or after it, a fit goes on from there
         # On frozen features: a fine-tuned backbone has seen the captions that are held out.
-        judged = ask_held_out(hasher, frozen or training, out / TRIAL, _learn, track, world)
+        bridge = without_votes(frozen or training)
+        judged = ask_held_out(hasher, bridge, out / TRIAL, _learn, track, world)
     try:
         if not trials:
             start = time.perf_counter()
@@ -284,12 +296,12 @@ def _fit(
     except DataError:
         shutil.rmtree(out / TRIAL, ignore_errors=True)  # nothing goes on from there
         raise
-    encoder = Encoder(hasher, features, words, method)
+    encoder = Encoder(hasher, features, words, method, votes)
     report = describe(encoder, training, seconds, problems, done)
     if verdict:
         if held_out is not None and held_out.relation.positives:
             judged = answer(KeptAside.of(training, held_out), hasher, track)
-        report["verdict"] = _judgement(method, hasher, training, judged, said)
+        report["verdict"] = _judgement(method, hasher, without_votes(training), judged, said)
     if world.rank == 0:
         write_json(out / "report.json", report)
         write_json(out / "diagnostics.json", alignment_map(hasher, training))
@@ -311,7 +323,8 @@ def _judgement(
     method: str, hasher: Hasher, training: TrainingSet, judged: dict[str, Any] | None, said: Said
 ) -> dict[str, Any]:
     """Numbers, what they say in sentences, and warnings."""
-    covered = coverage(training, said.captions, said.texts)
+    captions = None if said.captions is None else said.captions[: len(training.texts)]
+    covered = coverage(training, captions, said.texts)
     sentences, warnings = coverage_sentences(covered)
     if judged is not None:
         target = training.target_images is not None and training.target_texts is not None

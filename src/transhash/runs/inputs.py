@@ -16,6 +16,7 @@ from PIL import Image
 from transhash.data.collection import Auxiliary, Collection, Images, ImageSource, Labels, Texts
 from transhash.data.manifest import images_of, read_images, read_manifest, read_texts
 from transhash.data.manifest import texts_of as manifest_texts
+from transhash.data.votes import VotedPair, read_votes, vote_of
 from transhash.errors import DataError
 from transhash.features.picture import content_digest
 
@@ -87,6 +88,29 @@ def as_auxiliary(source: Any) -> Auxiliary:
     return Auxiliary.build(
         Collection(_distinct(keys), pictures, labels), Collection(_distinct(keys), texts, labels)
     )
+
+
+def as_votes(source: Any) -> list[VotedPair]:
+    """A file that `transhash feedback` wrote, rows of image, text and vote, or triples of them."""
+    if isinstance(source, str | Path):
+        return read_votes(source)[0]
+    rows = _rows_of(source)
+    if rows is None:
+        rows = []
+        for i, triple in enumerate(_listed(source, "votes")):
+            if not isinstance(triple, Sequence) or len(triple) != 3:
+                raise DataError(f"vote {i} is {_kind(triple)}; votes are (image, text, 0 or 1)")
+            rows.append(dict(zip(("image", "text", "vote"), triple)))
+    for column in ("image", "text", "vote"):
+        _need(rows, column)
+    return [
+        VotedPair(
+            as_picture(row.get("image"), f"vote {i}"),
+            _text(row.get("text"), f"vote {i}"),
+            vote_of(row.get("vote")),
+        )
+        for i, row in enumerate(rows)
+    ]
 
 
 def each_once(images: Images) -> Images:

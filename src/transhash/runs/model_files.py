@@ -15,11 +15,12 @@ from transhash.features.backbone import BACKBONE_FILE
 from transhash.features.text import TextFeatures, load_text
 from transhash.hashers import Hasher, make_hasher
 from transhash.hashers.base import HASHER_FORMAT
+from transhash.runs.learned_votes import LEARNED_VOTES
 from transhash.storage import file_digest, read_json, write_json
 
 PRECOMPUTED = "precomputed"
 _FILES = (
-    "hasher.safetensors", "text.safetensors", "vocabulary.json", BACKBONE_FILE
+    "hasher.safetensors", "text.safetensors", "vocabulary.json", BACKBONE_FILE, LEARNED_VOTES
 )  # fmt: skip  # beside config.json
 _FORMAT, _VERSION = "transhash-encoder", 1
 

@@ -8,13 +8,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from transhash.codes import usual_bits
+from transhash.data.votes import with_votes
 from transhash.errors import DataError
 from transhash.features.image import image_features
 from transhash.hashers import find_method, make_hasher
 from transhash.progress import Track, silent
 from transhash.runs.fine_tune import tuning_request
 from transhash.runs.fit import Material, fit_files
-from transhash.runs.inputs import as_auxiliary, as_images, as_texts
+from transhash.runs.inputs import as_auxiliary, as_images, as_texts, as_votes
 from transhash.runs.search import SearchEngine
 
 
@@ -23,6 +24,7 @@ def fit(
     images: Any = None,
     texts: Any = None,
     *,
+    votes: Any = None,
     out: str | Path | None = None,
     method: str = "THN",
     bits: int | None = None,
@@ -40,6 +42,8 @@ def fit(
     `pairs` is the bridge: a file, a frame or data set with columns image and text (and labels), or
     a list of (image, text). `images` and `texts`, which nobody paired, are folders, files, lists,
     frames, data sets or feature rows; images in memory may be bytes, PIL images or arrays.
+    `votes` on results are further auxiliary items: a file that `transhash feedback` wrote, or a
+    list of (image, text, 0 or 1).
     Without `out` the run folder is a temporary one, gone when the engine is closed. With `verdict`
     its report.json tells how well held-out captions find their pictures; that takes as long again.
     With `fine_tune`, settings of it or {}, the image backbone is trained, too.
@@ -52,6 +56,8 @@ def fit(
     pictures = None if images is None else as_images(images)
     words = None if texts is None else as_texts(texts)
     auxiliary = as_auxiliary(pairs)
+    if votes is not None:
+        auxiliary = with_votes(auxiliary, as_votes(votes))
     parts = [part for part in (auxiliary.images, auxiliary.texts, pictures, words) if part]
     material = Material(
         auxiliary,

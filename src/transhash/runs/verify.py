@@ -10,6 +10,7 @@ from transhash.index.grouped.grouped import GroupedIndex
 from transhash.runs.agreement import check_catalog, compare, mend
 from transhash.runs.catalog import MODALITIES, Catalog, Modality
 from transhash.runs.encoder import Encoder
+from transhash.runs.feedback import Votes
 from transhash.runs.model_files import model_digest, run_bits
 
 
@@ -17,7 +18,7 @@ from transhash.runs.model_files import model_digest, run_bits
 class Finding:
     """Something that is not as it was written."""
 
-    part: str  # model, catalog, or index of one kind
+    part: str  # model, catalog, votes, or index of one kind
     problem: str
     repaired: bool = False
 
@@ -26,13 +27,15 @@ def verify_run(run: Path, *, repair: bool = False) -> list[Finding]:
     """Everything that is wrong with a run folder; every byte of index and catalog is read.
 
     `repair` makes the index anew, or in part, from the catalog's codes. Model and catalog are
-    what everything else is made from: they can only be restored.
+    what everything else is made from, and votes are nowhere else: they can only be restored.
     """
     findings = []
     try:
         Encoder.load(run)
     except TranshashError as error:
         findings.append(Finding("model", str(error)))
+    votes = Votes(run)
+    findings += [Finding("votes", f"{votes.path}: {what}") for what in votes.damage()]
     path = run / "catalog.sqlite"
     if not path.exists():
         if (run / "index").exists():

@@ -34,7 +34,9 @@ from transhash.service.routes import (
     change_routes,
     original_routes,
     search_routes,
+    vote_routes,
 )
+from transhash.service.voting import Voting
 
 _log = logging.getLogger("transhash.service")
 _PLACES = {"index.html": "/", "docs.html": "/docs"}
@@ -100,11 +102,13 @@ def create_app(
         docs_url=None,  # FastAPI's documentation pages load scripts from a CDN
         redoc_url=None,
     )
-    app.include_router(search_routes(desk))
+    voting = Voting(desk) if writable else None
+    app.include_router(search_routes(desk, voting))
     app.include_router(original_routes(desk, originals))
     app.include_router(about_routes(desk, metrics, about, shown))
-    if writable:
+    if voting:
         app.include_router(change_routes(desk))
+        app.include_router(vote_routes(desk, voting))
     _add_page(app)
     _add_sentences(app)
     app.add_middleware(

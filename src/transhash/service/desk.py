@@ -130,7 +130,7 @@ class Desk:
 
     def by_item(self, number: int, k: int, among: Modality) -> SearchOut:
         start = time.perf_counter()
-        item = self._item(number)
+        item = self.item_of(number)
         query = QueryOut(item=item_out(item), code=bit_string(item.code))
         # One more, because an item is its own nearest neighbour.
         extra = int(item.modality == among)
@@ -152,7 +152,7 @@ class Desk:
             if isinstance(query, TextQuery):
                 packed.append(next(rows))
             else:
-                item = self._item(query.number)
+                item = self.item_of(query.number)
                 packed.append(np.frombuffer(item.code, dtype=np.uint8))
                 asking = item.modality
             curves.append(self._curve(asking, request.among))
@@ -172,7 +172,7 @@ class Desk:
         )
 
     def item(self, number: int) -> ItemOut:
-        return item_out(self._item(number))
+        return item_out(self.item_of(number))
 
     def thumbnail(self, number: int) -> bytes:
         data = self.engine.catalog.thumbnail(number)
@@ -182,7 +182,7 @@ class Desk:
 
     def original(self, number: int) -> Original:
         """The item's own file, for the caller to close."""
-        return open_original(self.engine.catalog, self._item(number))
+        return open_original(self.engine.catalog, self.item_of(number))
 
     def larger(self, number: int) -> tuple[bytes, str]:
         """A larger JPEG of the item's file, and a tag that changes with the file."""
@@ -208,23 +208,23 @@ class Desk:
         ids = [text.id or _new_id() for text in texts]
         if len(set(ids)) != len(ids):
             raise DataError("the same id occurs twice; give each text its own id")
-        with self._changing() as engine:
+        with self.changing() as engine:
             done = engine.add_texts(Collection(ids, [text.text for text in texts]))
         return [self.item(number) for number in done.numbers]
 
     def add_image(self, data: bytes, item_id: str | None) -> list[ItemOut]:
         code = self.engine.encoder.encode_image(data)
-        with self._changing() as engine:
+        with self.changing() as engine:
             done = engine.add_image(data, item_id or _new_id(), code)
         return [self.item(number) for number in done.numbers]
 
     def remove(self, number: int) -> int:
-        with self._changing() as engine:
-            item = self._item(number)
+        with self.changing() as engine:
+            item = self.item_of(number)
             return engine.remove(item.modality, [item.id])
 
     @contextmanager
-    def _changing(self) -> Iterator[SearchEngine]:
+    def changing(self) -> Iterator[SearchEngine]:
         """The engine to change, alone; an error if its files are gone afterwards."""
         with self._change.one():
             engine = self.engine
@@ -232,7 +232,7 @@ class Desk:
             if self.engine is not engine:
                 raise RunGoneError("the files of this run were replaced meanwhile; send it again")
 
-    def _item(self, number: int) -> Item:
+    def item_of(self, number: int) -> Item:
         item = self.engine.catalog.get([number]).get(number)
         if item is None:
             raise NoSuchItemError(f"there is no item {number} in this run")

@@ -46,6 +46,7 @@ _CLIENTS = 10_000
 UPLOADS_AT_ONCE = 8  # one thread decodes; more would only share the loop
 _OTHERS_AT_ONCE = 64
 _STOPPING = "the service is stopping; try again later"
+_CHANGING = ("/api/items/", "/api/votes")  # what a request other than GET changes
 _OPEN = frozenset({"/health", "/ready"})  # to those who watch the service, without a key
 
 
@@ -76,7 +77,7 @@ class Key:
     def opens(self, method: str, path: str, headers: Headers) -> bool:
         # Header bytes arrive read as Latin-1; back to bytes, a key may hold any character.
         given = headers.get("x-api-key", "").encode("latin-1", "replace")
-        if method not in ("GET", "HEAD") and path.startswith("/api/items/"):
+        if method not in ("GET", "HEAD") and path.startswith(_CHANGING):
             return self._is(given)  # not by password: browsers send that along for other sites
         return not self.to_read or path in _OPEN or self._is(given) or self._is(_password(headers))
 

@@ -53,6 +53,9 @@ class HitOut(ItemOut):
         "differ so much; null: not known, and always between items of one kind"
     )
     relevance: Relevance | None = Field(description="the probability in a word")
+    vote: Literal[0, 1] | None = Field(
+        default=None, description="what was voted on query and result: 1 up, 0 down"
+    )
 
 
 class QueryOut(BaseModel):
@@ -120,6 +123,18 @@ class Added(BaseModel):
 
 class Removed(BaseModel):
     removed: int
+
+
+class VoteIn(_Strict):
+    image: Annotated[int, Field(ge=0, le=LARGEST_NUMBER, description="number of an image")]
+    text: TextQuery | ItemQuery = Field(description="words that were typed, or a text's number")
+    vote: Literal[0, 1] = Field(description="1: they belong together; 0: they do not")
+
+
+class VoteOut(BaseModel):
+    image: int
+    text: str
+    vote: Literal[0, 1] | None = Field(description="null: none any more")
 
 
 class Examples(BaseModel):

@@ -12,6 +12,7 @@ from fastapi.security import APIKeyHeader
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from transhash import __version__
+from transhash.errors import DataError
 from transhash.index.weighted import RankingMode
 from transhash.runs.catalog import Modality
 from transhash.runs.search import FINER_RANKING
@@ -29,13 +30,18 @@ from transhash.service.models import (
     Examples,
     Id,
     ItemOut,
+    ItemQuery,
     Refusal,
     Removed,
     SearchOut,
     Status,
+    TextQuery,
     TextsIn,
+    VoteIn,
+    VoteOut,
 )
 from transhash.service.originals import NoOriginalError
+from transhash.service.voting import Voting
 
 Count = Annotated[int, Query(ge=1, le=MOST_RESULTS, description="how many results")]
 Among = Annotated[Modality, Query(description="what to search")]
@@ -50,8 +56,10 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": Refusal} for status in (*statuses, *usual)}
 
 
-def search_routes(desk: Desk) -> APIRouter:
+def search_routes(desk: Desk, voting: Voting | None = None) -> APIRouter:
+    """With `voting`, results say what was voted on them."""
     router = APIRouter(prefix="/api", tags=["search"])
+    marked = voting.marked if voting else lambda found: found
 
     @router.get("/search/text", responses=refusals())
     async def search_by_text(
@@ -63,7 +71,7 @@ def search_routes(desk: Desk) -> APIRouter:
         ranking: Finely = FINER_RANKING,
     ) -> SearchOut:
         """Items nearest to a sentence."""
-        return await desk.texts.run(desk.by_text, q.strip(), k, among, ranking)
+        return await desk.texts.run(lambda: marked(desk.by_text(q.strip(), k, among, ranking)))
 
     @router.post("/search/image", responses=refusals(400, 413))
     async def search_by_image(
@@ -83,7 +91,7 @@ def search_routes(desk: Desk) -> APIRouter:
     @router.get("/items/{number}/similar", responses=refusals(404))
     async def search_by_item(number: Number, k: Count = 24, among: Among = "images") -> SearchOut:
         """Items nearest to an indexed one, itself left out; by Hamming distance."""
-        return await desk.texts.run(desk.by_item, number, k, among)
+        return await desk.texts.run(lambda: marked(desk.by_item(number, k, among)))
 
     @router.post("/search/batch", responses=refusals(400, 404, 413))
     async def search_batch(request: BatchIn) -> BatchOut:
@@ -209,10 +217,12 @@ def about_routes(
     return router
 
 
+# For the document; the guard looks at the key before it lets a body in.
+_KEY = Security(APIKeyHeader(name="X-API-Key", auto_error=False))
+
+
 def change_routes(desk: Desk) -> APIRouter:
-    # For the document; the guard looks at the key before it lets a body in.
-    key = Security(APIKeyHeader(name="X-API-Key", auto_error=False))
-    router = APIRouter(prefix="/api/items", tags=["changes"], dependencies=[key])
+    router = APIRouter(prefix="/api/items", tags=["changes"], dependencies=[_KEY])
 
     @router.post("/texts", status_code=201, responses=refusals(400, 413))
     async def add_texts(request: TextsIn) -> Added:
@@ -228,5 +238,33 @@ def change_routes(desk: Desk) -> APIRouter:
     async def remove(number: Number) -> Removed:
         """Forget an item."""
         return Removed(removed=await desk.changes.run(desk.remove, number))
+
+    return router
+
+
+def vote_routes(desk: Desk, voting: Voting) -> APIRouter:
+    router = APIRouter(prefix="/api/votes", tags=["changes"], dependencies=[_KEY])
+
+    @router.post("", responses=refusals(400, 404, 413))
+    async def give_vote(request: VoteIn) -> VoteOut:
+        """Say whether an image and a text belong together; replaces what was said before."""
+        return await desk.changes.run(voting.put, request)
+
+    @router.delete("", responses=refusals(404))
+    async def take_vote_back(
+        image: Annotated[int, Query(ge=0, le=LARGEST_NUMBER, description="number of an image")],
+        text: Annotated[
+            str | None,
+            Query(min_length=1, max_length=LONGEST_TEXT, pattern=r"\S", description="typed words"),
+        ] = None,
+        number: Annotated[
+            int | None, Query(ge=0, le=LARGEST_NUMBER, description="or the number of a text")
+        ] = None,
+    ) -> VoteOut:
+        """Forget what was said of an image and a text; that nothing was said is no error."""
+        if (text is None) == (number is None):
+            raise DataError("give the text's words as text, or its number: one of the two")
+        asked = TextQuery(text=text) if text is not None else ItemQuery(number=number or 0)
+        return await desk.changes.run(voting.take_back, image, asked)
 
     return router

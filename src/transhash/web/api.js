@@ -1,9 +1,10 @@
 // Talking to the service. Every failure becomes a Trouble with a sentence for people.
 
 export class Trouble extends Error {
-  constructor(message, kind) {
+  constructor(message, kind, status) {
     super(message);
     this.kind = kind; // "offline", "busy" or "refused"
+    this.status = status; // of the reply, if there was one
   }
 }
 
@@ -11,8 +12,8 @@ async function ask(path, options = {}) {
   let reply;
   try {
     // Never from a cache: its reply would be faster than the search it tells of.
-    const fresh = { cache: "no-store", headers: { Accept: "application/json" } };
-    reply = await fetch(path, { ...options, ...fresh });
+    const headers = { Accept: "application/json", ...options.headers };
+    reply = await fetch(path, { ...options, cache: "no-store", headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Trouble("The service does not answer.", "offline");
@@ -25,7 +26,8 @@ async function ask(path, options = {}) {
   }
   if (reply.ok && body !== null) return body;
   const sentence = body && body.error ? body.error : `The service answered ${reply.status}.`;
-  throw new Trouble(sentence, [429, 503, 504].includes(reply.status) ? "busy" : "refused");
+  const kind = [429, 503, 504].includes(reply.status) ? "busy" : "refused";
+  throw new Trouble(sentence, kind, reply.status);
 }
 
 export const about = () => ask("/api/about");
@@ -46,6 +48,19 @@ export async function search(query, among, k, ranking, limit, signal) {
   if (query.item !== undefined) return ask(`/api/items/${query.item}/similar?${options}`, { signal });
   options.set("q", query.q);
   return ask(`/api/search/text?${options}`, { signal });
+}
+
+// pair: {image, text: {text} | {number}}; value: 1, 0, or null to take it back.
+export function vote(pair, value, key) {
+  // A header holds bytes: those of the key in UTF-8.
+  const own = { "X-API-Key": String.fromCharCode(...new TextEncoder().encode(key)) };
+  if (value === null) {
+    const options = new URLSearchParams({ image: pair.image, ...pair.text });
+    return ask(`/api/votes?${options}`, { method: "DELETE", headers: own });
+  }
+  const headers = { ...own, "Content-Type": "application/json" };
+  const body = JSON.stringify({ ...pair, vote: value });
+  return ask("/api/votes", { method: "POST", headers, body });
 }
 
 // A photograph over the limit is scaled down here; what is no picture goes as it is and the

@@ -7,6 +7,7 @@ import { closeLarge, openLarge, wireLarge } from "./large.js";
 import { onPicture } from "./pictures.js";
 import { NAMES, say } from "./said.js";
 import * as view from "./view.js";
+import { allowVotes, thumbs, wireVotes } from "./votes.js";
 
 const $ = (id) => document.getElementById(id);
 const STEP = 24; // results shown at first, and more on scrolling
@@ -119,7 +120,10 @@ async function show({ keepFocus = false } = {}) {
 // found: the reply for one kind, or one for each.
 function render(query, among, found, ms, trail) {
   const item = found[0].query.item;
-  if (item) query.modality = item.modality;
+  if (item) {
+    query.modality = item.modality;
+    query.usable = Boolean(item.modality === "images" ? item.thumbnail : item.text);
+  }
   way[kindOf(query)] = among;
   const parts = found.map((reply) => ({ ...reply, list: view.grid(reply.among) }));
   current = { query, among, parts, shown: 0 };
@@ -159,7 +163,8 @@ function reveal() {
   current.shown = shown + STEP;
   for (const part of parts) {
     const next = part.hits.slice(shown, current.shown);
-    part.list.append(...next.map((hit) => view.card(hit, part.bits, itemAddress(hit))));
+    const made = next.map((hit) => view.card(hit, part.bits, itemAddress(hit), thumbs(current.query, hit)));
+    part.list.append(...made);
   }
   const first = parts.find((part) => part.hits.length > shown)?.list.children[shown];
   $("more").hidden = !parts.some((part) => part.hits.length > current.shown);
@@ -268,7 +273,7 @@ function goOn(item, among) {
 function openResult(number, card) {
   for (const part of current?.parts ?? []) {
     const at = part.hits.findIndex((hit) => String(hit.number) === number);
-    if (at >= 0 && card.closest(".grid") === part.list) openLarge(part.hits, at, part.bits, about, card);
+    if (at >= 0 && card.closest(".grid") === part.list) openLarge(part.hits, at, part.bits, about, card, current.query);
   }
 }
 
@@ -332,6 +337,7 @@ function wire() {
   });
   follow($("results"), openResult);
   wireLarge(itemAddress, goOn);
+  wireVotes();
   window.addEventListener("popstate", () => show());
   document.addEventListener("keydown", (event) => {
     if (event.key === "/" && !$("large").open && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName)) {
@@ -350,6 +356,10 @@ async function start() {
     $("run").textContent = `${items} · ${about.method}, ${about.bits} bits`;
     $("run").hidden = false;
     $("pick").hidden = !about.accepts_images;
+    allowVotes(about.writable);
+    if (about.writable) {
+      $("kept").textContent = "Votes are kept there, with the words they were given on; nothing else you type or drop is.";
+    }
   } catch (error) {
     if (error.kind === "offline") waitForService();
   }

@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import * as view from "./view.js";
+import { thumbs } from "./votes.js";
 
 const $ = (id) => document.getElementById(id);
 const KINDS = { images: "pictures", texts: "texts" };
@@ -13,6 +14,7 @@ let bits = 0;
 let from = null; // the card that gets the focus back
 let asking = null; // AbortController of the neighbours on their way
 let about = null;
+let query = null; // what found the results
 let hrefOf = null;
 let search = null; // go on from an item: (item, among)
 
@@ -40,8 +42,8 @@ export function wireLarge(itemHref, goOn) {
   });
 }
 
-export function openLarge(hits, position, bitCount, told, card) {
-  [items, at, bits, about, from] = [hits, position, bitCount, told, card];
+export function openLarge(hits, position, bitCount, told, card, asked) {
+  [items, at, bits, about, from, query] = [hits, position, bitCount, told, card, asked];
   draw();
   $("large").showModal();
   $("large-close").focus();
@@ -64,7 +66,8 @@ function draw() {
   $("large-previous").disabled = at === 0;
   $("large-next").disabled = at === items.length - 1;
   const near = view.el("div", { class: "near", "aria-live": "polite" });
-  const side = view.el("div", { class: "side" }, ...facts(item), actions(item), near);
+  const vote = about?.writable ? thumbs(query, item) : null;
+  const side = view.el("div", { class: "side" }, ...facts(item), vote, actions(item), near);
   $("large").classList.toggle("of-texts", item.modality === "texts");
   $("large-body").replaceChildren(main(item), side);
   $("large").scrollTop = 0;

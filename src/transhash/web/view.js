@@ -54,7 +54,7 @@ export function far(distance, bits) {
 
 export const badge = (word) => el("span", { class: `badge ${word}` }, word);
 
-export function card(hit, bits, href) {
+export function card(hit, bits, href, beside = null) {
   const foot = el(
     "div",
     { class: "foot" },
@@ -68,7 +68,7 @@ export function card(hit, bits, href) {
     ),
   );
   const link = el("a", { class: "card", href, "data-number": hit.number }, face(hit), foot);
-  return el("li", {}, link);
+  return el("li", {}, link, beside);
 }
 
 function face(item) {

@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from transhash.data.relation import GradedRelation, Relation, Rows
 from transhash.data.training import Features, TrainingSet
+from transhash.data.votes import VotedRelation
 from transhash.hashers.base import Array
 from transhash.hashers.canonical import (
     Canonical,
@@ -226,10 +227,11 @@ class Transfer:
                 weights = positive(left_out_correlations(*own, relation))
         image_axes, text_axes = found.image_axes * weights, found.text_axes * weights
         finer: tuple[Matrix | None, Matrix | None] = (None, None)
-        if isinstance(relation, GradedRelation) and self.bits >= FEWEST:
+        graded = relation.base if isinstance(relation, VotedRelation) else relation
+        if isinstance(graded, GradedRelation) and self.bits >= FEWEST:
             bits = self.bits // SHARE
             finer = finer_bits(
-                x, y, image_axes, text_axes, relation.pairs, self.ridge, bits, self.seed
+                x, y, image_axes, text_axes, graded.pairs, self.ridge, bits, self.seed
             )
         bridge = Bridge(
             View(image_axes, images.centre, images.target_centre, finer=finer[0]),

@@ -16,7 +16,12 @@ from transhash.runs.encoder import Encoder
 from transhash.runs.model_files import model_digest
 from transhash.runs.score.directions import CountedRankings, ScoredDirection, directions_of
 from transhash.runs.score.engines import engine_histograms, served_histograms
-from transhash.runs.score.files import labelled_directions, labelled_queries, read_labelled
+from transhash.runs.score.files import (
+    labelled_directions,
+    labelled_queries,
+    read_labelled,
+    unvoted,
+)
 from transhash.runs.score.keywords import keyword_directions
 from transhash.runs.score.parts import DatabasePart, add_parts, part_facts, write_part
 from transhash.runs.search import SearchEngine
@@ -51,6 +56,11 @@ def count_benchmark(
     if part is not None and ranking != "hamming":
         raise DataError("parts of a database add up by Hamming distance only; leave --ranking out")
     encoder = Encoder.load(run)
+    if encoder.votes is not None:
+        raise DataError(
+            f"{run} learned from votes, so it has no place in a benchmark's table; fit without "
+            "votes, or score it on labelled files of your own"
+        )
     features, words = encoder.image_features, encoder.text_features
     if features is None or words is None:
         raise DataError(
@@ -110,21 +120,24 @@ def count_files(
     listed = len(items.images.problems) + len(items.texts.problems)
     if index is None:
         encoder = Encoder.load(run)
+        items, voted = unvoted(items, encoder.votes)
         start = time.perf_counter()
         directions, bad = labelled_directions(encoder, items, ranking, track)
         about = _about(encoder, name, seed, ranking, start, listed + len(bad))
         histograms = {key: each.counted() for key, each in directions.items()}
-        about |= {"unlabelled": items.unlabelled}
+        about |= {"unlabelled": items.unlabelled, "voted": voted}
         return Counted(histograms, about, keyword_directions(items))
     engine = SearchEngine.open(run, index)
     try:
+        items, voted = unvoted(items, engine.encoder.votes)
         start = time.perf_counter()
         queries_of, bad = labelled_queries(engine.encoder, items, ranking, track)
         about = _about(engine.encoder, name, seed, ranking, start, listed + len(bad))
         ranked, missing = served_histograms(engine, items, queries_of, track)
     finally:
         engine.close()
-    about |= {"unlabelled": items.unlabelled, "index": index, "not_indexed": missing}
+    about |= {"unlabelled": items.unlabelled, "voted": voted}
+    about |= {"index": index, "not_indexed": missing}
     return Counted(ranked, about)
 
 

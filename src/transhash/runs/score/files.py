@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from transhash.errors import DataError
 from transhash.index.weighted import RankingMode
 from transhash.progress import Track, silent
 from transhash.runs.encoder import Encoder
+from transhash.runs.learned_votes import LearnedVotes, image_digest, text_digest
 from transhash.runs.score.directions import Coded, Direction, asking, both_ways
 from transhash.runs.task import labels_among
 
@@ -52,6 +53,29 @@ def read_labelled(images: Path, texts: Path, queries: int = 1000, seed: int = 0)
         classes,
         len(all_images) - len(some_images) + len(all_texts) - len(some_texts),
     )
+
+
+def unvoted(items: LabelledFiles, votes: LearnedVotes | None) -> tuple[LabelledFiles, int]:
+    """Without asking items that the run learned votes on, and how many those were.
+
+    A pair that was voted on is scored only if one of the two asks, so none is left.
+    """
+    if votes is None:
+        return items, 0
+    images = [
+        row
+        for row in items.asking_images
+        if image_digest(items.images.items[row]) not in votes.images
+    ]
+    texts = [
+        row for row in items.asking_texts if text_digest(items.texts.items[row]) not in votes.texts
+    ]
+    if not images or not texts:
+        kind = "texts" if images else "images"
+        raise DataError(f"all asking {kind} were voted on, which is no score; label some others")
+    asked = len(items.asking_images) + len(items.asking_texts)
+    left = replace(items, asking_images=np.array(images), asking_texts=np.array(texts))
+    return left, asked - len(images) - len(texts)
 
 
 def labelled_directions(
