@@ -28,7 +28,7 @@ QUICK: dict[str, dict[str, Any]] = {
     **{name: {"steps": 150, "batch": 64, **TOWERS} for name in METHODS if name not in RIVALS},
     # Two steps an epoch; balanced, because unweighted pairs (as published) end in equal codes
     # where one pair in 300 is related.
-    "DCMH": {"epochs": 40, **TOWERS},
+    "DCMH": {"epochs": 80, **TOWERS},
 }
 
 
