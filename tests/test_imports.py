@@ -29,6 +29,7 @@ ONLY_IN = {
     "uvicorn": {"service"},
     "matplotlib": {"report"},
     "ray": {"runs"},
+    "onnxruntime": {"features"},
     "typer": {"cli"},
 }
 

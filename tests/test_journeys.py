@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
+from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import quote_plus
 from urllib.request import Request, urlopen
@@ -269,7 +271,14 @@ def test_the_doctor_tells_what_is_in_use() -> None:
     facts = json.loads(transhash("doctor", "--json").stdout)
     assert facts["search kernel"]
     assert facts["extra plots"]
-    assert "transhash" in transhash("doctor").stdout
+    said = transhash("doctor").stdout
+    assert "transhash" in said
+    assert "\\[" not in said  # what is to be typed is printed as it is typed
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
+    extras = project["project"]["optional-dependencies"]
+    told = {name.removeprefix("extra ") for name in facts if name.startswith("extra ")}
+    assert told == set(extras) - {"dev"}
+    assert facts["extra plots"] == f"matplotlib {version('matplotlib')}: figures of experiments"
 
 
 def test_precomputed_features_and_clicks_are_enough(tmp_path: Path) -> None:
@@ -300,6 +309,7 @@ def test_every_command_explains_itself_with_an_example() -> None:
         "list",
         "info",
         "remove",
+        "export",
     ):
         assert "Example" in transhash(command, "--help").stdout
 

@@ -35,6 +35,7 @@ def main() -> None:
         benchmarks,
         demo,
         doctor,
+        export,
         feedback,
         keeping,
         learn,

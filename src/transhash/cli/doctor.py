@@ -9,18 +9,24 @@ from importlib.util import find_spec
 from typing import Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from transhash.cli import app, out
 
+# Of each extra: what it is made of, and what it brings.
 _EXTRAS = {
-    "serve": ("fastapi", "uvicorn"),
-    "plots": ("matplotlib",),
-    "milvus": ("pymilvus", "milvus_lite"),
-    "ray": ("ray",),
-    "sentences": ("sentence_transformers",),
-    "static": ("model2vec",),
+    "serve": (("fastapi", "uvicorn", "python-multipart"), "the search page and its HTTP API"),
+    "heic": (("pillow-heif",), "HEIC pictures"),
+    "plots": (("matplotlib",), "figures of experiments"),
+    "milvus": (("pymilvus", "milvus-lite"), "codes in a Milvus server or file"),
+    "ray": (("ray",), "encoding on a cluster"),
+    "sentences": (("sentence-transformers",), "text features of models that read sentences"),
+    "static": (("model2vec",), "text features of tables of word vectors"),
+    "usearch": (("usearch",), "export --to usearch"),
+    "pgvector": (("psycopg",), "export --to pgvector"),
+    "sqlite-vec": (("sqlite-vec", "apsw"), "export --to sqlite-vec"),
+    "lancedb": (("lancedb",), "export --to lancedb"),
+    "duckdb": (("duckdb",), "export --to duckdb"),
 }
 
 
@@ -38,7 +44,7 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="One JSON object."
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(name, escape(str(value)))
+        table.add_row(name, str(value))
     out.print(table)
 
 
@@ -62,10 +68,13 @@ def examine() -> dict[str, Any]:
         "text features": "words, with a table of English words (inside the package)",
         "cache": str(cache_folder()),
     }
-    for extra, modules in _EXTRAS.items():
-        missing = [name for name in modules if find_spec(name) is None]
+    for extra, (packages, brings) in _EXTRAS.items():
+        found = {name: _version(name) for name in packages}
+        missing = [name for name, number in found.items() if number == "missing"]
         facts[f"extra {extra}"] = (
-            f"not installed; pip install 'transhash[{extra}]'" if missing else "installed"
+            f"not installed; pip install 'transhash[{extra}]' brings {brings}"
+            if missing
+            else f"{', '.join(' '.join(pair) for pair in found.items())}: {brings}"
         )
     return facts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,16 @@ def flat_index(packed: npt.NDArray[np.uint8]) -> Any:
     flat = faiss.IndexBinaryFlat(packed.shape[1] * 8)
     flat.add(packed)
     return flat
+
+
+def write_faiss(path: Path, ids: Ids, codes: Codes) -> None:
+    """A file that FAISS itself reads: a flat index that answers with these ids."""
+    import faiss
+
+    index = faiss.IndexBinaryIDMap(faiss.IndexBinaryFlat(codes.bits))
+    if len(ids):
+        index.add_with_ids(codes.packed, ids)
+    faiss.write_index_binary(index, str(path))
 
 
 def nearest_rows(flat: Any, queries: npt.NDArray[np.uint8], k: int) -> tuple[Ids, Ids, Distances]:

@@ -14,6 +14,7 @@ from transhash.errors import DataError, NoIndexError
 from transhash.index import Index, open_index
 from transhash.index.base import Ids
 from transhash.runs.catalog import MODALITIES, Catalog, Modality
+from transhash.runs.model_files import model_digest
 
 _BLOCK = 100_000  # codes of one update
 
@@ -45,6 +46,16 @@ def check_catalog(run: Path) -> None:
                     f"{path} is missing or empty, but {run / 'index' / modality} holds {held:,} "
                     "codes; restore it from a copy, or delete the index and index anew"
                 )
+
+
+def check_model(catalog: Catalog, run: Path) -> None:
+    """Refuses codes of another model than the run's: they mean something else."""
+    model = model_digest(run)
+    if catalog.state_fact("model", model) != model:
+        raise DataError(
+            f"{catalog.path} was filled by another model than the one in {run}; restore "
+            "that model's files, or index into a run of this one"
+        )
 
 
 def compare(catalog: Catalog, modality: Modality, index: Index) -> Disagreement:

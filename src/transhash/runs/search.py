@@ -12,13 +12,12 @@ from transhash.codes import Codes
 from transhash.errors import DataError
 from transhash.index import Index, open_index
 from transhash.index.weighted import BitWeights, RankingMode, check_mode, query_weights
-from transhash.runs.agreement import check_catalog
+from transhash.runs.agreement import check_catalog, check_model
 from transhash.runs.catalog import MODALITIES, Catalog, Item, Modality, check_modality
 from transhash.runs.encoder import Encoder, Projections
 from transhash.runs.hits import Hits, hits_of
 from transhash.runs.holdings import Holdings
 from transhash.runs.inputs import as_picture
-from transhash.runs.model_files import model_digest
 
 FINER_RANKING: RankingMode = "all"  # what people search by; measured in docs/search.md
 
@@ -46,12 +45,7 @@ class SearchEngine(Holdings):
         catalog = Catalog(run / "catalog.sqlite", read_only=not writable)
         indexes: dict[Modality, Index] = {}
         try:
-            model = model_digest(run)
-            if catalog.state_fact("model", model) != model:
-                raise DataError(
-                    f"{catalog.path} was filled by another model than the one in {run}; restore "
-                    "that model's files, or index into a run of this one"
-                )
+            check_model(catalog, run)
             for modality in MODALITIES:
                 place = modality_url(base, modality)
                 indexes[modality] = open_index(place, encoder.bits, read_only=not writable)
