@@ -160,7 +160,7 @@ def test_a_decoding_process_that_dies_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_the_folded_network_computes_what_the_wheels_network_does() -> None:
-    pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (2, 3, 224, 224)))
+    pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (2, 3, 224, 224), np.uint8))
     with torch.inference_mode():
         maps = original_lite0().extract_features((pixels.float() - 127) / 128)
         expected = maps.mean(dim=(2, 3))

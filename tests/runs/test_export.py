@@ -252,7 +252,7 @@ def test_the_command_needs_a_store_and_a_place(
     monkeypatch.setattr(sys, "argv", ["transhash", "export", str(held)])
     with pytest.raises(SystemExit, match="2"):
         main()
-    assert "--to and --out" in capsys.readouterr().err
+    assert "--to and --out, which" in capsys.readouterr().err
 
 
 def test_embeddings_that_are_binary_already_go_into_an_index(

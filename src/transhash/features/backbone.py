@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from transhash.errors import DataError
+from transhash.features.onnx_graph import arithmetic
 from transhash.features.picture import Pixels
 from transhash.storage import read_tensors, write_tensors
 
@@ -105,8 +106,7 @@ class TunedFeatures:
         self._network: nn.Module | None = None
 
     def key(self) -> str:
-        precision = "float32" if self.device == "cpu" else "float16"
-        return f"{self.name}:{self.size}:1:{precision}:{self.digest}"
+        return f"{self.name}:{self.size}:1:{arithmetic(self.device)}:{self.digest}"
 
     def network(self) -> nn.Module:
         if self._network is None:

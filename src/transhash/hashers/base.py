@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ from transhash.errors import DataError, NotFittedError
 from transhash.hashers.settings import Seed, check_settings
 from transhash.progress import Track, silent
 from transhash.storage import file_digest, read_tensors, write_json, write_tensors
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Array = npt.NDArray[Any]
 Setting = dict[str, Any]
@@ -88,6 +91,10 @@ class Hasher(Learner):
     @abstractmethod
     def project_texts(self, texts: Features) -> npt.NDArray[np.float32]:
         """(n, bits) real values whose signs are the codes."""
+
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        """What project_images and project_texts compute, as networks for other runtimes."""
+        raise DataError(f"{self.name} has no form that other runtimes could compute")
 
     @abstractmethod
     def state(self) -> dict[str, Array]:

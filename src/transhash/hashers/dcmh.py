@@ -16,6 +16,7 @@ from transhash.data.training import Features, TrainingSet
 from transhash.hashers.base import Array, Setting
 from transhash.hashers.deep import DeepHasher, Device, learning_rates
 from transhash.hashers.losses import dcmh_loss, pair_weights
+from transhash.hashers.modules import Affine
 from transhash.hashers.settings import FromOne, NotNegative, Positive
 from transhash.hashers.towers import Perceptron
 from transhash.hashers.training import Optimizer, check_learned, draw, make_optimizer, step_seed
@@ -125,6 +126,16 @@ class DCMH(DeepHasher):
 
     def project_texts(self, texts: Features) -> npt.NDArray[np.float32]:
         return self.run_tower("text", self._scaled("text", texts))
+
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        return self._module("image"), self._module("text")
+
+    def _module(self, name: str) -> nn.Module:
+        tower = self.tower(name)
+        if f"scale.{name}.mean" not in self._scales:
+            return tower
+        mean, size = (self._scales[f"scale.{name}.{part}"] for part in ("mean", "size"))
+        return nn.Sequential(Affine(centre=mean, size=float(size)), tower)
 
     def state(self) -> dict[str, Array]:
         return {**self.tower_state(), **self._scales}

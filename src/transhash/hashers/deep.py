@@ -107,17 +107,21 @@ class DeepHasher(Hasher):
             return torch.autocast(self.device.split(":")[0], dtype=torch.bfloat16)
         return nullcontext()
 
-    def run_tower(self, name: str, inputs: Features) -> npt.NDArray[np.float32]:
-        """(n, bits) outputs before tanh, whose signs are the code."""
+    def tower(self, name: str) -> nn.Module:
+        """The trained one of images or texts, its inputs in float32."""
         if not hasattr(self, "towers_"):
             raise self.unfitted()
+        return self.towers_[name].eval()
+
+    def run_tower(self, name: str, inputs: Features) -> npt.NDArray[np.float32]:
+        """(n, bits) outputs before tanh, whose signs are the code."""
+        tower = self.tower(name)
         expected = self.shapes_[0 if name == "image" else 1]
         if inputs.shape[1:] != expected:
             raise DataError(
                 f"{self.name} was trained on {name}s of shape {expected}, got {inputs.shape[1:]}; "
                 "use the features it was trained with"
             )
-        tower = self.towers_[name].eval()
         device, parts = Device(self.device), []
         with torch.inference_mode(), self.autocast():
             for start in range(0, len(inputs), _BATCH):

@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from transhash.data.relation import Relation, Rows
@@ -25,6 +25,7 @@ from transhash.errors import DataError
 from transhash.hashers.base import Setting
 from transhash.hashers.canonical import Matrix, vectors
 from transhash.hashers.linear import LinearHasher
+from transhash.hashers.modules import Translated
 from transhash.hashers.settings import FromOne, NotNegative, Positive, Range, ShareBelowOne
 from transhash.hashers.training import check_learned
 from transhash.hashers.tuning import held_out_map
@@ -123,6 +124,10 @@ class HTH(LinearHasher):
         """C' sgn(Wx' x): the image's own code, translated."""
         own = np.where(super().project_images(images) > 0, 1.0, -1.0)
         return np.asarray(own @ self.translator_, dtype=np.float32)
+
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        image, text = super().modules()
+        return nn.Sequential(image, Translated(self.translator_)), text
 
     @classmethod
     def candidates(cls) -> Iterable[Setting]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,9 @@ from transhash.data.training import Features
 from transhash.errors import DataError
 from transhash.hashers.base import Array, Hasher
 from transhash.hashers.canonical import Matrix, chunks, vectors
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass
@@ -28,6 +31,13 @@ class LinearHasher(Hasher):
     def project_texts(self, texts: Features) -> npt.NDArray[np.float32]:
         self._check_fitted()
         return project(vectors(texts, "texts"), self.weights_y_, self.offset_y_, "texts")
+
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        self._check_fitted()
+        from transhash.hashers.modules import Affine
+
+        image = Affine(self.weights_x_, self.offset_x_)
+        return image, Affine(self.weights_y_, self.offset_y_)
 
     def state(self) -> dict[str, Array]:
         self._check_fitted()

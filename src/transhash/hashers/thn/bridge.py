@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,9 @@ from transhash.data.training import Features, TrainingSet
 from transhash.errors import DataError
 from transhash.hashers.base import Array
 from transhash.hashers.canonical import Matrix
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,18 @@ class View:
             return z
         more = self._shifted(features, target) @ self.finer
         return np.hstack([z, more.astype(np.float32)])
+
+    def module(self, tower: nn.Module) -> nn.Module:
+        """This map, the tower above it and the bits beside it, of target items."""
+        from torch import nn
+
+        from transhash.hashers.modules import Affine, Beside
+
+        first = Affine(self.axes, centre=self.target_centre, size=self.size)
+        towers = nn.Sequential(first, tower)
+        if self.finer is None:
+            return towers
+        return Beside(towers, Affine(self.finer, centre=self.target_centre))
 
     def _shifted(self, features: Features, target: bool) -> Matrix:
         centre = self.target_centre if target else self.centre

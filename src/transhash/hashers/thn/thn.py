@@ -239,6 +239,11 @@ class THN(DeepHasher):
         """Auxiliary items, which have a centre of their own."""
         return self._project("image", images, False), self._project("text", texts, False)
 
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        image, text = self.tower("image"), self.tower("text")
+        first = self.bridge_.image
+        return image if first is None else first.module(image), self.bridge_.text.module(text)
+
     def state(self) -> dict[str, Array]:
         return {**self.tower_state(), **self.bridge_.state()}
 

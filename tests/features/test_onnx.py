@@ -1,0 +1,122 @@
+"""ONNX Runtime beside torch: the same features but for the last digits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from transhash.codes import Codes
+from transhash.datasets.drawn import draw_dataset
+from transhash.errors import DataError
+from transhash.features import lite0
+from transhash.features.backbone import TunedFeatures, rows_of_pixels
+from transhash.features.image import EfficientNetLite0
+from transhash.features.onnx_graph import InRuntime, has_runtime, onnx_graph, torch_network
+from transhash.features.picture import Pixels, decode
+from transhash.features.stream import extract
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    data = draw_dataset(tmp_path_factory.mktemp("drawn"), per_class=2)
+    return sorted(data.rglob("*.png"))[:24] or sorted(data.rglob("*.jpg"))[:24]
+
+
+@pytest.fixture(scope="module")
+def pixels(paths: list[Path]) -> Pixels:
+    return np.stack([decode(path, 224) for path in paths])  # type: ignore[misc]
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    pytest.importorskip("onnxruntime", reason="pip install 'transhash[onnx]'")
+    pytest.importorskip("onnx", reason="pip install 'transhash[onnx]'")
+    monkeypatch.delenv("TRANSHASH_ONNX", raising=False)
+    forget()
+    yield
+    forget()
+
+
+@pytest.fixture
+def none(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TRANSHASH_ONNX", "0")
+    forget()
+    yield
+    forget()
+
+
+def forget() -> None:
+    has_runtime.cache_clear()
+    lite0.load_lite0.cache_clear()
+
+
+def tuned() -> TunedFeatures:
+    rng = np.random.default_rng(0)
+    weights = EfficientNetLite0().trainable().weights()
+    moved = {n: w * (1 + 0.02 * rng.standard_normal(w.shape)) for n, w in weights.items()}
+    return TunedFeatures(EfficientNetLite0(), {n: w.astype("f4") for n, w in moved.items()})
+
+
+@pytest.mark.parametrize("make", [EfficientNetLite0, tuned])
+def test_features_agree_to_the_fifth_digit_and_all_bits_are_equal(
+    runtime: None,
+    pixels: Pixels,
+    make: type[EfficientNetLite0],
+) -> None:
+    features = make()
+    network = features.network()
+    assert isinstance(network, InRuntime)
+    found = features.of_pixels(pixels)
+    expected = rows_of_pixels(torch_network(network), pixels, 4, "cpu")
+    assert found.dtype == expected.dtype == np.float32
+    assert 0 < np.abs(found - expected).max() < 1e-5 * max(1.0, np.abs(expected).max())
+    planes = np.random.default_rng(1).standard_normal((1280, 256))
+    centre = expected.mean(axis=0)
+    codes = [Codes.from_projections((rows - centre) @ planes) for rows in (found, expected)]
+    assert codes[0] == codes[1]
+    assert codes[0].distinct() > len(pixels) // 2
+
+
+def test_threads_share_one_session_and_none_is_nothing(runtime: None, pixels: Pixels) -> None:
+    features = EfficientNetLite0()
+    expected = features.of_pixels(pixels[:8])
+    forget()
+    with ThreadPoolExecutor(4) as pool:
+        rows = list(pool.map(lambda i: features.of_pixels(pixels[i : i + 1])[0], range(8)))
+    np.testing.assert_allclose(rows, expected, atol=1e-5)
+    assert features.of_pixels(pixels[:0]).shape == (0, 1280)
+
+
+def test_the_cache_keeps_apart_what_the_two_compute(
+    runtime: None, paths: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TRANSHASH_CACHE", str(tmp_path))
+    by_runtime, _ = extract(EfficientNetLite0(), paths)
+    key = EfficientNetLite0().key()
+    monkeypatch.setenv("TRANSHASH_ONNX", "0")
+    forget()
+    assert EfficientNetLite0().key() != key
+    by_torch, _ = extract(EfficientNetLite0(), paths)
+    assert not np.array_equal(by_runtime, by_torch)
+    monkeypatch.delenv("TRANSHASH_ONNX")
+    forget()
+    assert np.array_equal(extract(EfficientNetLite0(), paths)[0], by_runtime)
+
+
+def test_it_can_be_turned_off(none: None) -> None:
+    assert not isinstance(EfficientNetLite0().network(), InRuntime)
+    assert ":float32:" in EfficientNetLite0().key()
+
+
+def test_without_the_package_a_graph_is_refused_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(DataError, match=r"pip install 'transhash\[onnx\]'"):
+        onnx_graph(torch.nn.Identity(), torch.zeros(1, 2), "x", ("y",))
