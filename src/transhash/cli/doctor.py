@@ -27,6 +27,7 @@ _EXTRAS = {
     "sqlite-vec": (("sqlite-vec", "apsw"), "export --to sqlite-vec"),
     "lancedb": (("lancedb",), "export --to lancedb"),
     "duckdb": (("duckdb",), "export --to duckdb"),
+    "hub": (("huggingface_hub",), "encoders from and to the Hugging Face Hub"),
     "onnx": (("onnx", "onnxruntime"), "image features on a CPU in 0.6 of the time; export --onnx"),
 }
 

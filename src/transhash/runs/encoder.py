@@ -59,6 +59,7 @@ class Encoder:
     text_features: TextFeatures | None
     method: str = "THN"
     votes: LearnedVotes | None = None  # that it learned from
+    folder: Path | None = None  # where it was loaded from
 
     @property
     def bits(self) -> int:
@@ -241,7 +242,43 @@ class Encoder:
         except DataError as error:
             raise DataError(f"{folder / 'config.json'}: {error}") from None
         votes = LearnedVotes.load(folder) if "votes" in config else None
-        return cls(hasher, images, texts, config["method"], votes)
+        return cls(hasher, images, texts, config["method"], votes, folder)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """What `from_pretrained` reads, with a model card made from the run's report."""
+        from transhash.runs.hub import save_to_travel
+
+        save_to_travel(self, Path(folder))
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        *,
+        device: str = "cpu",
+        revision: str | None = None,
+        token: str | None = None,
+        cache_dir: str | Path | None = None,
+        local_files_only: bool = False,
+    ) -> Encoder:
+        """The encoder in that folder, or of that name on the Hugging Face Hub."""
+        from transhash.runs.hub import fetch
+
+        return cls.load(fetch(name, revision, token, cache_dir, local_files_only), device)
+
+    def push_to_hub(
+        self,
+        name: str,
+        *,
+        private: bool | None = None,
+        token: str | None = None,
+        branch: str | None = None,
+        commit_message: str = "Add a transhash encoder",
+    ) -> str:
+        """Upload what `save_pretrained` writes; returns the address of the commit."""
+        from transhash.runs.hub import upload
+
+        return upload(self, name, private, token, branch, commit_message)
 
 
 def load(folder: str | Path, device: str = "cpu") -> Encoder | Hasher:
