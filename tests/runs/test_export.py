@@ -274,7 +274,7 @@ def test_sentence_transformers_packs_bits_as_codes_are_packed() -> None:
     library = pytest.importorskip(
         "sentence_transformers", reason="pip install 'transhash[sentences]'"
     )
-    from sentence_transformers.quantization import quantize_embeddings
+    from sentence_transformers.util.quantization import quantize_embeddings
 
     assert library.__version__
     real = np.random.default_rng(0).standard_normal((9, 64)).astype(np.float32)
