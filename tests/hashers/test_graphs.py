@@ -11,13 +11,12 @@ from transhash.codes import Codes
 from transhash.data.relation import LabelRelation
 from transhash.data.training import TrainingSet
 from transhash.features.backbone import Stages, TunedFeatures
-from transhash.hashers import CVH, METHODS
+from transhash.hashers import CVH, KNOWN, find_method, make_hasher
 from transhash.hashers.base import Hasher
 from transhash.hashers.graphs import image_graph, text_graph
 from transhash.hashers.modules import WithCode
 from transhash.hashers.thn import THN
 
-from .test_contract import fitted
 from .test_finer import rows_with_both
 from .tiny_backbone import SIZE, TinyBackbone, pictures
 from .worlds import World
@@ -26,10 +25,20 @@ RNG = np.random.default_rng(0)
 IMAGES, TEXTS = RNG.normal(size=(500, 64), scale=3), RNG.normal(size=(500, 100), scale=3)
 
 
-@pytest.fixture(params=[*METHODS, "THN with bits of its own for items of a class"], scope="module")
+NAMES = [method.name for method in KNOWN if method.has_codes]
+QUICK = {"steps": 20, "epochs": 5}
+
+
+@pytest.fixture(params=[*NAMES, "THN with bits of its own for items of a class"], scope="module")
 def hasher(request: pytest.FixtureRequest) -> Hasher:
-    if request.param in METHODS:
-        return fitted(request.param)
+    if request.param in NAMES:
+        method = find_method(request.param)
+        quick = {
+            name: value
+            for name, value in QUICK.items()
+            if name in method.settings() and name not in method.fixed
+        }
+        return make_hasher(method.name, bits=16, **quick).fit(World(gap=1.0).training(200))
     found = THN(bits=64, steps=20).fit(rows_with_both(World(classes=4), 400)[2])
     assert found.bridge_.finer_bits
     return found

@@ -18,12 +18,14 @@ from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
+from torch import nn
 
 from transhash.data.training import Features, TrainingSet
 from transhash.errors import DataError
 from transhash.hashers.base import Array, Hasher, check_width
 from transhash.hashers.cvh import CVH
 from transhash.hashers.dcmh import DCMH
+from transhash.hashers.modules import Centred
 from transhash.hashers.qch import QCH
 from transhash.hashers.settings import FromZero, Positive, Share
 from transhash.hashers.thn.transfer import Extended, Side
@@ -79,6 +81,13 @@ class Fed(Hasher):
         """Auxiliary items, which have a centre of their own."""
         x, y = self._centred(images, "image.auxiliary"), self._centred(texts, "text.auxiliary")
         return super().project_images(x), super().project_texts(y)
+
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        image, text = super().modules()
+        return (
+            nn.Sequential(Centred(self.centres_["image.target"]), image),
+            nn.Sequential(Centred(self.centres_["text.target"]), text),
+        )
 
     def state(self) -> dict[str, Array]:
         own = super().state()

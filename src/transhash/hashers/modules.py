@@ -52,6 +52,19 @@ class Affine(nn.Module):
         return x.float()
 
 
+class Centred(nn.Module):
+    """x - c, left in float64."""
+
+    centre: Tensor
+
+    def __init__(self, centre: npt.NDArray[Any]) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.from_numpy(np.array(centre, np.float64)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.double() - self.centre
+
+
 class Translated(nn.Module):
     """C' sgn(z)."""
 
