@@ -277,7 +277,7 @@ def test_the_doctor_tells_what_is_in_use() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
     extras = project["project"]["optional-dependencies"]
     told = {name.removeprefix("extra ") for name in facts if name.startswith("extra ")}
-    assert told == set(extras) - {"dev"}
+    assert told == set(extras) - {"dev", "docs"}
     assert facts["extra plots"] == f"matplotlib {version('matplotlib')}: figures of experiments"
 
 

