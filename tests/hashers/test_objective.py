@@ -306,7 +306,7 @@ def test_each_domain_has_its_centre_and_matched_items_weigh_more() -> None:
     np.testing.assert_allclose(side.centre, [1.75, 1.75])  # the third item is related twice
     np.testing.assert_allclose(side.target_centre, [11.0, 0.0])
     assert len(side.both()) == 3  # the target takes part once it is matched
-    side.rematch(np.eye(2), 0.1, 0.5)
+    side.rematch(np.asarray, 0.1, 0.5)
     assert side.match is not None
     matched = (side.match @ (auxiliary - side.centre)).mean(axis=0)
     assert np.abs(matched).max() > 0.1

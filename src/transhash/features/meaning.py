@@ -76,7 +76,7 @@ class SentenceMeaning:
 
     def __init__(self, folder: Path, device: str = "cpu", carried: bool = False) -> None:
         self.name, self._folder = MINILM if carried else folder.name, folder.resolve()
-        self._carried = carried  # in a wheel, which another machine has elsewhere
+        self.carried = carried  # in a wheel, which another machine has elsewhere
         _need("sentence_transformers", "sentences")
         with _one_sentence(folder, "sentence-transformers"):
             import torch
@@ -98,7 +98,7 @@ class SentenceMeaning:
 
     def save(self, folder: Path) -> dict[str, Any]:
         """By its place: such models are large, and often shared by many runs."""
-        where = {} if self._carried else {"folder": str(self._folder)}
+        where = {} if self.carried else {"folder": str(self._folder)}
         digest = folder_digest(self._folder)
         return {"kind": "sentences", "name": self.name, "digest": digest, **where}
 

@@ -31,7 +31,11 @@ _TOLD = ("method", "bits", "image_features", "text_features", "auxiliary", "targ
 def save_to_travel(encoder: Encoder, folder: Path) -> None:
     """The encoder and its card, in a new folder or in place of an earlier one."""
     texts = encoder.text_features
-    if isinstance(texts, JoinedText) and isinstance(texts.meaning, SentenceMeaning):
+    if (
+        isinstance(texts, JoinedText)
+        and isinstance(texts.meaning, SentenceMeaning)
+        and not texts.meaning.carried
+    ):
         raise DataError(
             f"this encoder reads texts by the model {texts.meaning.name}, which stands elsewhere "
             "on this machine and would be missing; fit with words or a static model to pass it on"
