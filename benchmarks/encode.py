@@ -28,7 +28,7 @@ from transhash.features.image import EfficientNetLite0
 from transhash.features.lite0 import load_lite0, original_lite0
 from transhash.features.picture import Pixels, decode
 from transhash.features.stream import computed
-from transhash.runs.encode import encode_shards
+from transhash.runs.encode.job import encode_shards
 from transhash.runs.encoder import Encoder
 
 

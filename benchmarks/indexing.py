@@ -29,6 +29,7 @@ from transhash.data.training import Features
 from transhash.features.image import EfficientNetLite0, ImageFeatures
 from transhash.features.picture import Pixels
 from transhash.index import open_index
+from transhash.runs.asker import Asker
 from transhash.runs.catalog import Catalog
 from transhash.runs.encoder import Encoder
 from transhash.runs.search import SearchEngine
@@ -80,7 +81,7 @@ def measure(pictures: Path, network: bool) -> dict[str, float]:
         run = Path(folder)
         os.environ["TRANSHASH_CACHE"] = str(run / "cache")
         engine = SearchEngine(
-            Encoder(Signs(), features, None),  # type: ignore[arg-type]
+            Asker.of(Encoder(Signs(), features, None), run),  # type: ignore[arg-type]
             Catalog(run / "catalog.sqlite"),
             {"images": open_index(f"grouped:{run / 'images'}", Signs.bits)},
             run,

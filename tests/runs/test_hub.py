@@ -111,7 +111,7 @@ def test_a_text_model_that_stands_elsewhere_is_not_left_behind(
     encoder: Encoder, tmp_path: Path
 ) -> None:
     meaning = object.__new__(SentenceMeaning)  # one is 90 MB; it is not asked for anything
-    meaning.name = "mini"
+    meaning.name, meaning.carried = "mini", False
     encoder.text_features = JoinedText(Words(), meaning)
     with pytest.raises(DataError, match="the model mini, which stands elsewhere"):
         encoder.save_pretrained(tmp_path / "saved")

@@ -14,7 +14,8 @@ import pytest
 from transhash.data.collection import Collection
 from transhash.data.manifest import read_images, read_texts
 from transhash.errors import DataError
-from transhash.runs.encode import encode_shards, read_shards
+from transhash.runs.encode.job import encode_shards
+from transhash.runs.encode.shards import read_shards
 from transhash.runs.holdings import Indexed
 from transhash.runs.search import SearchEngine
 

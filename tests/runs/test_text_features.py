@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -68,3 +70,19 @@ def test_texts_of_an_old_run_have_the_codes_they_had(old_run: Path) -> None:
         ["a red boat on the sea", "blue", "nothing known: qwzx", "Red red BLUE house"]
     )
     assert [row.tobytes().hex() for row in codes.packed] == ["3ac1", "0c6f", "467e", "a8eb"]
+
+
+def test_a_question_in_words_is_answered_without_torch(old_run: Path) -> None:
+    code = (
+        "import sys; from transhash.runs.search import SearchEngine; "
+        "engine = SearchEngine.open(sys.argv[1]); "
+        "found = engine.similar_to_text('a red thing', 2); "
+        "quick = engine.asker.project_texts(['a red thing', 'blue']); "
+        "assert found and 'torch' not in sys.modules; "
+        "whole = engine.encoder.project_texts(['a red thing', 'blue']); "
+        "assert 'torch' in sys.modules and abs(quick - whole).max() < 1e-5"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(old_run)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

@@ -18,7 +18,8 @@ from transhash.codes import Codes
 from transhash.data.collection import Collection
 from transhash.data.manifest import read_images, read_texts
 from transhash.errors import DataError
-from transhash.runs.encode import encode_shards, read_shards, shard_path
+from transhash.runs.encode.job import encode_shards
+from transhash.runs.encode.shards import read_shards, shard_path
 from transhash.runs.encoder import Encoder
 
 

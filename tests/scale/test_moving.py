@@ -16,7 +16,7 @@ pytest.importorskip("pymilvus", reason="needs the milvus extra: pip install 'tra
 from transhash.cli import app, scale, searching  # noqa: F401
 from transhash.errors import DataError
 from transhash.index import open_index
-from transhash.runs.encode import read_job
+from transhash.runs.encode.shards import read_job
 
 
 def call(*arguments: Any) -> str:

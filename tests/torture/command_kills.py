@@ -30,7 +30,7 @@ from transhash.codes import Codes
 from transhash.data.manifest import read_texts
 from transhash.index.grouped.grouped import GroupedIndex
 from transhash.runs.catalog import Catalog
-from transhash.runs.encode import read_job, read_shards, shard_path
+from transhash.runs.encode.shards import read_job, read_shards, shard_path
 from transhash.runs.encoder import Encoder
 from transhash.runs.verify import verify_run
 

@@ -36,7 +36,7 @@ def encode(
 
     A folder is filled shard by shard; the same command goes on where an earlier one stopped.
     """
-    from transhash.runs.encode import encode_file, encode_shards
+    from transhash.runs.encode.job import encode_file, encode_shards
 
     if engine not in ("local", "ray"):
         raise DataError(f"--engine takes local or ray, got {engine!r}")

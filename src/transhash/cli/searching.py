@@ -53,7 +53,7 @@ def index(
     """
     from transhash.cli.keeping import foretell, move_root, split_root
     from transhash.data.manifest import read_images, read_texts
-    from transhash.runs.encode import read_job, read_shards
+    from transhash.runs.encode.shards import read_job, read_shards
     from transhash.runs.holdings import Indexed
     from transhash.runs.search import SearchEngine
     from transhash.runs.sync import keep_in_step, read_sync
@@ -153,7 +153,7 @@ def search(
     engine = SearchEngine.open(run, index)
     start = time.perf_counter()
     if text is not None:
-        words = engine.encoder.text_features
+        words = engine.asker.text_features
         if words is not None and not words.known_words(text):
             err.print(
                 "[yellow]warning:[/yellow] none of these words occur in the training texts; "

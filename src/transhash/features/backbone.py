@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from transhash.errors import DataError
+from transhash.features import BACKBONE_FILE, TUNED
 from transhash.features.onnx_graph import arithmetic
 from transhash.features.picture import Pixels
 from transhash.storage import read_tensors, write_tensors
 
-BACKBONE_FILE = "backbone.safetensors"
-TUNED = "+tuned"  # ends the name of features whose backbone was fine-tuned
 _COUNTERS = "num_batches_tracked"  # of batch norms: nothing is computed from them
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from sklearn.decomposition import TruncatedSVD
-from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.preprocessing import normalize
 
 from transhash.errors import DataError, NotFittedError
-from transhash.features.words import TextRows
+from transhash.features.words import TextRows, unit_length
+
+if TYPE_CHECKING:
+    from sklearn.feature_extraction.text import CountVectorizer
 
 
 @dataclass
@@ -27,6 +27,8 @@ class BagOfWords:
     name: str = "bag-of-words"
 
     def fit(self, *collections: Sequence[str], seed: int = 0) -> Self:
+        from sklearn.decomposition import TruncatedSVD
+
         texts = [text for part in collections for text in part]
         vectorizer = self._vectorizer(
             min_df=min(self.minimum_texts, len(texts)), max_features=self.vocabulary_limit
@@ -72,10 +74,12 @@ class BagOfWords:
             self._counter = self._vectorizer(vocabulary=self.vocabulary_)
         counts = self._counter.transform(texts).astype(np.float32)
         counts.data = np.log1p(counts.data)
-        return normalize(counts, copy=False)
+        return unit_length(counts)
 
     @staticmethod
     def _vectorizer(**settings: Any) -> CountVectorizer:
+        from sklearn.feature_extraction.text import CountVectorizer
+
         # \w\w+ drops one-letter words, which carry no topic; accents fold so that café = cafe.
         return CountVectorizer(
             lowercase=True, strip_accents="unicode", token_pattern=r"(?u)\b\w\w+\b", **settings

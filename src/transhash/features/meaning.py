@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from sklearn.preprocessing import normalize
 
 from transhash.errors import DataError
 from transhash.features.words import TextRows
@@ -53,7 +52,8 @@ class StaticMeaning:
         found = np.asarray(
             self._model.encode(list(texts), use_multiprocessing=False), np.float32
         ).reshape(len(texts), -1)
-        return np.asarray(normalize(found, copy=False), np.float32)
+        lengths = np.linalg.norm(found, axis=1, keepdims=True)
+        return np.asarray(found / np.where(lengths > 0, lengths, 1), np.float32)
 
     def knows(self, word: str) -> bool:
         return bool(self.rows([word]).any())

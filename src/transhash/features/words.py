@@ -7,21 +7,22 @@ inflection ("dogs", "doggy") or a compound is not nothing. No list of any langua
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, repeat
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from sklearn.decomposition import TruncatedSVD
-from sklearn.feature_extraction.text import CountVectorizer, strip_accents_unicode
-from sklearn.preprocessing import normalize
 
 from transhash.errors import DataError, NotFittedError
+
+if TYPE_CHECKING:  # a second to import, which a question by known words need not wait for
+    from sklearn.feature_extraction.text import CountVectorizer
 
 TextRows = npt.NDArray[np.float32]  # (texts, dimensions)
 StandIns = tuple[list[int], list[float]]  # known words, and how much each counts
@@ -47,7 +48,20 @@ _WORD = re.compile(r"(?u)\b\w\w+\b")
 def tokens(text: str) -> list[str]:
     """Lower-case words of two letters or more; accents fold so that café = cafe."""
     text = text.lower()
-    return _WORD.findall(text if text.isascii() else strip_accents_unicode(text))
+    if not text.isascii():
+        parts = unicodedata.normalize("NFKD", text)
+        text = "".join(letter for letter in parts if not unicodedata.combining(letter))
+    return _WORD.findall(text)
+
+
+def unit_length(counts: sp.csr_matrix) -> sp.csr_matrix:
+    """The same matrix, each row divided by its length; an empty row stays."""
+    rows = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
+    squares = np.bincount(rows, counts.data.astype(np.float64) ** 2, counts.shape[0])
+    lengths = np.sqrt(squares)
+    lengths[lengths == 0] = 1
+    counts.data = (counts.data / lengths[rows]).astype(np.float32)
+    return counts
 
 
 @dataclass
@@ -87,6 +101,8 @@ class Words:
         rank = max(1, min(self.dimensions, min(counts.shape) - 1))
         found = np.ones((1, 1))  # of the only word there is
         if counts.shape[1] > 1:
+            from sklearn.decomposition import TruncatedSVD
+
             found = TruncatedSVD(rank, n_iter=5, random_state=seed).fit(counts).components_
         # Lending and projecting are both linear, so one table, (words, dimensions), does both.
         self.components_: TextRows = np.ascontiguousarray(lent @ found.T, np.float32)
@@ -156,7 +172,7 @@ class Words:
             shape=(len(texts), len(self.vocabulary_)),
         )
         counts.sum_duplicates()
-        return normalize(counts, copy=False)
+        return unit_length(counts)
 
 
 def _counted(words: list[str]) -> Iterable[tuple[str, int]]:
@@ -175,6 +191,8 @@ class Spelling:
 
     @cached_property
     def _known(self) -> tuple[CountVectorizer, npt.NDArray[np.float32], sp.csc_matrix]:
+        from sklearn.feature_extraction.text import CountVectorizer
+
         runs = CountVectorizer(analyzer="char_wb", ngram_range=(3, 5), dtype=np.float32)
         counts = runs.fit_transform(self._words)
         share = np.bincount(counts.indices, minlength=counts.shape[1]) / len(self._words)
@@ -212,7 +230,7 @@ class Spelling:
     @staticmethod
     def _unit(counts: sp.csr_matrix, weights: npt.NDArray[np.float32]) -> sp.csr_matrix:
         counts.data *= weights[counts.indices]
-        return normalize(counts, copy=False)
+        return unit_length(counts)
 
 
 def empty_words(texts: Sequence[str]) -> list[str]:

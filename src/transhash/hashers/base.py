@@ -14,6 +14,7 @@ import numpy.typing as npt
 from transhash.codes import MOST_BITS, Codes, check_bits
 from transhash.data.training import Features, TrainingSet
 from transhash.errors import DataError, NotFittedError
+from transhash.hashers.methods import HASHER_FORMAT
 from transhash.hashers.settings import Seed, check_settings
 from transhash.progress import Track, silent
 from transhash.storage import file_digest, read_tensors, write_json, write_tensors
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Setting = dict[str, Any]
-HASHER_FORMAT = "transhash-hasher"
 
 
 @dataclass

@@ -16,6 +16,7 @@ from transhash.errors import DataError
 if TYPE_CHECKING:  # imported when a method is made: the command line starts without torch
     from transhash.hashers.base import Hasher, Learner, Scorer
 
+HASHER_FORMAT = "transhash-hasher"  # of config.json where a hasher was saved alone
 # ours; the same with something left out, as in the paper and as it was built here; the paper's
 # competitors, and those that see target items, too; the paper's recipe to the letter; and what
 # scores pairs without codes.

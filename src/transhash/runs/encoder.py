@@ -16,13 +16,14 @@ from threadpoolctl import threadpool_limits
 from transhash.codes import Codes
 from transhash.data.collection import Collection, Images, Problem, Texts
 from transhash.errors import DataError
-from transhash.features.backbone import BACKBONE_FILE, TUNED, Backbone, TunedFeatures
+from transhash.features import BACKBONE_FILE, TUNED
+from transhash.features.backbone import Backbone, TunedFeatures
 from transhash.features.image import ImageFeatures, image_features
 from transhash.features.picture import content_digest, decode
 from transhash.features.stream import FeaturePart, extract, shown, stream_images
 from transhash.features.text import TextFeatures, save_text
 from transhash.hashers import Hasher
-from transhash.hashers.base import HASHER_FORMAT
+from transhash.hashers.methods import HASHER_FORMAT
 from transhash.progress import Track, silent
 from transhash.runs.catalog import Modality
 from transhash.runs.learned_votes import LEARNED_VOTES, LearnedVotes

@@ -15,7 +15,8 @@ from transhash.data.collection import Images
 from transhash.data.relation import Rows
 from transhash.data.training import Features, Related, TrainingSet
 from transhash.errors import DataError
-from transhash.features.backbone import BACKBONE_FILE, Backbone, TunedFeatures
+from transhash.features import BACKBONE_FILE
+from transhash.features.backbone import Backbone, TunedFeatures
 from transhash.features.image import ImageFeatures
 from transhash.hashers import Hasher, find_method, make_hasher
 from transhash.hashers.fine_tuning import FineTuning, fine_tune, tuning_name

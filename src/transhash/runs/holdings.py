@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,12 +19,15 @@ from transhash.features.picture import content_digest, thumbnail
 from transhash.index import Index
 from transhash.progress import Track, silent
 from transhash.runs.agreement import compare, copy_codes, finish_pending, mend
+from transhash.runs.asker import Asker
 from transhash.runs.catalog import Catalog, Modality, check_modality
 from transhash.runs.encode.shards import CodesPart, item_keys
-from transhash.runs.encoder import CodedBlock, Encoder
 from transhash.runs.identity import NewItem
 from transhash.runs.inputs import as_images, as_texts, each_once
 from transhash.runs.stamps import FileStamps
+
+if TYPE_CHECKING:
+    from transhash.runs.encoder import CodedBlock, Encoder
 
 _log = logging.getLogger("transhash")
 _BLOCK = 1024  # items added at a time: bounds memory, and what an interruption repeats
@@ -46,18 +49,22 @@ class Holdings:
 
     def __init__(
         self,
-        encoder: Encoder,
+        asker: Asker,
         catalog: Catalog,
         indexes: dict[Modality, Index],
         run: Path,
         engine: str = "",
     ) -> None:
-        self.encoder = encoder
+        self.asker = asker
         self.catalog = catalog
         self.indexes = indexes
         self.run = run
         self.temporary: TemporaryDirectory[str] | None = None  # of the run, gone with the engine
         self._engine = engine  # what the catalog knows these indexes by; "" is the run's own
+
+    @property
+    def encoder(self) -> Encoder:
+        return self.asker.encoder
 
     def _agree(self) -> None:
         """Counts tell whether all codes must be compared: that is for what happened elsewhere."""

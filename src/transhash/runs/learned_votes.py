@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transhash.data.collection import Auxiliary
 from transhash.data.votes import VotedRelation
 from transhash.errors import DataError
 from transhash.features.picture import content_digest
-from transhash.hashers import Hasher
 from transhash.storage import read_json, write_json
+
+if TYPE_CHECKING:
+    from transhash.hashers import Hasher
 
 LEARNED_VOTES = "learned_votes.json"
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from transhash import __version__
 from transhash.errors import DataError, TranshashError
-from transhash.features.backbone import BACKBONE_FILE
+from transhash.features import BACKBONE_FILE
 from transhash.features.text import TextFeatures, load_text
-from transhash.hashers import Hasher, make_hasher
-from transhash.hashers.base import HASHER_FORMAT
+from transhash.hashers import make_hasher
+from transhash.hashers.methods import HASHER_FORMAT
 from transhash.runs.learned_votes import LEARNED_VOTES
 from transhash.storage import file_digest, read_json, write_json
+
+if TYPE_CHECKING:
+    from transhash.hashers import Hasher
 
 PRECOMPUTED = "precomputed"
 _FILES = (
@@ -94,11 +99,21 @@ def read_text_features(
     folder: Path, config: dict[str, Any], hasher: Hasher, device: str = "cpu"
 ) -> TextFeatures:
     """The text features that the hasher was trained with."""
+    return fitting_texts(folder, config, hasher.project_texts, device)
+
+
+def fitting_texts(
+    folder: Path,
+    config: dict[str, Any],
+    project: Callable[[npt.NDArray[Any]], object],
+    device: str = "cpu",
+) -> TextFeatures:
+    """The text features, if what projects texts can do with them."""
     texts = load_text(folder, config, device)
     if not all(np.isfinite(array).all() for array in texts.state().values()):
         raise DataError(f"{folder / 'text.safetensors'} holds no finite numbers; fit it anew")
     try:
-        hasher.project_texts(texts.transform([""]))
+        project(texts.transform([""]))
     except Exception as error:  # as in read_hasher
         raise DataError(
             f"{folder / 'text.safetensors'} and {folder / 'hasher.safetensors'} do not go "

@@ -11,8 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.ndimage import gaussian_filter1d
-from sklearn.isotonic import IsotonicRegression
 
 Relevance = Literal["likely", "maybe", "far"]
 _ASSUMED = 0.05  # share of related pairs where it cannot be counted
@@ -30,6 +28,9 @@ def distance_curve(
     be spread over 129 of them and tell nothing. Over every such width one related pair is assumed
     beside as many others as there are on average, so that what hardly occurred is no evidence.
     """
+    from scipy.ndimage import gaussian_filter1d  # who only reads a curve need not wait for these
+    from sklearn.isotonic import IsotonicRegression
+
     positives = int(related.sum())
     if positives < _FEWEST or related.all():
         return None

@@ -10,11 +10,12 @@ import numpy as np
 
 from transhash.codes import Codes
 from transhash.errors import DataError
+from transhash.hashers.numpy_texts import TextProjections
 from transhash.index import Index, open_index
 from transhash.index.weighted import BitWeights, RankingMode, check_mode, query_weights
 from transhash.runs.agreement import check_catalog, check_model
+from transhash.runs.asker import Asker
 from transhash.runs.catalog import MODALITIES, Catalog, Item, Modality, check_modality
-from transhash.runs.encoder import Encoder, Projections
 from transhash.runs.hits import Hits, hits_of
 from transhash.runs.holdings import Holdings
 from transhash.runs.inputs import as_picture
@@ -37,7 +38,9 @@ class SearchEngine(Holdings):
         between the two.
         """
         run = Path(run)
-        encoder = Encoder.load(run)
+        asker = Asker(run)
+        if writable:
+            asker.encoder  # noqa: B018 - what cannot be loaded is told before anything is written
         own = f"grouped:{run / 'index'}"
         base = url or own
         if writable:
@@ -48,8 +51,8 @@ class SearchEngine(Holdings):
             check_model(catalog, run)
             for modality in MODALITIES:
                 place = modality_url(base, modality)
-                indexes[modality] = open_index(place, encoder.bits, read_only=not writable)
-            engine = cls(encoder, catalog, indexes, run, "" if base == own else base)
+                indexes[modality] = open_index(place, asker.bits, read_only=not writable)
+            engine = cls(asker, catalog, indexes, run, "" if base == own else base)
             if writable:
                 engine._agree()
         except BaseException:
@@ -77,7 +80,7 @@ class SearchEngine(Holdings):
         ranking: RankingMode = FINER_RANKING,
     ) -> list[Hits]:
         """The results of each text; faster than one by one."""
-        return self._similar(self.encoder.project_texts(texts), k, among, ranking)
+        return self._similar(self.asker.project_texts(texts), k, among, ranking)
 
     def similar_to_image(
         self,
@@ -128,7 +131,7 @@ class SearchEngine(Holdings):
         return hits_of(self.catalog, self._engine, self.run, codes, found)
 
     def _similar(
-        self, projections: Projections, k: int, among: Modality, ranking: RankingMode
+        self, projections: TextProjections, k: int, among: Modality, ranking: RankingMode
     ) -> list[Hits]:
         weights = query_weights(projections, check_mode(ranking))
         codes = Codes.from_projections(projections)
@@ -136,7 +139,7 @@ class SearchEngine(Holdings):
 
     def code_of(self, item: Item) -> Codes:
         """The code of an item that a search found."""
-        return Codes(np.frombuffer(item.code, dtype=np.uint8)[None], self.encoder.bits)
+        return Codes(np.frombuffer(item.code, dtype=np.uint8)[None], self.asker.bits)
 
     def __enter__(self) -> SearchEngine:
         return self
@@ -149,9 +152,7 @@ class SearchEngine(Holdings):
 
     def __repr__(self) -> str:
         counts = " and ".join(f"{len(index):,} {name}" for name, index in self.indexes.items())
-        return (
-            f"<SearchEngine {self.run}: {self.encoder.method}, {self.encoder.bits} bits, {counts}>"
-        )
+        return f"<SearchEngine {self.run}: {self.asker.method}, {self.asker.bits} bits, {counts}>"
 
 
 def modality_url(url: str, modality: Modality) -> str:

@@ -41,7 +41,7 @@ def contact_sheet(
             _picture(sheet, draw, hit, engine, x, y)
         else:
             _words(draw, hit.item.text or hit.item.id, x, y)
-        _foot(draw, hit, engine.encoder.bits, x, y + _CELL)
+        _foot(draw, hit, engine.asker.bits, x, y + _CELL)
     path = Path(path)
     try:
         sheet.save(path)

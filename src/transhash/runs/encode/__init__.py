@@ -4,16 +4,3 @@ A shard is one parquet file, written as a whole: it is there or it is not, so th
 where an earlier one stopped. Both engines cut the same shards and run the same code on each, so
 the bits are the same.
 """
-
-from transhash.runs.encode.job import Encoded, encode_file, encode_shards
-from transhash.runs.encode.shards import Job, read_job, read_shards, shard_path
-
-__all__ = [
-    "Encoded",
-    "Job",
-    "encode_file",
-    "encode_shards",
-    "read_job",
-    "read_shards",
-    "shard_path",
-]

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,9 +18,11 @@ from transhash.data.collection import Collection, Problem, Texts
 from transhash.errors import DataError
 from transhash.features.picture import content_digest
 from transhash.runs.catalog import MODALITIES, Modality
-from transhash.runs.encoder import CodedBlock
 from transhash.runs.model_files import model_digest
 from transhash.storage import read_json, write_bytes
+
+if TYPE_CHECKING:
+    from transhash.runs.encoder import CodedBlock
 
 
 @dataclass(frozen=True)
