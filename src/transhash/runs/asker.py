@@ -50,6 +50,20 @@ class Asker:
         return Encoder.load(self._run)
 
     @property
+    def accepts_texts(self) -> bool:
+        """Whether texts can be asked by; not where features came precomputed."""
+        return self._accepts("text_features")
+
+    @property
+    def accepts_images(self) -> bool:
+        return self._accepts("image_features")
+
+    def _accepts(self, features: str) -> bool:
+        if self._config:
+            return bool(self._config[features] != PRECOMPUTED)
+        return getattr(self.encoder, features) is not None
+
+    @property
     def text_features(self) -> TextFeatures | None:
         return self.encoder.text_features if self._quick is None else self._quick[0]
 

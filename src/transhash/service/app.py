@@ -68,15 +68,15 @@ def create_app(
     if (writable or key_to_read) and not api_key:
         raise DataError("a writable service needs a key; give --api-key or TRANSHASH_API_KEY")
     desk, metrics, in_work = Desk(OpenRun(engine, reopen)), RequestMetrics(), InWork(timeout)
-    encoder = engine.encoder
+    asker = engine.asker
     about = About(
         version=__version__,
-        method=encoder.method,
-        bits=encoder.bits,
+        method=asker.method,
+        bits=asker.bits,
         images=0,
         texts=0,
-        accepts_text=encoder.text_features is not None,
-        accepts_images=encoder.image_features is not None,
+        accepts_text=asker.accepts_texts,
+        accepts_images=asker.accepts_images,
         writable=writable,
         originals=originals,
         max_upload=max_upload,

@@ -17,9 +17,9 @@ from PIL import Image
 from transhash.codes import Codes
 from transhash.data.collection import Collection
 from transhash.errors import DataError
+from transhash.hashers.numpy_texts import TextProjections
 from transhash.index.weighted import BitWeights, RankingMode, query_weights
 from transhash.runs.catalog import MODALITIES, Item, Modality
-from transhash.runs.encoder import Projections
 from transhash.runs.hits import Hit, Hits
 from transhash.runs.relevance import curve_of, in_words
 from transhash.runs.search import FINER_RANKING, SearchEngine
@@ -89,10 +89,9 @@ class Desk:
         """Load what the first query would wait for: the image backbone, the index's pages."""
         if self._warm:
             return
-        encoder = self.engine.encoder
-        if encoder.text_features is not None:
+        if self.engine.asker.accepts_texts:
             self.by_text("warm", 1, "images")
-        if encoder.image_features is not None:
+        if self.engine.asker.accepts_images:
             buffer = io.BytesIO()
             Image.new("RGB", (32, 32), "white").save(buffer, "PNG")
             self.by_image(buffer.getvalue(), 1, "texts")
@@ -103,7 +102,7 @@ class Desk:
         for modality in MODALITIES:
             if self.count(modality):
                 code = Codes(
-                    np.zeros((1, self.engine.encoder.bits // 8), np.uint8), self.engine.encoder.bits
+                    np.zeros((1, self.engine.asker.bits // 8), np.uint8), self.engine.asker.bits
                 )
                 self._search(code, 1, modality)
 
@@ -111,10 +110,10 @@ class Desk:
         self, text: str, k: int, among: Modality, ranking: RankingMode = FINER_RANKING
     ) -> SearchOut:
         start = time.perf_counter()
-        projections = self.engine.encoder.project_texts([text])
+        projections = self.engine.asker.project_texts([text])
         code = Codes.from_projections(projections)
         query = QueryOut(text=text, code=bit_string(code.packed[0].tobytes()))
-        features = self.engine.encoder.text_features
+        features = self.engine.asker.text_features
         if features is not None:
             query.known_words = list(dict.fromkeys(features.known_words(text)))
         return self._found(query, "texts", code, k, among, start, ranking, projections)
@@ -141,9 +140,9 @@ class Desk:
 
     def batch(self, request: BatchIn) -> BatchOut:
         start = time.perf_counter()
-        bits = self.engine.encoder.bits
+        bits = self.engine.asker.bits
         texts = [query.text for query in request.queries if isinstance(query, TextQuery)]
-        values = self.engine.encoder.project_texts(texts) if texts else np.empty((0, bits))
+        values = self.engine.asker.project_texts(texts) if texts else np.empty((0, bits))
         weighed = query_weights(values, request.ranking)
         rows = iter(Codes.from_projections(values).packed)
         packed, curves = [], []
@@ -250,7 +249,7 @@ class Desk:
         """P(related | distance) between the two kinds, read once for each opened run."""
         engine = self.engine
         if self._curves is None or self._curves[0] is not engine:
-            self._curves = engine, curve_of(read_report(engine.run), engine.encoder.bits)
+            self._curves = engine, curve_of(read_report(engine.run), engine.asker.bits)
         return None if asking == among else self._curves[1]
 
     def _found(
@@ -262,7 +261,7 @@ class Desk:
         among: Modality,
         start: float,
         ranking: RankingMode = "hamming",
-        projections: Projections | None = None,
+        projections: TextProjections | None = None,
     ) -> SearchOut:
         weights = None if projections is None else query_weights(projections, ranking)
         hits = self._search(code, k, among, weights)[0]
