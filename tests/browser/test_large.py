@@ -101,8 +101,12 @@ def test_a_file_that_changed_leaves_the_small_picture_and_says_so(
     with Served(own, "--originals") as served:
         page = browser.new_context(base_url=served.url).new_page()
         page.route("**/api/items/*/picture", lambda route: route.fulfill(status=410, body="{}"))
+        held: list[Route] = []
+        page.route("**/api/about", lambda route: held.append(route))  # what is allowed is known last
         page.goto("/?q=a+boat&among=images")
         page.locator(IMAGES).first.click()
+        assert page.locator("#large").is_hidden()
+        held[0].continue_()
         page.wait_for_selector("figcaption")
         assert "small picture" in page.locator("figcaption").inner_text()
         assert page.locator(".frame img").get_attribute("src", timeout=5000).endswith("/thumbnail")  # type: ignore[union-attr]

@@ -16,6 +16,7 @@ const LONGEST_TRAIL = 6;
 const RANKINGS = ["all", "ties", "hamming"]; // the usual one first
 
 let about = null;
+let told = null; // settles when `about` is known, or cannot be
 let running = null; // AbortController of the search on its way
 let current = null; // what is shown: {query, among, parts, shown}
 const pictures = new Map(); // key -> {file, url}; dropped pictures live as long as the page
@@ -273,7 +274,10 @@ function goOn(item, among) {
 function openResult(number, card) {
   for (const part of current?.parts ?? []) {
     const at = part.hits.findIndex((hit) => String(hit.number) === number);
-    if (at >= 0 && card.closest(".grid") === part.list) openLarge(part.hits, at, part.bits, about, card, current.query);
+    if (at < 0 || card.closest(".grid") !== part.list) continue;
+    const open = () => openLarge(part.hits, at, part.bits, about, card, current.query);
+    if (about) open();
+    else told.then(open); // whether originals may be shown is not known yet
   }
 }
 
@@ -348,8 +352,7 @@ function wire() {
   onPicture(searchPicture);
 }
 
-async function start() {
-  const first = show();
+async function learnAbout() {
   try {
     about = await api.about();
     const items = `${view.plural(about.images, ...NAMES.images)} · ${view.plural(about.texts, ...NAMES.texts)}`;
@@ -363,7 +366,12 @@ async function start() {
   } catch (error) {
     if (error.kind === "offline") waitForService();
   }
-  await first;
+}
+
+async function start() {
+  const first = show();
+  told = learnAbout();
+  await Promise.all([first, told]);
 }
 
 wire();
