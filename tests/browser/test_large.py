@@ -102,7 +102,7 @@ def test_a_file_that_changed_leaves_the_small_picture_and_says_so(
         page = browser.new_context(base_url=served.url).new_page()
         page.route("**/api/items/*/picture", lambda route: route.fulfill(status=410, body="{}"))
         held: list[Route] = []
-        page.route("**/api/about", lambda route: held.append(route))  # what is allowed is known last
+        page.route("**/api/about", lambda route: held.append(route))  # known last
         page.goto("/?q=a+boat&among=images")
         page.locator(IMAGES).first.click()
         assert page.locator("#large").is_hidden()
