@@ -29,7 +29,6 @@ from transhash.data.training import Features, TrainingSet
 from transhash.data.votes import VotedRelation
 from transhash.hashers.base import Array
 from transhash.hashers.canonical import (
-    Canonical,
     Matrix,
     canonical_analysis,
     weighted_mean,
@@ -216,12 +215,15 @@ class Transfer:
         found, weights, left_out = first.found, first.weights, first.left_out
         weigh = self.rank is None and few_partners(relation)
         unmatched = target_images is None and target_texts is None
-        for _ in range(0 if unmatched else self.rounds):
+        for left in reversed(range(0 if unmatched else self.rounds)):
             along = found.image_axes * weights, found.text_axes * weights
             for side, axes in zip((images, texts), along, strict=True):
                 side.rematch(axes.__rmatmul__, self.temperature, self.centring)
             extended = Extended(relation, images.match, texts.match)
-            found, left_out = self._analyse(images, texts, extended, len(found.s))
+            x, y = images.both(), texts.both()
+            found = canonical_analysis(x, y, extended, self.ridge, len(found.s), centred=True)
+            if weigh or not left:  # else nobody asks
+                left_out = left_out_coordinates(found, x, y, extended)
             if weigh:  # measured on auxiliary items: relations of the others are guesses
                 own = left_out[0][:n], left_out[1][:m]
                 weights = positive(left_out_correlations(*own, relation))
@@ -231,7 +233,14 @@ class Transfer:
         if isinstance(graded, GradedRelation) and self.bits >= FEWEST:
             bits = self.bits // SHARE
             finer = finer_bits(
-                x, y, image_axes, text_axes, graded.pairs, self.ridge, bits, self.seed
+                images.auxiliary,
+                texts.auxiliary,
+                image_axes,
+                text_axes,
+                graded.pairs,
+                self.ridge,
+                bits,
+                self.seed,
             )
         bridge = Bridge(
             View(image_axes, images.centre, images.target_centre, finer=finer[0]),
@@ -249,14 +258,6 @@ class Transfer:
         if (len(rows), len(columns)) == training.relation.shape:
             return rows, columns, training.relation
         return rows, columns, training.relation.subset(rows, columns)
-
-    def _analyse(
-        self, images: Side, texts: Side, relation: Extended, count: int
-    ) -> tuple[Canonical, tuple[Matrix, Matrix]]:
-        """`count` directions, and all items' left-out coordinates along them."""
-        x, y = images.both(), texts.both()
-        found = canonical_analysis(x, y, relation, self.ridge, count, centred=True)
-        return found, left_out_coordinates(found, x, y, relation)
 
 
 def _inputs(
