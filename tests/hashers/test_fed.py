@@ -89,6 +89,10 @@ def test_the_relation_with_target_items_is_the_product_of_the_matches(relation: 
     assert (49 if mask is None else mask.sum()) == known
     rows, columns = np.array([6, 0, 3]), np.array([1, 5])
     part = extended.subset(rows, columns)
+    factors = part.factors()
+    assert (factors is not None) == isinstance(relation, LabelRelation)
+    if factors is not None:
+        np.testing.assert_allclose(factors[0] @ factors[1].T, whole[np.ix_(rows, columns)])
     np.testing.assert_allclose(dense(part), whole[np.ix_(rows, columns)], atol=1e-6)
     texts = rng.normal(size=(2, 3))
     np.testing.assert_allclose(part.times(texts), whole[np.ix_(rows, columns)] @ texts)

@@ -13,6 +13,7 @@ from transhash.errors import DataError
 
 _Float = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
+_FEW_SETS = 256  # label sets that are fewer than features
 
 
 class Relation(Protocol):
@@ -37,6 +38,9 @@ class Relation(Protocol):
 
     def transposed_times(self, images: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
         """S.T @ images, without forming S."""
+
+    def factors(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
+        """A (n, k) and B (m, k) with S = A B', where k is small."""
 
     def partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
         """A related text of each image, drawn evenly; any text where there is none."""
@@ -97,6 +101,13 @@ class LabelRelation:
 
     def transposed_times(self, images: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
         return np.asarray(self._y @ (self._sets.T @ (self._x.T @ images.astype(np.float64))))
+
+    def factors(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
+        if min(self._sets.shape) > _FEW_SETS:
+            return None
+        if self._sets.shape[0] <= self._sets.shape[1]:
+            return self._x.toarray(), self._y @ self._sets.T.astype(np.float64)
+        return self._x @ self._sets.astype(np.float64), self._y.toarray()
 
     def partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
         sets = self._set_of_image[rows].ravel()
@@ -171,6 +182,9 @@ class SparseRelation:
     def transposed_times(self, images: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
         return np.asarray(self.similar.T @ images.astype(np.float64))
 
+    def factors(self) -> None:
+        return None
+
     def partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
         start, end = self.similar.indptr[rows], self.similar.indptr[rows + 1]
         drawn = rng.integers(0, self.shape[1], len(rows))
@@ -222,6 +236,9 @@ class GradedRelation:
 
     def transposed_times(self, images: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
         return self.labels.transposed_times(images) + self._unlabelled.transposed_times(images)
+
+    def factors(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
+        return None if self._unlabelled.positives else self.labels.factors()
 
     def partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
         own = self._unlabelled.similar.indptr

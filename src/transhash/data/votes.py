@@ -114,6 +114,9 @@ class VotedRelation:
         own = self.votes.transposed_times(images)
         return self.base.transposed_times(images) + self._weight * own
 
+    def factors(self) -> None:
+        return None
+
     def partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
         drawn = self.base.partners(rows, rng)
         voted = self.voted_images[rows]

@@ -42,6 +42,9 @@ class Relating(Protocol):
 
     def transposed_times(self, images: Matrix) -> Matrix: ...
 
+    def factors(self) -> tuple[Matrix, Matrix] | None:
+        """A (nx, k) and B (ny, k) with S = A B', where k is small."""
+
 
 @dataclass(frozen=True)
 class Covariances:
@@ -126,12 +129,17 @@ def covariances(
         raise DataError("no auxiliary image and text are related; nothing can be learned")
     mean_x = np.zeros(images.shape[1]) if centred else weighted_mean(images, of_image)
     mean_y = np.zeros(texts.shape[1]) if centred else weighted_mean(texts, of_text)
-    cross = np.zeros((images.shape[1], texts.shape[1]))
-    for start in range(0, texts.shape[1], 256):  # S (Y - m_y) a few columns at a time
-        columns = slice(start, start + 256)
-        related = relation.times(texts[:, columns] - mean_y[columns])  # (nx, 256)
-        for rows, x in chunks(images):
-            cross[:, columns] += (x - mean_x).T @ related[rows]
+    factors = relation.factors()
+    if factors is not None:  # of labels: as wide as there are label sets, not as features
+        a, b = factors
+        cross = _gathered(images, mean_x, a) @ _gathered(texts, mean_y, b).T
+    else:
+        cross = np.zeros((images.shape[1], texts.shape[1]))
+        for start in range(0, texts.shape[1], 256):  # S (Y - m_y) a few columns at a time
+            columns = slice(start, start + 256)
+            related = relation.times(texts[:, columns] - mean_y[columns])  # (nx, 256)
+            for rows, x in chunks(images):
+                cross[:, columns] += (x - mean_x).T @ related[rows]
     return Covariances(
         mean_x,
         mean_y,
@@ -205,11 +213,21 @@ def vectors(features: Features, what: str) -> Features:
     return features
 
 
+def _gathered(features: Features, mean: Matrix, factor: Matrix) -> Matrix:
+    """(X - m)' A, (d, k)."""
+    total = np.zeros((features.shape[1], factor.shape[1]))
+    for rows, part in chunks(features):
+        part -= mean
+        total += part.T @ factor[rows]
+    return total
+
+
 def _second_moment(features: Features, mean: Matrix, weights: Matrix) -> Matrix:
     total = np.zeros((features.shape[1], features.shape[1]))
     for rows, part in chunks(features):
         part -= mean
-        total += (part * weights[rows]).T @ part
+        part *= np.sqrt(weights[rows])
+        total += part.T @ part  # of one matrix with itself: half the work
     return total
 
 

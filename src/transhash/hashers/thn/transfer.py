@@ -117,6 +117,13 @@ class Extended:
         own = _gathered(images, self.rows, self.relation.shape[0], self.p)
         return self._spread(self.relation.transposed_times(own), self.q, self.columns)
 
+    def factors(self) -> tuple[Matrix, Matrix] | None:
+        found = self.relation.factors()
+        if found is None:
+            return None
+        a, b = found
+        return self._spread(a, self.p, self.rows), self._spread(b, self.q, self.columns)
+
     def partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
         """Drawn among all texts, each by its share of s_ij."""
         drawn = np.empty(len(rows), np.int64)
