@@ -126,6 +126,25 @@ def test_from_a_picture_texts_can_be_voted_on_but_not_pictures_nor_from_a_droppe
     assert page.locator(".vote").count() == 0
 
 
+def test_the_link_that_was_printed_is_the_key_and_leaves_the_address(
+    browser: Browser, voted_run: Path
+) -> None:
+    with Served(voted_run, "--writable") as served:
+        page = browser.new_page(base_url=served.url)
+        page.goto(f"/?q=a+boat&among=images{served.fragment}")
+        thumb(page, "up").click()
+        wait_pressed(thumb(page, "up"))  # without having been asked
+        assert page.url == f"{served.url}?q=a+boat&among=images"
+        page.close()
+        page = browser.new_page(base_url=served.url)  # another tab has to be told
+        page.goto("/?q=a+boat&among=images")
+        thumb(page, "up", 1).click()
+        give_key(page, f"{served.url}{served.fragment}")
+        wait_pressed(thumb(page, "up", 1))
+        page.close()
+    assert [vote.vote for vote in Votes(voted_run).all()] == [1, 1]
+
+
 def test_a_vote_that_is_refused_says_why(page: Page, voted_run: Path) -> None:
     page.goto("/")
     search(page, "a boat with sails")

@@ -47,9 +47,9 @@ class Served:
             command, stdout=subprocess.PIPE, stderr=self._log, text=True, preexec_fn=prepare
         )
         assert self.process.stdout is not None
-        said = re.search(r"http://\S+:(\d+)/", self.process.stdout.readline())
+        said = re.search(r"(http://\S+:(\d+)/)(\S*)", self.process.stdout.readline())
         assert said, self.complaints()
-        self.url, self.port = said[0], int(said[1])
+        self.url, self.port, self.fragment = said[1], int(said[2]), said[3]
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         """Its exit code."""

@@ -109,3 +109,29 @@ def test_beyond_loopback_the_key_is_asked_of_readers_and_clients_behind_a_proxy_
         statuses = {client.get("/api/about", headers=one).status_code for _ in range(20)}
         assert statuses == {200, 429}
         assert "everybody" not in served.complaints()
+
+
+@pytest.mark.slow
+def test_a_writable_service_on_loopback_makes_its_key_and_ends_the_printed_link_in_it(
+    own_run: Path,
+) -> None:
+    keys = []
+    for _ in range(2):  # another one at each start
+        with Served(own_run, "--writable") as served, httpx.Client(base_url=served.url) as client:
+            assert served.fragment.startswith("#key=")
+            keys.append(served.fragment.removeprefix("#key="))
+            text = {"texts": [{"id": "new", "text": "a boat"}]}
+            for key in ("", keys[0][:-1], "#key=" + keys[-1]):
+                refused = client.post("/api/items/texts", json=text, headers={"X-API-Key": key})
+                assert refused.status_code == 401
+            header = {"X-API-Key": keys[-1]}
+            assert client.post("/api/items/texts", json=text, headers=header).status_code == 201
+            assert keys[-1] not in served.complaints()
+    assert len(set(keys)) == 2
+    with Served(own_run, "--writable", "--api-key", "mine") as served:
+        assert served.fragment == ""  # what was chosen is known, and printed nowhere
+
+
+def test_a_service_that_others_reach_is_not_writable_without_a_chosen_key(run: Path) -> None:
+    with pytest.raises(DataError, match="needs a key"):
+        serve_run(run, host="0.0.0.0", port=0, writable=True)

@@ -207,11 +207,14 @@ def serve(
     originals: bool = typer.Option(
         False, "--originals", help="Show pictures large, and let their files be opened and saved."
     ),
-    writable: bool = typer.Option(False, help="Allow adding and removing items; needs --api-key."),
+    writable: bool = typer.Option(
+        False, help="Keep votes on results; allow adding and removing items by key."
+    ),
     api_key: str | None = typer.Option(
         None,
         envvar="TRANSHASH_API_KEY",
         help="Key of writing clients; of all clients if the host is not loopback.",
+        show_default="made at each start on loopback",
     ),
     rate_limit: float | None = typer.Option(None, help="Requests a second allowed to one client."),
     browser: bool = typer.Option(False, "--open", help="Open the page in the browser."),
@@ -222,12 +225,15 @@ def serve(
     """
     from transhash.service import serve_run
 
+    def ready(address: str) -> None:
+        out.print(f"serving {run} at {address} - Ctrl-C stops it", soft_wrap=True)
+        if "#" in address:
+            out.print("whoever has this link may vote, add and remove, until then", soft_wrap=True)
+
     serve_run(
         run, host=host, port=port, index_url=index, writable=writable,
         originals=originals, api_key=api_key, rate_limit=rate_limit, open_browser=browser,
-        on_ready=lambda address: out.print(
-            f"serving {run} at {address} - Ctrl-C stops it", soft_wrap=True
-        ),
+        on_ready=ready,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import secrets
 import signal
 import socket
 import webbrowser
@@ -43,6 +44,8 @@ def serve_run(
 
     On a loopback address only loopback names are answered. Listening on another address is the
     decision to be reached by others, under whatever name; a key is asked of all of them then.
+    A writable service on loopback makes a key of its own where none is given. The address ends in
+    it: browsers send nothing behind a # to anybody, and the page takes it from there.
     """
     if not run.is_dir():  # said before the port: the run is what was asked for
         raise DataError(f"{run} is not a folder; give one that `transhash fit` wrote")
@@ -54,9 +57,12 @@ def serve_run(
             host,
             ", and take the files of these" if originals else "",
         )
+    made = secrets.token_urlsafe(16) if writable and not api_key and _is_loopback(host) else None
     allow_more_files()
     sock = _listen(host, port)
     address = f"http://{_printable(host)}:{sock.getsockname()[1]}/"
+    if made:
+        address += f"#key={made}"
     try:
         reopen = partial(SearchEngine.open, run, index_url, writable=writable)
         engine = reopen()
@@ -65,7 +71,7 @@ def serve_run(
                 engine,
                 writable=writable,
                 originals=originals,
-                api_key=api_key,
+                api_key=api_key or made,
                 rate_limit=rate_limit,
                 allowed_hosts=LOOPBACK if _is_loopback(host) else ("*",),
                 key_to_read=bool(api_key) and not _is_loopback(host),
@@ -118,7 +124,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         for sock in sockets or ():
             sock.listen(_QUEUED)
-        _log.info("serving at %s", self._address)
+        _log.info("serving at %s", self._address.partition("#")[0])  # a log needs no key
         if self._on_ready is not None:
             self._on_ready(self._address)
         if self._open_browser:

@@ -1,5 +1,6 @@
 // Thumbs on results: whether a picture and a text belong together. Only a writable service keeps
-// votes, and it asks for its key; the page remembers that as long as the tab is open.
+// votes, and it asks for its key, unless the link that it printed ended in it; the page remembers the
+// key as long as the tab is open.
 
 import * as api from "./api.js";
 import * as view from "./view.js";
@@ -19,6 +20,17 @@ try {
 } catch {
   // storage is switched off: the key is asked for once a page
 }
+
+// A link with the key: out of the address at once, which people copy and histories keep.
+function takeKey() {
+  const given = keyIn(location.hash);
+  if (!given) return;
+  key = given;
+  remember();
+  history.replaceState(history.state, "", location.pathname + location.search);
+}
+
+const keyIn = (link) => (link.includes("#key=") ? link.split("#key=").pop() : "");
 
 export const allowVotes = (writable) => document.body.classList.toggle("voting", Boolean(writable));
 
@@ -109,11 +121,18 @@ function askForKey(wrong) {
   $("key").showModal();
   $("key-value").focus();
   return new Promise((done) => {
-    const closed = () => done($("key").returnValue === "given" ? $("key-value").value : "");
+    const closed = () => done($("key").returnValue === "given" ? typed() : "");
     $("key").addEventListener("close", closed, { once: true });
   });
 }
 
+function typed() {
+  const value = $("key-value").value.trim();
+  return keyIn(value) || value; // the whole link will do
+}
+
 export function wireVotes() {
+  takeKey();
+  window.addEventListener("hashchange", takeKey);
   $("key-cancel").addEventListener("click", () => $("key").close(""));
 }
