@@ -90,6 +90,17 @@ def test_a_jpeg_of_any_size_is_read_at_a_reduced_one() -> None:
     assert "save it smaller" in reason
 
 
+def test_what_is_wrong_with_a_picture_is_one_line() -> None:
+    heif = pytest.importorskip("pillow_heif", reason="pip install 'transhash[heic]'")
+    heif.register_heif_opener()
+    file = io.BytesIO()
+    Image.effect_noise((64, 64), 90).convert("RGB").save(file, "HEIF")
+    flaw = open_image(file.getvalue()[: file.tell() // 2])
+    assert isinstance(flaw, str)
+    assert flaw.startswith("damaged image")
+    assert "\n" not in flaw
+
+
 @pytest.mark.parametrize("suffix", ["avif", "heic"])
 def test_pictures_of_telephones_are_read(tmp_path: Path, suffix: str) -> None:
     if suffix == "heic":

@@ -92,6 +92,37 @@ def test_a_dry_run_says_what_sync_does_and_changes_nothing(
     assert (shown(held, "images"), shown(held, "texts")) == before
 
 
+def test_a_dry_run_promises_no_picture_that_cannot_be_read(
+    held: Path, tmp_path: Path, command: Command
+) -> None:
+    whole = (tmp_path / "mine" / "a.png").read_bytes()
+    (tmp_path / "mine" / "cut.png").write_bytes(whole[: len(whole) // 2])
+    done = command("index", "run", "--sync", "mine", "--dry-run")
+    assert "would add 0, update 0, forget 0; 3 are unchanged" in done.out
+    assert "mine/cut.png: damaged image" in done.err
+
+
+def test_a_folder_that_was_moved_without_a_word_is_noticed_and_the_words_are_said(
+    held: Path, tmp_path: Path, command: Command
+) -> None:
+    (tmp_path / "mine").rename(tmp_path / "moved")
+    done = command("index", "run", "--sync", "moved")
+    assert "0 added, 0 updated, 3 unchanged" in done.out
+    assert f"3 of these are known from {tmp_path / 'mine'}, which is not there" in done.err
+    pair = done.err.split("--root '")[1].split("'")[0]
+    assert "3 items of" in said(command, "index", "run", "--root", pair)
+    assert "warning" not in command("index", "run", "--sync", "moved").err
+
+
+def test_lists_in_a_pipe_keep_a_name_on_one_line(
+    held: Path, tmp_path: Path, command: Command
+) -> None:
+    long = tmp_path / "mine" / ("a name as long as people give them " * 4 + ".png")
+    old_photo(long, "red")
+    command("index", "run", "--sync", "mine")
+    assert str(long) in command("list", "run").out
+
+
 def test_a_source_that_is_gone_or_empty_forgets_nothing_unless_that_is_meant(
     held: Path, tmp_path: Path, command: Command
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import sys
 import warnings
 from typing import Any
@@ -27,6 +28,7 @@ app = typer.Typer(
 # Names of files are printed as they are; what is styled says markup=True and escapes them.
 out = Console(highlight=False, markup=False, emoji=False)
 err = Console(stderr=True, highlight=False, markup=False, emoji=False)
+_WIDE = 10_000
 
 
 def main() -> None:
@@ -49,6 +51,9 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show must not end it
             stream.reconfigure(errors="backslashreplace")
+    for console in (out, err):  # in a pipe or a log lines are not broken, so that names stay whole
+        if not console.is_terminal and "COLUMNS" not in os.environ:
+            console.width = _WIDE
     logging.basicConfig(
         level=logging.WARNING,
         format="%(message)s",

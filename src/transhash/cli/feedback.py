@@ -54,7 +54,9 @@ def feedback(
         "forgotten": len(gone) if forget_gone else 0,
     }
     if to is not None and not votes:
-        raise DataError(f"{run} holds no votes; serve it with --writable and give some")
+        raise DataError(
+            f"{run} holds no votes; give some on the page of: transhash serve {run} --writable"
+        )
     if to is not None:
         facts["thumbnails"] = export_votes(votes, to)
     if as_json:

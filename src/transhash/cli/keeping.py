@@ -16,8 +16,10 @@ from transhash.errors import DataError
 from transhash.progress import bar
 
 if TYPE_CHECKING:
+    from transhash.runs.holdings import Indexed
     from transhash.runs.search import SearchEngine
 
+_NOT_FROM = "no item of this run is from {}; `transhash info` tells where from"
 _RUN = typer.Argument(..., help="A run folder that fit wrote.")
 
 
@@ -46,6 +48,8 @@ def list_command(
                   if place in (None, where) and kind in (None, what)]  # fmt: skip
     finally:
         catalog.close()
+    if place is not None and not sum(totals):
+        raise DataError(_NOT_FROM.format(place))
     if as_json:
         for row in rows:
             print_json({k: v for k, v in row._asdict().items() if k != "key"})
@@ -215,8 +219,19 @@ def split_root(pair: str) -> tuple[Path, Path]:
 def move_root(engine: SearchEngine, old: Path, new: Path) -> None:
     count = engine.catalog.origins.move(str(old), str(new))
     if not count:
-        raise DataError(f"no item of this run is from {old}; `transhash info` tells where from")
+        raise DataError(_NOT_FROM.format(old))
     out.print(f"{count:,} items of {old} are known in {new} now", soft_wrap=True)
+
+
+def warn_of_move(engine: SearchEngine, done: Indexed, origin: str) -> None:
+    """Of items that are known from a place which is no more: their files are not found by it."""
+    for place, count in engine.catalog.origins.elsewhere(done.numbers, origin).items():
+        if place and not Path(place).exists():
+            err.print(
+                f"warning: {count:,} of these are known from {place}, which is not there; if it "
+                f"was moved, say so: transhash index {engine.run} --root '{place}={origin}'",
+                soft_wrap=True,
+            )
 
 
 def _run(run: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def index(
     folder is another item, whose id then names its folder, too. Items added by `--codes` have no
     picture or text to show, only their id.
     """
-    from transhash.cli.keeping import foretell, move_root, split_root
+    from transhash.cli.keeping import foretell, move_root, split_root, warn_of_move
     from transhash.data.manifest import read_images, read_texts
     from transhash.runs.encode.shards import read_job, read_shards
     from transhash.runs.holdings import Indexed
@@ -89,11 +90,14 @@ def index(
         kept = [s for path in sync for s in read_sync(engine.catalog, path, forget_all=forget_all)]
         if pictures is not None:
             done.append(engine.add_images(pictures, bar, reread=check))
+            warn_of_move(engine, done[-1], pictures.origin)
         if sentences is not None:
             done.append(engine.add_texts(sentences, bar))
+            warn_of_move(engine, done[-1], sentences.origin)
         for part in kept:
             listed += part.problems
             one, gone = keep_in_step(engine, part, bar, reread=check)
+            warn_of_move(engine, one, part.origin)
             done.append(one)
             forgotten += gone
         for folder, job in jobs:
@@ -147,6 +151,11 @@ def search(
     mode = check_mode(ranking or FINER_RANKING)
     if among not in (None, "images", "texts"):
         raise DataError(f"--among takes images or texts, got {among!r}")
+    if text is not None and not text.strip():
+        raise DataError("--text is empty; give a sentence to search with")
+    if image is not None and re.match(r"[A-Za-z]{2,}:/", str(image)):  # not a drive's letter
+        address = str(image).replace(":/", "://", 1)  # a path has lost one
+        raise DataError(f"{address} is an address; download it and name the file")
     if image is not None and not image.is_file():
         what = "is not a file" if image.exists() else "does not exist"
         raise DataError(f"{image} {what}; give an image file")

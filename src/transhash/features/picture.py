@@ -95,7 +95,7 @@ def open_image(source: Path | bytes, size: int | None = None) -> Image.Image | s
     except (
         OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, Warning
     ) as error:  # fmt: skip  # Warning: where a caller has made errors of them
-        return f"damaged image ({error})"
+        return f"damaged image ({' '.join(str(error).split())})"  # some libraries break lines
 
 
 def _opened(content: bytes, size: int | None) -> Image.Image:

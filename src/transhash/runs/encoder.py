@@ -318,7 +318,7 @@ def _readable(images: Images, bad: Sequence[tuple[int, str]]) -> tuple[Images, l
     skipped = {i for i, _ in bad}
     kept = images.take([i for i in range(len(images)) if i not in skipped]) if bad else images
     if not len(kept):
-        first = f"; first: {problems[0].reason}" if problems else ""
+        first = f"; first: {problems[0].where}: {problems[0].reason}" if problems else ""
         raise DataError(f"none of the {len(images)} images can be read{first}")
     return kept, problems
 

@@ -112,8 +112,9 @@ class Holdings:
                 seen = [(images.ids[i], stamp) for i in block.same if (stamp := stamps[i])]
                 self.catalog.origins.restamp("images", images.origin, seen)
         if len(every) and len(done.problems) == len(every):
+            first = done.problems[0]
             raise DataError(
-                f"none of the {len(every)} images can be read; first: {done.problems[0].reason}"
+                f"none of the {len(every)} images can be read; first: {first.where}: {first.reason}"
             )
         return done
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -81,6 +82,24 @@ class Origins:
                 f"SELECT number FROM items WHERE {where}", values
             ).fetchone()
         return None if row is None else int(row[0])
+
+    def elsewhere(self, numbers: Sequence[int], origin: str) -> dict[str, int]:
+        """Which of these items are known from other places than `origin`: place -> how many."""
+        found: Counter[str] = Counter()
+        with self._file.errors():
+            for start in range(0, len(numbers), 500):
+                part = list(numbers[start : start + 500])
+                found.update(
+                    dict(
+                        self._file.base.execute(
+                            "SELECT place, COUNT(*) FROM items JOIN origins "
+                            "ON origin = origins.number WHERE place != ? AND items.number IN "
+                            f"({','.join('?' * len(part))}) GROUP BY 1",
+                            (origin, *part),
+                        ).fetchall()
+                    )
+                )
+        return dict(found)
 
     # ---- changes ----
 

@@ -11,7 +11,7 @@ from typing import Any
 from transhash.data.collection import Collection, Problem
 from transhash.data.manifest import images_of, read_images, read_manifest, read_texts, texts_of
 from transhash.errors import DataError
-from transhash.features.picture import content_digest
+from transhash.features.picture import content_digest, open_image
 from transhash.progress import Track, silent
 from transhash.runs.catalog import Catalog, Modality, check_modality
 from transhash.runs.encode.shards import item_keys
@@ -85,7 +85,7 @@ def keep_in_step(
 def foresee(
     catalog: Catalog, source: SyncSource, track: Track = silent, *, reread: bool = False
 ) -> Indexed:
-    """What `keep_in_step` would add, update and leave; files are read, but not as pictures."""
+    """What `keep_in_step` would add, update, leave and skip: new and changed files are read."""
     if source.items is None:
         return Indexed()
     done = Indexed()
@@ -106,6 +106,8 @@ def foresee(
             done.problems.append(Problem(items.place(row), items.ids[row], digest))
         elif catalog.unchanged(*place, items.ids[row], digest) is not None:
             done.unchanged += 1
+        elif (flaw := _flaw(items, row)) is not None:
+            done.problems.append(Problem(items.place(row), items.ids[row], flaw))
         elif catalog.origins.number_at(*place) is not None:
             done.updated += 1
         else:
@@ -167,6 +169,14 @@ def _all(catalog: Catalog, modality: Modality, origin: str) -> list[str]:
 
 def _keys(modality: Modality, items: Collection[Any]) -> Sequence[str]:
     return items.ids if modality == "images" else item_keys(items)
+
+
+def _flaw(items: Collection[Any], row: int) -> str | None:
+    """Why a picture could not be used, if it could not."""
+    if items.features is not None or isinstance(items.items[row], str):
+        return None
+    image = open_image(items.items[row], 256)
+    return image if isinstance(image, str) else None
 
 
 def _digest(items: Collection[Any], row: int) -> bytes | str:
