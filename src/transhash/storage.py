@@ -121,6 +121,9 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         raise
 
 
+_READ_ONLY = "open it with read_only=True"
+
+
 class WriterLock:
     """One writer a folder: an advisory lock that the system drops when the process ends.
 
@@ -128,7 +131,7 @@ class WriterLock:
     child does not inherit it: two processes behind one lock would overwrite each other.
     """
 
-    def __init__(self, folder: Path, or_else: str = "open it with read_only=True") -> None:
+    def __init__(self, folder: Path, or_else: str = _READ_ONLY) -> None:
         self._folder = folder
         self._process = os.getpid()
         self._descriptor = -1
@@ -151,7 +154,8 @@ class WriterLock:
         except OSError as error:
             self.release()
             raise EngineError(
-                f"cannot write to {folder} ({error.strerror}); {or_else} or choose another folder"
+                f"cannot write to {folder} ({error.strerror}); allow it"
+                f"{f', {_READ_ONLY}' if or_else == _READ_ONLY else ''} or choose another folder"
             ) from None
         with contextlib.suppress(OSError):  # a full disk: the next writer is told no number
             os.ftruncate(self._descriptor, 0)

@@ -347,7 +347,8 @@ for url in sys.argv[1:]:
     try:
         open_index(url, 32)
     except EngineError as error:
-        assert "Read-only file system); open it with read_only=True" in str(error), error
+        assert "Read-only file system); allow it, open it with read_only=True" in str(error), error
+        assert "or choose another folder" in str(error), error
     else:
         raise SystemExit("opened for writing")
     index = open_index(url, read_only=True)

@@ -45,8 +45,11 @@ def contact_sheet(
     path = Path(path)
     try:
         sheet.save(path)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise DataError(f"cannot write {path} ({error}); give a name ending in .png") from None
+    except OSError as error:
+        why = error.strerror or error
+        raise DataError(f"cannot write {path} ({why}); choose another place for it") from None
     return path
 
 
