@@ -216,6 +216,9 @@ def test_words_the_model_never_saw_are_pointed_out(page: Page) -> None:
     page.goto("/")
     search(page, "xyzzy plugh")
     assert "knows none of these words" in page.locator("#query").inner_text()
+    search(page, "boat xyzzy plugh")
+    page.get_by_text("It does not know, and leaves out: xyzzy, plugh").wait_for()
+    assert "Words the model knows: boat" in page.locator("#query").inner_text()
 
 
 def test_a_narrow_screen_needs_no_sideways_scrolling(page: Page, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ def test_unknown_words_give_a_zero_row_and_are_said_to_be_unknown() -> None:
     words = BagOfWords().fit(TEXTS)
     assert not words.transform(["xylophone quartz"]).any()
     assert words.known_words("the xylophone dog") == ["the", "dog"]
+    assert words.unknown_words("the xylophone dog") == ["xylophone"]
 
 
 def test_a_saved_vocabulary_gives_the_same_rows() -> None:

@@ -123,6 +123,8 @@ def test_a_static_model_goes_along_with_the_run(tmp_path: Path) -> None:
     again = load_text(run, config)
     assert np.array_equal(again.transform(QUERIES), features.transform(QUERIES))
     assert again.known_words("dog on gramophone") == ["dog"]
+    assert "gramophone" in again.unknown_words("dog on gramophone")
+    assert "dog" not in again.unknown_words("dog on gramophone")
     shutil.rmtree(run / "text_model")
     with pytest.raises(DataError, match="text_model is missing"):
         load_text(run, config)

@@ -55,6 +55,8 @@ def test_a_word_like_no_other_gives_a_zero_row_and_is_not_known() -> None:
     words = Words().fit(CAPTIONS)
     assert not words.transform(["xylophq zzz", "the"]).any()
     assert words.known_words("the xylophq on a dog") == ["dog"]
+    assert "xylophq" in words.unknown_words("the xylophq on a dog")
+    assert "dog" not in words.unknown_words("the xylophq on a dog")
 
 
 def test_a_text_alone_and_among_others_has_the_same_row() -> None:

@@ -29,6 +29,22 @@ def test_each_result_of_the_other_kind_has_the_probability_of_its_distance(
     assert len({hit["relevance"] for hit in found}) > 1
 
 
+def test_a_reply_says_the_most_that_the_run_could_say(own_run: Path) -> None:
+    report = json.loads((own_run / "report.json").read_text())
+    held_out = report["verdict"]["held_out"]
+    for best, word in ((0.9, "likely"), (0.3, "maybe"), (0.1, "far")):
+        held_out["related_by_distance"] = [best] + [0.0] * (
+            len(held_out["related_by_distance"]) - 1
+        )
+        (own_run / "report.json").write_text(json.dumps(report))
+        with (
+            SearchEngine.open(own_run) as engine,
+            TestClient(create_app(engine), base_url=LOCAL) as client,
+        ):
+            assert client.get("/api/search/text?q=a+boat").json()["surest"] == word
+            assert client.get("/api/search/text?q=a+boat&among=texts").json()["surest"] is None
+
+
 def test_between_items_of_one_kind_nothing_is_claimed(client: TestClient) -> None:
     number = client.get("/api/examples").json()["images"][0]["number"]
     for address in (

@@ -100,6 +100,10 @@ def test_a_text_can_be_searched_among_texts(client: TestClient) -> None:
 def test_unknown_words_are_said_to_be_unknown(client: TestClient) -> None:
     found = client.get("/api/search/text", params={"q": "xyzzy plugh"}).json()
     assert found["query"]["known_words"] == []
+    assert found["query"]["unknown_words"] == ["xyzzy", "plugh"]
+    some = client.get("/api/search/text", params={"q": "the boat of xyzzy"}).json()["query"]
+    assert some["unknown_words"] == ["xyzzy"]
+    assert "boat" in some["known_words"]
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from transhash.cli import app, err, out, print_json, shortened
@@ -163,11 +164,21 @@ def search(
     start = time.perf_counter()
     if text is not None:
         words = engine.asker.text_features
-        if words is not None and not words.known_words(text):
+        known, unknown = (
+            ([], []) if words is None else (words.known_words(text), words.unknown_words(text))
+        )
+        if words is not None and not known:
             err.print(
                 "[yellow]warning:[/yellow] none of these words occur in the training texts; "
                 "the ranking says nothing",
                 markup=True,
+            )
+        elif len(unknown) >= max(1, len(known)):
+            err.print(
+                "[yellow]warning:[/yellow] words that occur in no training text are left out: "
+                + escape(", ".join(dict.fromkeys(unknown))),
+                markup=True,
+                soft_wrap=True,
             )
         hits = engine.similar_to_text(text, k, _among(text, among), mode)
     else:

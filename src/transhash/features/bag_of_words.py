@@ -57,6 +57,10 @@ class BagOfWords:
         words = set(self.vocabulary_)
         return [word for word in self._vectorizer().build_analyzer()(text) if word in words]
 
+    def unknown_words(self, text: str) -> list[str]:
+        words = set(self.vocabulary_)
+        return [word for word in self._vectorizer().build_analyzer()(text) if word not in words]
+
     def state(self) -> dict[str, npt.NDArray[Any]]:
         return {"components": self.components_}
 

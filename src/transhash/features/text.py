@@ -29,6 +29,8 @@ class TextFeatures(Protocol):
 
     def known_words(self, text: str) -> list[str]: ...
 
+    def unknown_words(self, text: str) -> list[str]: ...
+
     def state(self) -> dict[str, npt.NDArray[Any]]: ...
 
     def lists(self) -> Any:
@@ -75,6 +77,9 @@ class JoinedText:
             for word in tokens(text)
             if word in known or (word not in empty and self.meaning.knows(word))
         ]
+
+    def unknown_words(self, text: str) -> list[str]:
+        return [word for word in self.words.unknown_words(text) if not self.meaning.knows(word)]
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         return self.words.state() | {"scale": self.scale_}

@@ -119,6 +119,16 @@ class Words:
         self._learn_unknown(tokens(text))
         return [word for word in tokens(text) if self._of_word.get(word, _NOTHING)[0]]
 
+    def unknown_words(self, text: str) -> list[str]:
+        """The words of `text` that nothing is known of; empty ones are known to be empty."""
+        self._learn_unknown(tokens(text))
+        empty = set(self.dropped_)
+        return [
+            word
+            for word in tokens(text)
+            if word not in empty and not self._of_word.get(word, _NOTHING)[0]
+        ]
+
     def state(self) -> dict[str, npt.NDArray[Any]]:
         return {"components": self.components_, "rarity": self.rarity_}
 

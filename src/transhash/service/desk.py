@@ -116,6 +116,7 @@ class Desk:
         features = self.engine.asker.text_features
         if features is not None:
             query.known_words = list(dict.fromkeys(features.known_words(text)))
+            query.unknown_words = list(dict.fromkeys(features.unknown_words(text)))
         return self._found(query, "texts", code, k, among, start, ranking, projections)
 
     def by_image(
@@ -274,6 +275,7 @@ class Desk:
             total=self.count(among),
             bits=code.bits,
             took_ms=_since(start),
+            surest=None if curve is None else in_words(curve[0]),  # it never rises
             hits=[hit_out(hit, curve) for hit in hits],
         )
 

@@ -65,6 +65,9 @@ class QueryOut(BaseModel):
     known_words: list[str] | None = Field(
         default=None, description="words of the text that the model learned; null: not applicable"
     )
+    unknown_words: list[str] | None = Field(
+        default=None, description="words of the text that nothing is known of, so they do not count"
+    )
 
 
 class SearchOut(BaseModel):
@@ -80,6 +83,9 @@ class SearchOut(BaseModel):
     total: int = Field(description="how many items were searched")
     bits: int
     took_ms: float = Field(description="encoding and search, without the network")
+    surest: Relevance | None = Field(
+        description="the most that this run can say of a result; null: it says nothing"
+    )
     hits: list[HitOut]
 
 

@@ -28,4 +28,6 @@ export function say(query, parts, ms, about) {
   $("notice").hidden = !nothing;
   const what = query.key ? "Your picture is far from everything here." : "Nothing here is near what you asked for.";
   $("notice").textContent = nothing ? `${what} These are the least far.` : "";
+  const most = judged[0] && !nothing && parts.find((part) => part.surest)?.surest;
+  if (most === "maybe") $("status").append(" · “maybe” is the most that this run can say");
 }

@@ -127,6 +127,7 @@ export function queryPanel(found, source) {
   if (words && words.length) {
     const code = el("span", { class: "coded" }, `The sentence’s code of ${found.bits} bits. `);
     about.append(el("p", { class: "note" }, code, `Words the model knows: ${words.join(", ")}`));
+    about.append(...unknown(words, query.unknown_words ?? []));
   } else if (words) {
     const sorry = "The model knows none of these words, so the order below means little.";
     about.append(el("p", { class: "note warn" }, sorry));
@@ -136,6 +137,15 @@ export function queryPanel(found, source) {
   }
   const alt = item ? `Picture ${item.id}` : "Your picture";
   return [image ? el("img", { src: image, alt }) : null, about].filter(Boolean);
+}
+
+// Results are for the known words alone; where those are the lesser part, that is a warning.
+function unknown(known, others) {
+  if (!others.length) return [];
+  const listed = short(others.join(", "), 200);
+  if (others.length < known.length) return [el("p", { class: "note" }, `It does not know: ${listed}`)];
+  const sorry = `It does not know, and leaves out: ${listed}. So the order below may mean little.`;
+  return [el("p", { class: "note warn" }, sorry)];
 }
 
 export function trail(steps, go) {
