@@ -63,8 +63,8 @@ def feedback(
         print_json(facts)
         return
     out.print(
-        f"{facts['up']:,} up and {facts['down']:,} down, on {facts['images']:,} pictures and "
-        f"{facts['texts']:,} texts"
+        f"{facts['up']:,} up and {facts['down']:,} down, on {_count(facts['images'], 'picture')} "
+        f"and {_count(facts['texts'], 'text')}"
     )
     if forget_gone:
         out.print(f"{len(gone):,} on items that left the run were forgotten")
@@ -79,3 +79,7 @@ def feedback(
     if facts["thumbnails"]:
         out.print(f"{facts['thumbnails']:,} pictures whose files are gone: thumbnails beside {to}")
     out.print(f"written to {to}; learn from it with: transhash fit thn --relation {to} ...")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
