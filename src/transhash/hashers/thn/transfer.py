@@ -152,13 +152,26 @@ def _gathered(
 
 
 class Side:
-    """One modality in both domains: its features, their centres and its match P."""
+    """One modality in both domains: its features, their centres and its match P.
 
-    def __init__(self, auxiliary: Features, counts: Matrix, target: Features | None) -> None:
-        self.centre = weighted_mean(auxiliary, counts)
-        self.auxiliary = auxiliary.astype(np.float64) - self.centre
+    Auxiliary items that are `voted` on stood in the target. By the other centre all of them would
+    look alike, and every target item more like them than like anything else.
+    """
+
+    def __init__(
+        self,
+        auxiliary: Features,
+        counts: Matrix,
+        target: Features | None,
+        voted: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        others = np.ones(len(auxiliary), np.bool_) if voted is None else ~voted
+        self.centre = weighted_mean(auxiliary[others], counts[others])
         self.target = None if target is None else target.astype(np.float64)
         self.target_centre = self.centre if self.target is None else self.target.mean(axis=0)
+        self.auxiliary = auxiliary.astype(np.float64)
+        self.auxiliary[others] -= self.centre
+        self.auxiliary[~others] -= self.target_centre
         self.match: Matrix | None = None
 
     def rematch(
@@ -214,7 +227,9 @@ class Transfer:
             relation.times(np.ones((m, 1))),
             relation.transposed_times(np.ones((n, 1))),
         )
-        images = Side(training.images[rows], of_image, target_images)
+        # Of texts most are typed: they are of neither.
+        voted = relation.voted_images if isinstance(relation, VotedRelation) else None
+        images = Side(training.images[rows], of_image, target_images, voted)
         texts = Side(training.texts[columns], of_text, target_texts)
         x, y = images.auxiliary, texts.auxiliary
         found = canonical_analysis(x, y, relation, self.ridge, self.rank or MAX_RANK, centred=True)
