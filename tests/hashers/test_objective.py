@@ -319,6 +319,14 @@ def test_each_domain_has_its_centre_and_matched_items_weigh_more() -> None:
     np.testing.assert_allclose(mass[[2, 4]], 1.0)
 
 
+def test_items_that_were_voted_on_are_centred_with_the_target_they_stood_in() -> None:
+    auxiliary = np.array([[1.0, 0.0], [0.0, 1.0], [11.0, 1.0]])
+    target = np.array([[10.0, 0.0], [12.0, 0.0]])
+    side = Side(auxiliary, np.ones((3, 1)), target, np.array([False, False, True]))
+    np.testing.assert_allclose(side.centre, [0.5, 0.5])
+    np.testing.assert_allclose(side.auxiliary, [[0.5, -0.5], [-0.5, 0.5], [0.0, 1.0]])
+
+
 @pytest.mark.parametrize("sort", ["labels", "pairs"])
 def test_directions_of_pairs_count_by_what_they_are_worth_and_those_of_labels_alike(
     sort: str,
