@@ -133,11 +133,61 @@ MUTANTS = (
     ),
     Mutant(
         "hashers/thn/transfer.py",
-        "np.concatenate([rows, self.p @ rows])",
-        "np.concatenate([rows, 0 * self.p @ rows])",
+        "np.concatenate([found, match @ found])",
+        "np.concatenate([found, 0 * match @ found])",
         OBJECTIVE,
     ),
-    Mutant("hashers/thn/transfer.py", "texts[:m] + self.q.T @ texts[m:]", "texts[:m]", OBJECTIVE),
+    Mutant(
+        "hashers/thn/transfer.py",
+        "whole[:own] + match.T @ whole[own:]",
+        "whole[:own]",
+        OBJECTIVE,
+    ),
+    Mutant(
+        "hashers/thn/transfer.py",
+        "self.auxiliary[~others] -= self.target_centre",
+        "self.auxiliary[~others] -= self.centre",
+        OBJECTIVE,
+    ),
+    Mutant(
+        "hashers/fed.py",
+        'self._centred(images, "image.target")',
+        'self._centred(images, "image.auxiliary")',
+        "hashers/test_fed.py",
+    ),
+    Mutant(
+        "hashers/fed.py",
+        "extended = Extended(relation, images.match, texts.match)",
+        "extended = Extended(relation, images.match * 0, texts.match * 0)",
+        "hashers/test_fed.py",
+    ),
+    Mutant(
+        "data/relation.py",
+        "return self._x.toarray(), self._y @ self._sets.T.astype(np.float64)",
+        "return self._x.toarray(), self._y.toarray()",
+        "data/test_relation.py hashers/test_fed.py",
+    ),
+    Mutant(
+        "data/votes.py",
+        "drawn[voted] = self.votes.partners(rows[voted], rng)",
+        "pass",
+        "data/test_votes.py",
+    ),
+    Mutant(
+        "runs/feedback.py",
+        "INSERT OR REPLACE INTO votes",
+        "INSERT OR IGNORE INTO votes",
+        "runs/test_feedback.py",
+    ),
+    Mutant(
+        "hashers/numpy_texts.py",
+        "shifted = rows - centre",
+        "shifted = rows + centre",
+        "hashers/test_numpy_texts.py",
+    ),
+    Mutant(
+        "features/meaning.py", "if found != _PUBLISHED", "if not found", "features/test_text.py"
+    ),
     Mutant(
         "hashers/thn/transfer.py",
         "logits = a @ b.T / temperature",
@@ -152,8 +202,8 @@ MUTANTS = (
     ),
     Mutant(
         "hashers/canonical.py",
-        "(part * weights[rows]).T @ part",
-        "part.T @ part",
+        "part *= np.sqrt(weights[rows])",
+        "pass",
         "hashers/test_cvh.py",
     ),
     Mutant(
@@ -423,8 +473,8 @@ MUTANTS = (
     ),
     Mutant(
         "features/backbone.py",
-        'return f"{self.name}:{self.size}:1:{precision}:{self.digest}"',
-        'return f"{self.name}:{self.size}:1:{precision}"',
+        'return f"{self.name}:{self.size}:1:{arithmetic(self.device)}:{self.digest}"',
+        'return f"{self.name}:{self.size}:1:{arithmetic(self.device)}"',
         "features/test_backbone.py -k cache",
     ),
     Mutant(

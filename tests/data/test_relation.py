@@ -46,6 +46,16 @@ def test_products_with_the_relation_equal_those_with_the_dense_matrix(relation: 
         np.testing.assert_allclose(factors[0] @ factors[1].T, DENSE)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_labels_have_factors_as_narrow_as_their_fewer_label_sets(turned: bool) -> None:
+    labels, whole = ((LY, LX), DENSE.T) if turned else ((LX, LY), DENSE)
+    factors = LabelRelation(*labels).factors()
+    assert factors is not None
+    np.testing.assert_allclose(factors[0] @ factors[1].T, whole)
+    fewer = min(len(np.unique(part, axis=0)) for part in labels)
+    assert factors[0].shape[1] == factors[1].shape[1] == fewer
+
+
 @pytest.mark.parametrize("relation", relations())
 def test_partners_are_related_wherever_a_related_text_exists(relation: Relation) -> None:
     rows = np.repeat(np.arange(9), 5)

@@ -67,6 +67,13 @@ def test_each_domain_of_a_fed_rival_has_a_centre_of_its_own() -> None:
     assert not np.allclose(own, hasher.project_images(training.images))
 
 
+def test_relations_that_target_items_inherit_turn_the_directions() -> None:
+    training = World(gap=1.0).training(200)
+    alone, fed = (make_hasher("CVH-fed", bits=16, rounds=n).fit(training) for n in (0, 1))
+    apart = np.abs(alone.state()["weights_x"] - fed.state()["weights_x"]).max()
+    assert apart > 0.01 * np.abs(alone.state()["weights_x"]).max()
+
+
 RELATIONS: list[Relation] = [
     LabelRelation(np.eye(3)[[0, 1, 2, 1]], np.eye(3)[[2, 1, 0, 0, 1]]),
     SparseRelation.from_pairs(list("abcd"), list("abcda")),
