@@ -115,8 +115,9 @@ def test_a_folder_that_was_moved_without_a_word_is_noticed_and_the_words_are_sai
 
 
 def test_lists_in_a_pipe_keep_a_name_on_one_line(
-    held: Path, tmp_path: Path, command: Command
+    held: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)  # which pytest-xdist sets
     long = tmp_path / "mine" / ("a name as long as people give them " * 4 + ".png")
     old_photo(long, "red")
     command("index", "run", "--sync", "mine")
