@@ -33,6 +33,8 @@ class Asker:
         self._run, self._config = run, read_config(run)
         check_files(run, self._config)
         self.bits, self.method = run_bits(run), str(self._config["method"])
+        if not self._is_sealed:
+            self.encoder  # noqa: B018 - only loading it tells whether its files go together
 
     @classmethod
     def of(cls, encoder: Encoder, run: Path) -> Asker:
@@ -42,6 +44,11 @@ class Asker:
         found.bits, found.method = encoder.bits, encoder.method
         found.__dict__["encoder"] = encoder
         return found
+
+    @property
+    def _is_sealed(self) -> bool:
+        """Whether digests told that nothing changed since it was saved; older runs have none."""
+        return "digest" in self._config and "files" in self._config
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -77,7 +84,8 @@ class Asker:
     @cached_property
     def _quick(self) -> tuple[TextFeatures, Projector] | None:
         """The text side alone; None where it needs the encoder anyway."""
-        if "text_model" in self._config or self._config.get("text_features") in (None, PRECOMPUTED):
+        reads = self._config.get("text_features")
+        if not self._is_sealed or "text_model" in self._config or reads == PRECOMPUTED:
             return None
         path = self._run / "hasher.safetensors"
         try:
