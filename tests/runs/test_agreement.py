@@ -15,6 +15,7 @@ import pytest
 from transhash.data.collection import Collection
 from transhash.errors import EngineError, TranshashError
 from transhash.runs.agreement import compare
+from transhash.runs.catalog import Modality
 from transhash.runs.search import SearchEngine
 from transhash.runs.verify import verify_run
 
@@ -47,14 +48,16 @@ def whole(run: Path) -> bool:
         engine.close()
 
 
-def killed(run: Path, work: Callable[[SearchEngine], object], step: str) -> None:
+def killed(
+    run: Path, work: Callable[[SearchEngine], object], step: str, modality: Modality = "texts"
+) -> None:
     """Does `work` in a process that is killed when it comes to `step`."""
     child = os.fork()
     if child == 0:
         try:
             engine = SearchEngine.open(run, writable=True)
             name, method = step.split(".")
-            target = engine.catalog if name == "catalog" else engine.indexes["texts"]
+            target = engine.catalog if name == "catalog" else engine.indexes[modality]
             setattr(target, method, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
             work(engine)
         finally:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -19,6 +17,7 @@ from transhash.runs.sync import keep_in_step, read_sync
 from transhash.runs.verify import verify_run
 
 from .conftest import LONG_AGO, old_photo, photo
+from .test_agreement import killed
 from .test_identity import opened, shown
 
 
@@ -172,18 +171,12 @@ def test_a_sync_that_is_killed_leaves_catalog_and_index_in_agreement(
     held: Path, tmp_path: Path, command: Command, step: str
 ) -> None:
     change_files(tmp_path)
-    child = os.fork()
-    if child == 0:
-        try:
-            engine = SearchEngine.open(held, writable=True)
-            name, method = step.split(".")
-            target = engine.catalog if name == "catalog" else engine.indexes["images"]
-            setattr(target, method, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-            (source,) = read_sync(engine.catalog, tmp_path / "mine")
-            keep_in_step(engine, source)
-        finally:
-            os._exit(1)
-    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+
+    def work(engine: SearchEngine) -> None:
+        (source,) = read_sync(engine.catalog, tmp_path / "mine")
+        keep_in_step(engine, source)
+
+    killed(held, work, step, "images")
     SearchEngine.open(held, writable=True).close()
     assert verify_run(held) == []
     command("index", "run", "--sync", "mine")

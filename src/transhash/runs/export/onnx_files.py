@@ -13,6 +13,7 @@ from transhash.runs.model_files import model_digest
 from transhash.storage import whole_folder, write_bytes, write_json
 
 _NOTE = "preprocessing.json"
+_GIVEN = "features: float32 (n, d), the precomputed ones of the training"
 _TEXT_FILES = ("vocabulary.json", "text.safetensors")
 
 
@@ -55,7 +56,7 @@ def export_onnx(run: str | Path, folder: str | Path) -> list[str]:
 def _image_note(encoder: Encoder) -> dict[str, Any]:
     features = encoder.image_features
     if features is None:
-        return {"input": "features: float32 (n, d), the precomputed ones of the training"}
+        return {"input": _GIVEN}
     return {
         "input": f"pixels: uint8 (n, {features.size}, {features.size}, 3)",
         "network": features.name,
@@ -71,7 +72,7 @@ def _image_note(encoder: Encoder) -> dict[str, Any]:
 def _text_note(encoder: Encoder) -> dict[str, Any]:
     features = encoder.text_features
     if features is None:
-        return {"input": "features: float32 (n, d), the precomputed ones of the training"}
+        return {"input": _GIVEN}
     return {
         "input": f"features: float32 (n, {features.transform(['']).shape[1]})",
         "features": features.name,
