@@ -31,14 +31,18 @@ def experiment(
     root: Path | None = typer.Option(None, help="The benchmark's folder, raw or prepared."),
     to: Path = typer.Option(..., "--out", help="Where results.jsonl grows."),
     jobs: int = typer.Option(1, help="Cells at a time, in processes of their own."),
+    device: str = typer.Option("cpu", help="Where backbones compute: cpu or cuda."),
 ) -> None:
     """Run methods x bits x seeds on one benchmark; a killed run goes on where it stopped.
 
     Example: `transhash experiment experiments/quick.toml --out runs/quick`
     """
     from transhash.experiments import run_experiment
+    from transhash.features.image import EfficientNetLite0
+    from transhash.hashers.deep import check_device
 
-    run_experiment(file, root, to, jobs=jobs)
+    check_device(device)
+    run_experiment(file, root, to, jobs=jobs, features=EfficientNetLite0(device))
 
 
 @app.command()

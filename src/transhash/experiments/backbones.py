@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from transhash.data.benchmark import Benchmark
-from transhash.experiments.plan import Cell, Plan
+from transhash.experiments.plan import Plan
 from transhash.features.backbone import TunedFeatures
 from transhash.features.image import ImageFeatures
 from transhash.hashers import make_hasher
@@ -42,21 +41,18 @@ class Tasks:
         tuned = TunedFeatures.load(self._place(teacher, seed), backbone_of(self.features))
         return tuned_task(task, self.benchmark, seed, tuned)
 
-    def make_backbones(self, plan: Plan, cells: Iterable[Cell], track: Track = silent) -> None:
-        """Those that the cells need and that are not there yet; a killed one is gone on with."""
-        for teacher, seed in dict.fromkeys((cell.teacher, cell.seed) for cell in cells):
-            if not teacher:
-                continue
-            request = _seeded(plan.tunings[teacher], seed)
-            task = build_task(
-                self.benchmark, seed, uses_target=request.teacher.uses_target,
-                texts=self.text_features,
-            )  # fmt: skip
-            tuned = tuned_features(
-                request, task.training, split_pictures(self.benchmark, seed), self.features,
-                self._place(teacher, seed), track=track,
-            )  # fmt: skip
-            tuned_task(task, self.benchmark, seed, tuned, track)  # rows are in the cache from now
+    def make_backbone(self, plan: Plan, teacher: str, seed: int, track: Track = silent) -> None:
+        """Taught, unless it is there; a killed one is gone on with."""
+        request = _seeded(plan.tunings[teacher], seed)
+        task = build_task(
+            self.benchmark, seed, uses_target=request.teacher.uses_target,
+            texts=self.text_features,
+        )  # fmt: skip
+        tuned = tuned_features(
+            request, task.training, split_pictures(self.benchmark, seed), self.features,
+            self._place(teacher, seed), track=track,
+        )  # fmt: skip
+        tuned_task(task, self.benchmark, seed, tuned, track)  # rows are in the cache from now
 
     def _place(self, teacher: str, seed: int) -> Path:
         return self.out / "backbones" / f"{teacher}-{seed}"

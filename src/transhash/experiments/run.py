@@ -99,7 +99,7 @@ def run_plan(
         benchmark, features if plan.tunings else None, out, plan.text_features,
         plan.image_components,
     )  # fmt: skip
-    tasks.make_backbones(plan, todo, bar)
+    _make_backbones(plan, todo, tasks, jobs)
     finished = (_in_processes if jobs > 1 else _in_turn)(plan, todo, tasks, jobs)
     failed: list[Finished] = []
     start, earlier = time.monotonic(), plan.size - len(todo)
@@ -127,6 +127,19 @@ def run_plan(
         )
 
 
+def _make_backbones(plan: Plan, todo: list[Cell], tasks: Tasks, jobs: int) -> None:
+    """Those that the cells need."""
+    wanted = list(dict.fromkeys((cell.teacher, cell.seed) for cell in todo if cell.teacher))
+    if jobs == 1 or len(wanted) < 2:
+        for teacher, seed in wanted:
+            tasks.make_backbone(plan, teacher, seed, bar)
+        return
+    with _processes(min(jobs, len(wanted)), tasks) as pool:
+        made = [pool.submit(_make_backbone, plan, teacher, seed) for teacher, seed in wanted]
+        for one in bar(made, "backbones", total=len(made)):
+            one.result()
+
+
 class Finished(NamedTuple):
     """A cell, its row or why there is none, and how long it took."""
 
@@ -152,41 +165,53 @@ def _in_turn(plan: Plan, todo: list[Cell], tasks: Tasks, jobs: int) -> Iterator[
 
 def _in_processes(plan: Plan, todo: list[Cell], tasks: Tasks, jobs: int) -> Iterator[Finished]:
     """`jobs` cells at a time; each process holds the benchmark and makes a seed's split once."""
-    threads = max(1, (os.cpu_count() or jobs) // jobs)
-    waiting = iter(todo)
+    threads, waiting = _threads(jobs), iter(todo)
     running: dict[Future[Row], tuple[Cell, float]] = {}
+    with _processes(jobs, tasks) as pool:
+        while True:
+            while len(running) < jobs and (cell := next(waiting, None)) is not None:
+                settings, place = plan.settings_of(cell.method), _folder(tasks.out, cell)
+                future = pool.submit(_work, cell, settings, plan.trials, place, threads)
+                running[future] = cell, time.monotonic()
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                (cell, start), error = running.pop(future), future.exception()
+                if isinstance(error, BrokenProcessPool):
+                    raise DataError(
+                        f"a process was killed, perhaps for lack of memory, near {cell}; what "
+                        "is finished is kept: run the same command with fewer --jobs"
+                    )
+                yield Finished(cell, error or future.result(), time.monotonic() - start)
+
+
+@contextmanager
+def _processes(jobs: int, tasks: Tasks) -> Iterator[ProcessPoolExecutor]:
+    """So many, each with its share of the processors; what waits is dropped at the end."""
+    threads = _threads(jobs)
     spawn = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     with (
         _few_threads(threads),
         ProcessPoolExecutor(jobs, spawn, initializer=_start, initargs=(threads, tasks)) as pool,
     ):
         try:
-            while True:
-                while len(running) < jobs and (cell := next(waiting, None)) is not None:
-                    settings, place = plan.settings_of(cell.method), _folder(tasks.out, cell)
-                    future = pool.submit(_work, cell, settings, plan.trials, place, threads)
-                    running[future] = cell, time.monotonic()
-                if not running:
-                    return
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    (cell, start), error = running.pop(future), future.exception()
-                    if isinstance(error, BrokenProcessPool):
-                        raise DataError(
-                            f"a process was killed, perhaps for lack of memory, near {cell}; what "
-                            "is finished is kept: run the same command with fewer --jobs"
-                        )
-                    yield Finished(cell, error or future.result(), time.monotonic() - start)
+            yield pool
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-_task_of: Callable[..., Task] | None = None  # of a worker process
+def _threads(jobs: int) -> int:
+    return max(1, (os.cpu_count() or jobs) // jobs)
+
+
+_tasks: Tasks | None = None  # of a worker process
+_task_of: Callable[..., Task] | None = None
 
 
 def _start(threads: int, tasks: Tasks) -> None:
     """In a new process: its share of the processors, and no life after its parent's."""
-    global _task_of
-    _task_of = lru_cache(maxsize=_KEPT)(tasks)
+    global _tasks, _task_of
+    _tasks, _task_of = tasks, lru_cache(maxsize=_KEPT)(tasks)
     torch.set_num_threads(threads)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -202,6 +227,11 @@ def _work(cell: Cell, settings: Setting, trials: int, folder: Path | None, threa
     assert _task_of is not None
     task = _task_of(cell.seed, cell.teacher, _uses_target(cell, settings))
     return run_cell(cell, task, settings, trials, folder=folder, workers=threads)
+
+
+def _make_backbone(plan: Plan, teacher: str, seed: int) -> None:
+    assert _tasks is not None
+    _tasks.make_backbone(plan, teacher, seed)
 
 
 def _uses_target(cell: Cell, settings: Setting) -> bool:

@@ -22,12 +22,22 @@ from transhash.features.backbone import Stages
 from transhash.features.onnx_graph import fastest
 
 
+def _paddings(conv: Any) -> tuple[int, tuple[int, ...] | None]:
+    """What a convolution pads itself, and what it cannot: a copy of the activations.
+
+    Strides of 2 need one more row after than before.
+    """
+    before, after = getattr(conv.static_padding, "padding", (0, 0))[:2]
+    return (after, None) if before == after else (0, (before, after, before, after))
+
+
 class Unfolded(nn.Module):
     """A convolution and its batch norm, which both can be trained, maybe clipped to 0..6."""
 
     def __init__(self, conv: Any, norm: Any, clip: bool) -> None:
         super().__init__()
         self.conv, self.norm, self.clip = conv, norm, clip
+        self.even, self.uneven = _paddings(conv)
 
     def forward(self, x: Tensor) -> Tensor:
         conv, norm = self.conv, self.norm
@@ -38,8 +48,9 @@ class Unfolded(nn.Module):
             scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
             bias = norm.bias - norm.running_mean * scale
             weight = conv.weight * scale[:, None, None, None]
-            x = conv.static_padding(x)
-            x = functional.conv2d(x, weight, bias, conv.stride, groups=conv.groups)
+            if self.uneven is not None:
+                x = functional.pad(x, self.uneven)
+            x = functional.conv2d(x, weight, bias, conv.stride, self.even, groups=conv.groups)
         return functional.relu6(x, inplace=True) if self.clip else x
 
 
@@ -91,13 +102,10 @@ class Folded(nn.Module):
         weight, bias = fuse_conv_bn_weights(
             conv.weight, None, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
         )
-        before, after = getattr(conv.static_padding, "padding", (0, 0))[:2]
-        self.uneven: tuple[int, ...] | None = None  # padding that a convolution cannot do itself
-        if before != after:  # strides of 2 need one more row after than before
-            self.uneven, after = (before, after, before, after), 0
+        self.padding, self.uneven = _paddings(conv)
         self.weight = nn.Parameter(weight.detach(), requires_grad=False)
         self.bias = nn.Parameter(bias.detach(), requires_grad=False)
-        self.stride, self.padding, self.groups, self.clip = conv.stride, after, conv.groups, clip
+        self.stride, self.groups, self.clip = conv.stride, conv.groups, clip
 
     def even_out(self) -> None:
         """Let the kernel begin with a row of zeros, so that equal padding does.

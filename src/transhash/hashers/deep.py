@@ -51,6 +51,14 @@ def learning_rates() -> Iterator[Setting]:
         yield {"learning_rate": round(10 ** (exponent / 2), 8)}
 
 
+def check_device(device: str) -> None:
+    """Refuse what is no device, or none that is here."""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise DataError(f"device takes cpu or cuda, got {device!r}")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise DataError("device cuda was asked for, but torch sees no GPU; use device cpu")
+
+
 @dataclass
 class DeepHasher(Hasher):
     """Images and texts each pass one tower; the signs of its outputs are the code."""
@@ -64,10 +72,7 @@ class DeepHasher(Hasher):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
-            raise DataError(f"device takes cpu or cuda, got {self.device!r}")
-        if self.device.startswith("cuda") and not torch.cuda.is_available():
-            raise DataError("device cuda was asked for, but torch sees no GPU; use device cpu")
+        check_device(self.device)
 
     def build_towers(self, images: Shape, texts: Shape, load: bool = True) -> nn.ModuleDict:
         """Fresh towers for items of these shapes; `load` takes pre-trained weights, where used."""

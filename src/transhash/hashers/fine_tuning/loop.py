@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -109,6 +108,7 @@ def fine_tune(
     group = {"params": parameters, "lr": rate, "base": rate, "weight_decay": decay}
     optimizer = make_optimizer("adam", [group])
     average = Average(parameters, asked.averaging) if asked.averaging else None
+    begin = [one.detach().clone() for one in parameters]
     batches = TaughtBatches(asked, training, lessons, pictures, device)
 
     def down(step: int, steps: int) -> dict[str, Tensor]:
@@ -127,29 +127,29 @@ def fine_tune(
         start = checkpoint.load(modules, optimizer, average)
         world.check_start(start, folder)
     metrics = TrainingLog(folder if world.rank == 0 else None, start)
-    with _fast_kernels(device):
-        for step in track(range(start, steps), "fine-tuning", steps, start):
-            set_rate(optimizer, warm_cosine(step, steps))
-            terms = down(step, steps)
-            world.sum_gradients(parameters)
-            nn.utils.clip_grad_norm_(parameters, 5.0)
-            optimizer.step()
-            if average:
-                average.update(parameters, step)
-            metrics.write(step, terms)
-            if (step + 1) % _LOOK_EVERY and step + 1 < steps:
-                continue
-            try:
-                check_learned(parameters, f"at step {step + 1}", asked.learning_rate)
-            except DataError:
-                metrics.discard()
-                raise
-            metrics.flush()
-            if checkpoint and world.rank == 0 and checkpoint.due():
-                checkpoint.save(step + 1, modules, optimizer, average)
+    for step in track(range(start, steps), "fine-tuning", steps, start):
+        set_rate(optimizer, warm_cosine(step, steps))
+        terms = down(step, steps)
+        world.sum_gradients(parameters)
+        nn.utils.clip_grad_norm_(parameters, 5.0)
+        optimizer.step()
+        if average:
+            average.update(parameters, step)
+        metrics.write(step, terms)
+        if (step + 1) % _LOOK_EVERY and step + 1 < steps:
+            continue
+        try:
+            check_learned(parameters, f"at step {step + 1}", asked.learning_rate)
+        except DataError:
+            metrics.discard()
+            raise
+        metrics.flush()
+        if checkpoint and world.rank == 0 and checkpoint.due():
+            checkpoint.save(step + 1, modules, optimizer, average)
     metrics.close()
     if average:
         average.copy_to(parameters)
+    _go_back(parameters, begin, asked.moved)
     tuned = TunedFeatures(backbone, stages.weights())
     if folder is not None and world.rank == 0:
         tuned.save(folder)
@@ -160,16 +160,17 @@ def fine_tune(
     return tuned
 
 
+@torch.no_grad()
+def _go_back(parameters: Sequence[Tensor], begin: Sequence[Tensor], moved: float) -> None:
+    """Weights between the start, which knows more pictures, and what these few have taught."""
+    if moved < 1:
+        torch._foreach_lerp_(list(parameters), list(begin), 1.0 - moved)
+
+
 def warm_cosine(step: int, steps: int) -> float:
     """What the learning rate is multiplied by: 50 steps of warm-up, or a fifth; then a cosine."""
     rise = max(1, min(_WARM_UP, steps // 5))
     return min(1.0, (step + 1) / rise) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
-
-
-def _fast_kernels(device: Device) -> AbstractContextManager[Any]:
-    if device.name.startswith("cuda"):
-        return torch.backends.cudnn.flags(enabled=True, benchmark=True)
-    return nullcontext()
 
 
 def tuning_name(

@@ -37,14 +37,15 @@ class FineTuning:
     """All of it is ours: the paper fine-tunes AlexNet without target images, teacher or average."""
 
     blocks: FromOne | None = None  # the last so many are trained; None: all
-    steps: FromOne = 600
+    steps: FromOne = 300
     minutes: Positive | None = None  # at most so long: steps by the speed measured at the start
     batch: FromOne = 96  # auxiliary images a step
     target_batch: FromOne = 96  # unlabelled target images a step
     text_batch: FromOne = 256  # auxiliary texts, and as many target texts, a step
-    learning_rate: Positive = 2e-4
+    learning_rate: Positive = 4e-4
     weight_decay: NotNegative = 1e-4
     averaging: ShareBelowOne = 0.99  # decay of the weights' moving average, 0: none
+    moved: Share = 0.7  # the weights end so far on the way from their start to what was learned
     augment: bool = True  # random crops, mirror images and colours
     views: FromZero | None = None  # kept of each image at the lowest trained block; 0: none
     norms: Literal["frozen", "target"] = "frozen"  # target: statistics of the target images
