@@ -12,6 +12,9 @@ from transhash.errors import DataError
 from transhash.features.model_folders import fetched_folder, folder_digest, need_library, read_by
 from transhash.features.pretrained import PretrainedModel, need_torchvision, network_digest
 
+_REMEDY = "give one that open_clip's save_for_hf wrote"
+_WEIGHTS = ("open_clip_model.safetensors",)
+
 
 class ClipImages(nn.Module):
     """The image side, in the space that it shares with texts."""
@@ -38,12 +41,15 @@ def load_open_clip(named: str, device: str) -> PretrainedModel:
         if weights not in tags:
             raise DataError(
                 f"open_clip knows no weights {weights!r} of {architecture}; give "
-                f"open_clip:{architecture}/WEIGHTS with one of {', '.join(tags) or 'none'}"
+                f"open_clip:{architecture}/WEIGHTS with one of {', '.join(tags[:5]) or 'none'}"
             )
+        on_hub = open_clip.get_pretrained_cfg(architecture, weights).get("hf_hub", "")
+        if on_hub:  # from the cache, then, in which open_clip looks for them
+            fetched_folder(named, _REMEDY, "/".join(on_hub.split("/")[:2]), _WEIGHTS)
         source, digested = architecture, None
     else:
         if not folder.is_dir():
-            folder = fetched_folder(named, "give one that open_clip's save_for_hf wrote")
+            folder = fetched_folder(named, _REMEDY)
         source, weights, digested = f"local-dir:{folder}", "", folder
     with read_by("open_clip", named):
         model = open_clip.create_model(

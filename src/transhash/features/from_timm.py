@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from transhash.features.model_folders import folder_digest, need_library, read_by
-from transhash.features.pretrained import PretrainedModel, need_torchvision, network_digest
+from transhash.errors import DataError
+from transhash.features.model_folders import fetched_folder, folder_digest, need_library, read_by
+from transhash.features.pretrained import PretrainedModel, need_torchvision
+
+_FILES = ("config.json", "model.safetensors")
 
 
 def load_timm(named: str, device: str) -> PretrainedModel:
@@ -13,19 +16,32 @@ def load_timm(named: str, device: str) -> PretrainedModel:
     need_library("timm", "timm")
     need_torchvision("timm")
     folder = Path(named)
-    local = folder.is_dir()
+    if not folder.is_dir():
+        folder = fetched_folder(
+            named, "give one that timm's save_for_hf wrote", _on_hub(named), _FILES
+        )
     with read_by("timm", named):
         import timm
 
-        model = timm.create_model(
-            f"local-dir:{folder}" if local else named, pretrained=True, num_classes=0
-        )
+        model = timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=0)
         told = timm.data.resolve_model_data_config(model)
-    digest = folder_digest(folder) if local else network_digest(model)
     return PretrainedModel(
         model.eval().to(device),
         int(told["input_size"][-1]),
         tuple(255.0 * value for value in told["mean"]),
         tuple(255.0 * value for value in told["std"]),
-        digest,
+        folder_digest(folder),
     )
+
+
+def _on_hub(named: str) -> str:
+    """Where the hub has the weights of a name that timm knows."""
+    if "/" in named:
+        return named
+    with read_by("timm", named):
+        import timm
+
+        told = timm.get_pretrained_cfg(named)
+    if told is None or not told.hf_hub_id:
+        raise DataError(f"timm knows no weights of {named!r}; give one of timm.list_pretrained()")
+    return str(told.hf_hub_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,14 +25,19 @@ def folder_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def fetched_folder(named: str, remedy: str) -> Path:
-    """The folder of a model known by name: in the cache, or from the hub."""
+def fetched_folder(
+    named: str, remedy: str, on_hub: str | None = None, files: Sequence[str] = _FETCHED
+) -> Path:
+    """The folder of a model known by name: in the cache, or from the hub.
+
+    There it may have another name. Fetched here because libraries try for a minute to reach a hub.
+    """
     if find_spec("huggingface_hub") is None or named.startswith((".", "/", "~")):
         raise DataError(f"{named} is not a folder; {remedy}")
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(named, allow_patterns=_FETCHED))
+        return Path(snapshot_download(on_hub or named, allow_patterns=list(files)))
     except Exception as error:  # of the network, the hub or the name, each in its own class
         raise DataError(
             f"{named} is not a folder and cannot be fetched ({type(error).__name__}); give the "

@@ -127,7 +127,7 @@ def model_record(key: str, features: object) -> dict[str, Any]:
     return {key: {"kind": "pretrained", "name": features.name, "digest": features.digest}}
 
 
-def check_model(features: PretrainedFeatures | JointText, record: Any, run: Path) -> None:
+def same_model(features: PretrainedFeatures | JointText, record: Any, run: Path) -> None:
     """Refuse another model than the one that was there when the run was fitted."""
     if not isinstance(record, dict) or features.digest != record.get("digest"):
         raise DataError(

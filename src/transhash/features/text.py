@@ -122,10 +122,10 @@ def save_text(features: TextFeatures, folder: Path) -> dict[str, Any]:
 def load_text(folder: Path, config: dict[str, Any], device: str = "cpu") -> TextFeatures:
     """The inverse of `save_text`."""
     if named_library(config["text_features"]):
-        from transhash.features.pretrained import JointText, check_model
+        from transhash.features.pretrained import JointText, same_model
 
         found = JointText(config["text_features"], device)
-        check_model(found, config.get("text_model"), folder)
+        same_model(found, config.get("text_model"), folder)
         return found
     lists, state = read_json(folder / "vocabulary.json"), read_tensors(folder / "text.safetensors")
     if config["text_features"] == BagOfWords.name:

@@ -20,7 +20,7 @@ from transhash.features import BACKBONE_FILE, TUNED, named_library
 from transhash.features.backbone import Backbone, TunedFeatures
 from transhash.features.image import ImageFeatures, image_features
 from transhash.features.picture import content_digest, decode
-from transhash.features.pretrained import PretrainedFeatures, check_model, model_record
+from transhash.features.pretrained import PretrainedFeatures, model_record, same_model
 from transhash.features.stream import FeaturePart, extract, shown, stream_images
 from transhash.features.text import TextFeatures, save_text
 from transhash.hashers import Hasher
@@ -299,7 +299,7 @@ def _read_images(folder: Path, config: dict[str, Any], device: str) -> ImageFeat
     named = config["image_features"]
     if named_library(named):
         found = PretrainedFeatures(named, device)
-        check_model(found, config.get("image_model"), folder)
+        same_model(found, config.get("image_model"), folder)
         return found
     base = image_features(named.removesuffix(TUNED), device)
     if not named.endswith(TUNED):
