@@ -17,7 +17,7 @@ import numpy as np
 
 from transhash.data.relation import SparseRelation
 from transhash.data.training import TrainingSet
-from transhash.features.image import EfficientNetLite0
+from transhash.features.image import image_features
 from transhash.hashers.methods import make_learner
 from transhash.progress import bar
 from transhash.runs.score.directions import directions_of, score_directions
@@ -40,11 +40,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("features", nargs="+", help="as --text-features takes them")
+    parser.add_argument("--image-features", default="efficientnet-lite0", help="as --features")
     parser.add_argument("--methods", nargs="+", default=["THN"])
     parser.add_argument("--pairs", type=int, help="only so many of them")
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
-    ready, _ = ready_benchmark(arguments.folder, EfficientNetLite0(), track=bar)
+    ready, _ = ready_benchmark(
+        arguments.folder, image_features(arguments.image_features), track=bar
+    )
     print("| text features | method | labels | pairs |\n|---|---|---|---|")
     for name, method in product(arguments.features, arguments.methods):
         by_labels, by_pairs = [], []
