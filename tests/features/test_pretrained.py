@@ -18,6 +18,7 @@ from PIL import Image
 from transhash.errors import DataError
 from transhash.features.image import EfficientNetLite0, EfficientNetLite2, image_features
 from transhash.features.lite import LITE2, load_lite, original_lite, trainable_lite
+from transhash.features.onnx_graph import OfBytes, onnx_graph
 from transhash.features.picture import Pixels
 from transhash.features.stream import extract
 from transhash.features.text import load_text, save_text, text_features
@@ -133,6 +134,20 @@ def test_the_cache_goes_by_the_weights_and_not_by_the_name(library: str, tmp_pat
     assert not np.allclose(extract(after, [path])[0], first)
     shutil.move(folder, tmp_path / "elsewhere")
     assert image_features(f"{library}:{tmp_path / 'elsewhere'}").key() == after.key()
+
+
+@pytest.mark.parametrize("library", BUILDERS)
+def test_a_network_has_an_onnx_form_that_computes_the_same(library: str, tmp_path: Path) -> None:
+    need("onnx", "onnx")
+    onnxruntime = need("onnxruntime", "onnx")
+    features = image_features(f"{library}:{BUILDERS[library](tmp_path / 'model')}")
+    network, images = features.network(), pixels(features.size)
+    assert network is not None
+    example = torch.from_numpy(images[:1])
+    graph = onnx_graph(OfBytes(network), example, "pixels", ("features",))
+    session = onnxruntime.InferenceSession(graph)
+    found = session.run(None, {"pixels": images})[0]
+    np.testing.assert_allclose(found, features.of_pixels(images), atol=1e-4)
 
 
 @pytest.mark.parametrize("library", ["transformers", "open_clip"])
