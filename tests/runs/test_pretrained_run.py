@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,10 @@ from features.tiny_models import BUILDERS, need, tiny_clip
 from scale.command import Command
 from transhash.datasets.drawn import draw_dataset
 from transhash.errors import DataError
+from transhash.features.image import image_features
 from transhash.runs.encoder import Encoder
+
+from .hub_server import serving
 
 
 @pytest.fixture
@@ -90,3 +96,46 @@ def test_lite2_is_fine_tuned_as_lite0_is(drawn: Path, tmp_path: Path, command: C
     pixels = np.zeros((1, 260, 260, 3), np.uint8)
     frozen = loaded.base.of_pixels(pixels)  # type: ignore[attr-defined]
     assert not np.allclose(loaded.of_pixels(pixels), frozen)
+
+
+_NAMED = """
+import sys
+from features.tiny_models import torchvision_imports
+torchvision_imports()
+from transhash.errors import DataError
+from transhash.features.image import image_features
+for named in sys.argv[1:]:
+    try:
+        features = image_features(named)
+        print(features.name, features.key(), features.in_folder)
+    except DataError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", BUILDERS)
+def test_a_model_by_name_is_fetched_once_and_is_the_same_without_a_network(
+    library: str, tmp_path: Path
+) -> None:
+    need("huggingface_hub", "hub")
+    folder = BUILDERS[library](tmp_path / "model")
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    here = Path(__file__).parents[1]
+    with serving() as hub:
+        hub.repositories["me/tiny"] = files
+        env = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+        env |= {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "hf")}
+        env |= {
+            "HF_HUB_DISABLE_XET": "1",
+            "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{here}",
+        }
+        command = [sys.executable, "-c", _NAMED, f"{library}:me/tiny", f"{library}:me/other"]
+        options = {"capture_output": True, "text": True, "env": env, "cwd": tmp_path}
+        first = subprocess.run(command, **options)
+    again = subprocess.run(command, **options)
+    fetched, unknown = first.stdout.splitlines()
+    assert fetched == f"{library}:me/tiny {image_features(f'{library}:{folder}').key()} False"
+    assert unknown.startswith("me/other is not a folder and cannot be fetched (Repo")
+    assert again.stdout.splitlines()[0] == fetched
+    assert again.stdout.splitlines()[1].startswith("me/other is not a folder and cannot be fetched")
