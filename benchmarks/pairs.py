@@ -3,7 +3,7 @@
     python benchmarks/pairs.py FOLDER bag-of-words words --methods THN QCH CVH kNN ridge
 
 MAP of the target at 32 bits (kNN and ridge rank by real numbers), mean and deviation over splits,
-image -> text / text -> image.
+image -> text / text -> image, and of chance.
 Pairs: both halves of the auxiliary rows whose images a split trains on; nothing else relates them.
 """
 
@@ -28,12 +28,14 @@ def maps(method: str, training: TrainingSet, task: Task, seed: int) -> list[floa
     hasher = make_learner(method, bits=32, seed=seed)
     hasher.fit(training)
     scores = score_directions(directions_of(hasher, task.target))
-    return [scores[way].map for way in ("image_to_text", "text_to_image")]
+    ways = [scores[way] for way in ("image_to_text", "text_to_image")]
+    return [one.map for one in ways] + [one.chance for one in ways]
 
 
 def shown(rows: list[list[float]]) -> str:
+    """Both directions."""
     mean, spread = np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1)
-    return " / ".join(f"{m:.3f} ± {s:.3f}" for m, s in zip(mean, spread))
+    return " / ".join(f"{m:.3f} ± {s:.3f}" for m, s in zip(mean[:2], spread[:2]))
 
 
 def main() -> None:
@@ -66,6 +68,8 @@ def main() -> None:
             )  # fmt: skip
             by_pairs.append(maps(method, pairs, task, seed))
         print(f"| {name} | {method} | {shown(by_labels)} | {shown(by_pairs)} |", flush=True)
+    chance = np.mean(by_labels, axis=0)[2:]
+    print("chance " + " / ".join(f"{one:.3f}" for one in chance))
 
 
 if __name__ == "__main__":

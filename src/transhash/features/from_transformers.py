@@ -54,12 +54,17 @@ def load_transformers(named: str, device: str) -> PretrainedModel:
         folder = fetched_folder(named, "give one that save_pretrained of transformers wrote")
     with read_by("transformers", named):
         from transformers import AutoModel
-        from transformers.utils.logging import disable_progress_bar
+        from transformers.utils import logging
 
-        disable_progress_bar()
-        model, found = AutoModel.from_pretrained(
-            folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
-        )
+        logging.disable_progress_bar()
+        before = logging.get_verbosity()
+        logging.set_verbosity_error()  # it would tell of poolers without weights
+        try:
+            model, found = AutoModel.from_pretrained(
+                folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
+            )
+        finally:
+            logging.set_verbosity(before)
     lost = [name for name in found["missing_keys"] if not name.startswith("pooler.")]
     if lost:
         raise DataError(f"{named} lacks weights of its network ({lost[0]}); give the whole model")
