@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from transhash.cli import app, out
+from transhash.errors import DataError
 
 # Of each extra: what it is made of, and what it brings.
 _EXTRAS = {
@@ -64,6 +65,7 @@ def examine() -> dict[str, Any]:
     from transhash import __version__
     from transhash.features.cache import cache_folder
     from transhash.features.onnx_graph import has_runtime
+    from transhash.features.pretrained import need_torchvision
     from transhash.index.kernel import kernel_status
 
     facts: dict[str, Any] = {
@@ -88,6 +90,11 @@ def examine() -> dict[str, Any]:
             if missing
             else f"{', '.join(' '.join(pair) for pair in found.items())}: {brings}"
         )
+        if "torchvision" in packages and not missing:
+            try:
+                need_torchvision(extra)
+            except DataError as error:
+                facts[f"extra {extra}"] = str(error)
     return facts
 
 
