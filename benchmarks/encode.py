@@ -25,7 +25,7 @@ from transhash.data.collection import Collection
 from transhash.data.manifest import read_images
 from transhash.features.decode import PixelBatch, Reader, Seen, decode_batches, default_workers
 from transhash.features.image import EfficientNetLite0
-from transhash.features.lite0 import load_lite0, original_lite0
+from transhash.features.lite import LITE0, load_lite, original_lite
 from transhash.features.picture import Pixels, decode
 from transhash.features.stream import computed
 from transhash.runs.encode.job import encode_shards
@@ -35,14 +35,14 @@ from transhash.runs.encoder import Encoder
 def bare_rate(encoder: Encoder, seconds: float = 6.0) -> float:
     """Images a second through the network alone, pixels lying where it runs."""
     pixels, step = pixels_for(encoder, 512)
-    network = load_lite0(encoder.image_features.device)  # type: ignore[union-attr]
+    network = load_lite(LITE0, encoder.image_features.device)  # type: ignore[union-attr]
     return rate(lambda part: network(part.permute(0, 3, 1, 2)), pixels, step, seconds)
 
 
 def wheel_rate(encoder: Encoder, seconds: float = 6.0) -> float:
     """The same through the network as its wheel has it, in batches of its choice."""
     pixels, step = pixels_for(encoder, 512)
-    network = original_lite0().to(pixels.device)
+    network = original_lite(LITE0).to(pixels.device)
     kind = torch.bfloat16 if pixels.is_cuda else torch.float32
     network = network.to(dtype=kind, memory_format=torch.channels_last)
 

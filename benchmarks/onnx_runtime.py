@@ -23,7 +23,7 @@ from transhash.data.manifest import read_images
 from transhash.datasets.drawn import draw_dataset
 from transhash.features.backbone import rows_of_pixels
 from transhash.features.image import EfficientNetLite0
-from transhash.features.lite0 import folded_lite0, trainable_lite0
+from transhash.features.lite import LITE0, folded_lite, trainable_lite
 from transhash.features.onnx_graph import InRuntime
 from transhash.features.picture import decode
 from transhash.features.stream import stream_images
@@ -55,7 +55,7 @@ def main() -> None:
         source = given.pictures or draw_dataset(Path(folder), per_class=20) / "images.tsv"
         paths = list(read_images(source).items)[: given.items]
         pixels = np.stack([p for path in paths if not isinstance(p := decode(path, 224), str)])
-        network = folded_lite0(trainable_lite0(), "cpu")
+        network = folded_lite(trainable_lite(LITE0), "cpu")
         engines = {"torch": By(network), "ONNX Runtime": By(InRuntime(network))}
         rows = {
             name: rows_of_pixels(e.network(), pixels, e.step, "cpu") for name, e in engines.items()

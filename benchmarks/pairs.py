@@ -3,7 +3,7 @@
     python benchmarks/pairs.py FOLDER bag-of-words words --methods THN QCH CVH kNN ridge
 
 MAP of the target at 32 bits (kNN and ridge rank by real numbers), mean and deviation over splits,
-image -> text / text -> image.
+image -> text / text -> image, and of chance.
 Pairs: both halves of the auxiliary rows whose images a split trains on; nothing else relates them.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from transhash.data.relation import SparseRelation
 from transhash.data.training import TrainingSet
-from transhash.features.image import EfficientNetLite0
+from transhash.features.image import image_features
 from transhash.hashers.methods import make_learner
 from transhash.progress import bar
 from transhash.runs.score.directions import directions_of, score_directions
@@ -28,23 +28,28 @@ def maps(method: str, training: TrainingSet, task: Task, seed: int) -> list[floa
     hasher = make_learner(method, bits=32, seed=seed)
     hasher.fit(training)
     scores = score_directions(directions_of(hasher, task.target))
-    return [scores[way].map for way in ("image_to_text", "text_to_image")]
+    ways = [scores[way] for way in ("image_to_text", "text_to_image")]
+    return [one.map for one in ways] + [one.chance for one in ways]
 
 
 def shown(rows: list[list[float]]) -> str:
+    """Both directions."""
     mean, spread = np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1)
-    return " / ".join(f"{m:.3f} ± {s:.3f}" for m, s in zip(mean, spread))
+    return " / ".join(f"{m:.3f} ± {s:.3f}" for m, s in zip(mean[:2], spread[:2]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("features", nargs="+", help="as --text-features takes them")
+    parser.add_argument("--image-features", default="efficientnet-lite0", help="as --features")
     parser.add_argument("--methods", nargs="+", default=["THN"])
     parser.add_argument("--pairs", type=int, help="only so many of them")
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
-    ready, _ = ready_benchmark(arguments.folder, EfficientNetLite0(), track=bar)
+    ready, _ = ready_benchmark(
+        arguments.folder, image_features(arguments.image_features), track=bar
+    )
     print("| text features | method | labels | pairs |\n|---|---|---|---|")
     for name, method in product(arguments.features, arguments.methods):
         by_labels, by_pairs = [], []
@@ -63,6 +68,8 @@ def main() -> None:
             )  # fmt: skip
             by_pairs.append(maps(method, pairs, task, seed))
         print(f"| {name} | {method} | {shown(by_labels)} | {shown(by_pairs)} |", flush=True)
+    chance = np.mean(by_labels, axis=0)[2:]
+    print("chance " + " / ".join(f"{one:.3f}" for one in chance))
 
 
 if __name__ == "__main__":

@@ -478,7 +478,7 @@ MUTANTS = (
         "features/test_backbone.py -k cache",
     ),
     Mutant(
-        "features/lite0.py",
+        "features/lite.py",
         "bias = norm.bias - norm.running_mean * scale",
         "bias = norm.bias + norm.running_mean * scale",
         "features/test_backbone.py",

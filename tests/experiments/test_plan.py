@@ -63,6 +63,7 @@ def test_an_unknown_key_is_refused_by_its_name_beside_the_known_ones(tmp_path: P
         (GOOD + "[settings.NONE]\nx = 1\n", ["'NONE'"]),
         (GOOD + 'relation = "clicks"\n', ["relation", "'clicks'", "pairs"]),
         (GOOD + "text_features = 3\n", ["text_features", "3"]),
+        (GOOD + "image_features = 3\n", ["image_features", "3"]),
         (GOOD + "image_components = 0\n", ["image_components", "0"]),
         (GOOD.replace("qch", "QCH@QCH") + "image_components = 9\n", ["image_components", "@"]),
         ("benchmark = ", ["not valid TOML"]),

@@ -13,7 +13,7 @@ from hashers.tiny_backbone import TinyBackbone
 from transhash.errors import DataError
 from transhash.features.backbone import BACKBONE_FILE, Backbone, TunedFeatures
 from transhash.features.image import AlexNetPixels, EfficientNetLite0
-from transhash.features.lite0 import load_lite0, original_lite0, trainable_lite0
+from transhash.features.lite import LITE0, load_lite, original_lite, trainable_lite
 from transhash.features.stream import extract
 from transhash.storage import read_tensors, write_tensors
 
@@ -40,16 +40,16 @@ def some_pixels() -> torch.Tensor:
 def test_lite0_in_stages_is_the_wheels_network_and_the_folded_one() -> None:
     pixels = some_pixels()
     with torch.no_grad():
-        staged = trainable_lite0()(pixels)
+        staged = trainable_lite(LITE0)(pixels)
         scaled = (pixels.float() - 127.0) / 128.0
-        original = original_lite0().extract_features(scaled).mean(dim=(2, 3))
+        original = original_lite(LITE0).extract_features(scaled).mean(dim=(2, 3))
         torch.testing.assert_close(staged, original, rtol=1e-3, atol=1e-4)
-        torch.testing.assert_close(staged, load_lite0("cpu")(pixels), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(staged, load_lite(LITE0, "cpu")(pixels), rtol=1e-3, atol=1e-4)
 
 
 def test_norms_that_are_estimated_pass_the_same_layers() -> None:
     """With statistics of the batch itself as running ones, both ways through a layer agree."""
-    layer = trainable_lite0().stages[1].layers[0]  # type: ignore[union-attr,index]
+    layer = trainable_lite(LITE0).stages[1].layers[0]  # type: ignore[union-attr,index]
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(4, 32, 112, 112, generator=generator)
     layer.norm.reset_running_stats()
@@ -66,7 +66,7 @@ def test_a_tuned_lite0_is_folded_as_it_was_trained(tmp_path: Path) -> None:
     tuned.save(tmp_path)
     loaded = TunedFeatures.load(tmp_path, EfficientNetLite0())
     pixels = some_pixels()
-    stages = trainable_lite0()
+    stages = trainable_lite(LITE0)
     stages.load_state_dict(
         {name: torch.from_numpy(array) for name, array in tuned.weights.items()}, strict=False
     )

@@ -16,7 +16,7 @@ from transhash.errors import DataError, EngineError
 from transhash.features.cache import FeatureCache
 from transhash.features.decode import PixelBatch, Reader, decode_batches
 from transhash.features.image import AlexNetPixels, EfficientNetLite0, image_features
-from transhash.features.lite0 import load_lite0, original_lite0
+from transhash.features.lite import LITE0, load_lite, original_lite
 from transhash.features.picture import Pixels, content_digest, decode, open_image
 from transhash.features.stream import extract, stream_images
 
@@ -173,9 +173,9 @@ def test_a_decoding_process_that_dies_is_one_sentence(tmp_path: Path) -> None:
 def test_the_folded_network_computes_what_the_wheels_network_does() -> None:
     pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (2, 3, 224, 224), np.uint8))
     with torch.inference_mode():
-        maps = original_lite0().extract_features((pixels.float() - 127) / 128)
+        maps = original_lite(LITE0).extract_features((pixels.float() - 127) / 128)
         expected = maps.mean(dim=(2, 3))
-        found = load_lite0("cpu")(pixels)
+        found = load_lite(LITE0, "cpu")(pixels)
     assert expected.abs().max() > 1
     assert torch.allclose(found, expected, atol=1e-4)
 

@@ -14,7 +14,7 @@ import torch
 from transhash.codes import Codes
 from transhash.datasets.drawn import draw_dataset
 from transhash.errors import DataError
-from transhash.features import lite0
+from transhash.features import lite
 from transhash.features.backbone import TunedFeatures, rows_of_pixels
 from transhash.features.image import EfficientNetLite0
 from transhash.features.onnx_graph import InRuntime, has_runtime, onnx_graph, torch_network
@@ -53,7 +53,7 @@ def none(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def forget() -> None:
     has_runtime.cache_clear()
-    lite0.load_lite0.cache_clear()
+    lite.load_lite.cache_clear()
 
 
 def tuned() -> TunedFeatures:

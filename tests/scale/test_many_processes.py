@@ -12,7 +12,7 @@ import pytest
 
 from transhash.codes import Codes
 from transhash.data.manifest import read_texts
-from transhash.features.lite0 import trainable_lite0
+from transhash.features.lite import LITE0, trainable_lite
 from transhash.runs.encoder import Encoder
 from transhash.storage import read_tensors
 
@@ -104,7 +104,7 @@ def test_two_processes_fine_tune_as_one_does(data: Path, tmp_path: Path) -> None
 
 
 def before() -> dict[str, np.ndarray]:
-    return trainable_lite0().weights()
+    return trainable_lite(LITE0).weights()
 
 
 @pytest.mark.slow

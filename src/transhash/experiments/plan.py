@@ -18,8 +18,8 @@ from transhash.runs.fine_tune import TuningRequest
 BENCHMARKS = ("nus-wide", "imagenet-yahooqa", "folder", "embedded")
 _SIZES = tuple(size.name for size in fields(Sizes))
 KEYS = (
-    "benchmark", "methods", "bits", "seeds", *_SIZES, "relation", "text_features",
-    "image_components", "tune", "settings", "fine_tune",
+    "benchmark", "methods", "bits", "seeds", *_SIZES, "relation", "image_features",
+    "text_features", "image_components", "tune", "settings", "fine_tune",
 )  # fmt: skip
 # The paper names no search; eight settings a method, the same for all, is what `tune` tries.
 _TRIALS = 8
@@ -59,6 +59,7 @@ class Plan:
     settings: dict[str, Setting]  # of each method that has some in the file
     tunings: dict[str, TuningRequest] = field(default_factory=dict)  # by teacher
     taught_by: TaughtBy = "labels"  # relation = "pairs": captions alone relate auxiliary items
+    image_features: str | None = None
     text_features: str | None = None
     image_components: int | None = None
 
@@ -126,7 +127,8 @@ def read_plan(file: str | Path) -> Plan:
         seeds=seeds,
         sizes={name: _size(file, name, content[name]) for name in _SIZES if name in content},
         taught_by=_taught_by(file, content.get("relation", "labels")),
-        text_features=_text_features(file, content.get("text_features")),
+        image_features=_named(file, content, "image_features"),
+        text_features=_named(file, content, "text_features"),
         image_components=(
             _size(file, "image_components", content["image_components"])
             if "image_components" in content
@@ -168,9 +170,10 @@ def _taught_by(file: Path, value: Any) -> TaughtBy:
     return cast("TaughtBy", value)
 
 
-def _text_features(file: Path, value: Any) -> str | None:
+def _named(file: Path, content: dict[str, Any], key: str) -> str | None:
+    value = content.get(key)
     if value is not None and not isinstance(value, str):
-        raise DataError(f"{file}: text_features is a name or a folder, got {value!r}")
+        raise DataError(f"{file}: {key} is a name or a folder, got {value!r}")
     return value
 
 

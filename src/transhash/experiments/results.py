@@ -30,8 +30,10 @@ def cell_of(row: Row) -> Cell:
 class Results:
     """The rows of a run folder, and the one way to add to them."""
 
-    def __init__(self, folder: Path, plan: Plan, benchmark: Benchmark, data: str) -> None:
-        """`data` is a fingerprint of the benchmark's files."""
+    def __init__(
+        self, folder: Path, plan: Plan, benchmark: Benchmark, data: str, model: str | None = None
+    ) -> None:
+        """`data` is a fingerprint of the benchmark's files, `model` of what reads its images."""
         self.path, self.plan = folder / _FILE, plan
         self.shared = {
             "benchmark": benchmark.name,
@@ -39,6 +41,8 @@ class Results:
             "sizes": asdict(benchmark.sizes),
             "tune": plan.trials,
             "relation": plan.taught_by,
+            "image_features": plan.image_features,
+            "image_model": model,
             "text_features": plan.text_features,
             "image_components": plan.image_components,
         }

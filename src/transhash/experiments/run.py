@@ -30,7 +30,9 @@ from transhash.experiments.cells import run_cell
 from transhash.experiments.plan import Cell, Plan, read_plan
 from transhash.experiments.results import Results, Row, cell_of
 from transhash.experiments.sources import open_benchmark
-from transhash.features.image import EfficientNetLite0, ImageFeatures
+from transhash.features.image import ImageFeatures, image_features
+from transhash.features.lite import LITE0
+from transhash.features.pretrained import PretrainedFeatures
 from transhash.hashers import make_learner
 from transhash.hashers.base import Setting
 from transhash.progress import bar, silent
@@ -53,7 +55,7 @@ def run_experiment(
 ) -> Path:
     """The path of results.jsonl, with a line for every cell of the plan.
 
-    Images become vectors by `features`, frozen EfficientNet-Lite0 unless given, the same for every
+    Images become vectors by `features`, what the plan names unless given, the same for every
     method. Cells already there are not run again; `resume=False` starts over and puts the older
     results aside, under a number. A cell that fails is listed in failures.jsonl and named by the
     DataError raised at the end; the others are kept, and the next run tries it again.
@@ -67,9 +69,11 @@ def run_experiment(
         if not resume:
             _put_aside(out / "results.jsonl")
         benchmark, data = open_benchmark(plan, root, bar)
-        results = Results(out, plan, benchmark, data)
+        features = features or image_features(plan.image_features or LITE0)
+        model = features.digest if isinstance(features, PretrainedFeatures) else None
+        results = Results(out, plan, benchmark, data, model)
         shutil.copyfile(file, out / "experiment.toml")
-        run_plan(plan, benchmark, results, jobs, console, features or EfficientNetLite0())
+        run_plan(plan, benchmark, results, jobs, console, features)
     finally:
         lock.release()
     return results.path

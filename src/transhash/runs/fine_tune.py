@@ -92,7 +92,7 @@ def backbone_of(features: ImageFeatures | None) -> Backbone:
     if not isinstance(features, Backbone):
         raise DataError(
             f"{features.name} is no backbone that can be fine-tuned; use --features "
-            "efficientnet-lite0"
+            "efficientnet-lite0 or efficientnet-lite2"
         )
     return features
 

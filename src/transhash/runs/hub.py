@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from transhash.errors import DataError, EngineError
 from transhash.features.meaning import SentenceMeaning
+from transhash.features.pretrained import JointText, PretrainedFeatures
 from transhash.features.text import JoinedText
 from transhash.storage import read_json, whole_folder, write_bytes, write_json
 
@@ -40,6 +41,12 @@ def save_to_travel(encoder: Encoder, folder: Path) -> None:
             f"this encoder reads texts by the model {texts.meaning.name}, which stands elsewhere "
             "on this machine and would be missing; fit with words or a static model to pass it on"
         )
+    for features in (encoder.image_features, texts):
+        if isinstance(features, PretrainedFeatures | JointText) and features.in_folder:
+            raise DataError(
+                f"this encoder reads by {features.name}, a folder of this machine that would be "
+                "missing elsewhere; fit with the model's name to pass it on"
+            )
     card = folder / _CARD
     earlier = card.is_file() and _MARK in card.read_text("utf-8", "replace")
     if folder.exists() and not earlier and not (folder.is_dir() and not any(folder.iterdir())):

