@@ -14,7 +14,7 @@ from rich.table import Table
 from transhash.cli import app, out
 
 # Of each extra: what it is made of, and what it brings.
-_EXTRAS = {
+EXTRAS = {
     "serve": (("fastapi", "uvicorn", "python-multipart"), "the search page and its HTTP API"),
     "heic": (("pillow-heif",), "HEIC pictures"),
     "plots": (("matplotlib",), "figures of experiments"),
@@ -65,6 +65,7 @@ def examine() -> dict[str, Any]:
     facts: dict[str, Any] = {
         "transhash": __version__,
         "python": platform.python_version(),
+        "system": platform.platform(),
         "torch": torch.__version__,
         "faiss": _version("faiss-cpu"),
         "GPU": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
@@ -76,11 +77,12 @@ def examine() -> dict[str, Any]:
         "text features": "words, with a table of English words (inside the package)",
         "cache": str(cache_folder()),
     }
-    for extra, (packages, brings) in _EXTRAS.items():
+    for extra, (packages, brings) in EXTRAS.items():
         found = {name: _version(name) for name in packages}
         missing = [name for name, number in found.items() if number == "missing"]
+        lack = "not installed" if len(missing) == len(found) else f"lacks {', '.join(missing)}"
         facts[f"extra {extra}"] = (
-            f"not installed; pip install 'transhash[{extra}]' brings {brings}"
+            f"{lack}; pip install 'transhash[{extra}]' brings {brings}"
             if missing
             else f"{', '.join(' '.join(pair) for pair in found.items())}: {brings}"
         )
