@@ -232,7 +232,7 @@ if sys.platform == "win32":
         os.lseek(descriptor, _LOCKED, os.SEEK_SET)
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except PermissionError:
+        except OSError:
             raise BlockingIOError from None
         finally:
             os.lseek(descriptor, 0, os.SEEK_SET)
