@@ -1,4 +1,4 @@
-"""The scripts of `transhash completion`, read by real shells that are asked what Tab would offer."""
+"""The scripts of `transhash completion`, in real shells that are asked what Tab would offer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ autoload -U compinit; compinit -u -D
 source transhash.zsh
 compadd() {
     local -a found
-    [[ " $* " == *" -"[OAD]" "* ]] || { builtin compadd -O found "$@"; print -rl -- $found >> offers }
+    [[ " $* " == *" -"[OAD]" "* ]] || builtin compadd -O found "$@"
+    print -rl -- $found >> offers
     builtin compadd "$@"
 }
 """

