@@ -10,10 +10,11 @@ RUN apt-get update \
 WORKDIR /source
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY src src
-# The second index has a torch without CUDA, a tenth of the size.
+# The second index has a torch without CUDA, a tenth of the size. Milvus in a file is of no use here.
 RUN python -m venv /venv \
  && /venv/bin/pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu \
-    '.[serve,milvus,heic]'
+    '.[serve,milvus,heic]' \
+ && /venv/bin/pip uninstall --yes milvus-lite
 
 FROM python:3.12-slim-bookworm
 COPY --from=build /venv /venv

@@ -30,6 +30,7 @@ def composed() -> dict[str, Any]:
     return dict(yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8")))
 
 
+@pytest.mark.slow
 def test_the_image_serves_a_run_and_its_health_check_tells_whether_it_does(tmp_path: Path) -> None:
     pytest.importorskip("uvicorn")
     with tarfile.open(ROOT / "tests" / "runs" / "run-2163542.tar.xz") as archive:
