@@ -38,6 +38,7 @@ setup: .venv/ready  ## only make .venv and install into it
 .venv/ready: $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit("transhash needs Python 3.11 or newer: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	rm -f src/transhash/index/_hamming*.so  # one for this Python alone would be taken before the new one
 	$(PIP) install --quiet -e '.[serve,plots]'
 	touch $@
 

@@ -1,4 +1,5 @@
-"""Installing from a clean copy: no compiler, odd paths, a plain locale, homes of no use, no root.
+"""Installing from a clean copy: no compiler, odd paths, a plain locale, homes of no use, no root;
+and from a wheel, with the kernel, into an empty folder.
 
 What transhash depends on is borrowed from this environment by a .pth file, so that nothing is
 downloaded; transhash itself is built and installed by pip.
@@ -62,6 +63,23 @@ def interpreter_for_all() -> str:
     return str(own) if everybody else f"/usr/bin/python3.{sys.version_info.minor}"
 
 
+def clean_source(folder: Path) -> Path:
+    """What a checkout has of the package, and nothing that was built in it."""
+    ignored = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__", "build")
+    shutil.copytree(ROOT / "src", folder / "src", ignore=ignored)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def new_environment(venv: Path, python: str) -> Path:
+    """The folder of packages of a virtual environment, which borrows all but transhash."""
+    subprocess.run([python, "-m", "venv", "--without-pip", venv], check=True)
+    packages = Path(venv, "lib", f"python3.{sys.version_info.minor}", "site-packages")
+    (packages / "borrowed.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return packages
+
+
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
     folder = Path(tempfile.mkdtemp(prefix="für alle "))
@@ -70,18 +88,11 @@ def place() -> Iterator[Place]:
     if not Path(python).exists():
         python = sys.executable
     try:
-        source = folder / "Größe 1" / "transhash"
-        ignored = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__", "build")
-        shutil.copytree(ROOT / "src", source / "src", ignore=ignored)
-        for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-            shutil.copy(ROOT / name, source)
+        source = clean_source(folder / "Größe 1" / "transhash")
         home = folder / "home"
         home.mkdir()
         venv = folder / "eine Umgebung"
-        subprocess.run([python, "-m", "venv", "--without-pip", venv], check=True)
-        packages = Path(venv, "lib", f"python3.{sys.version_info.minor}", "site-packages")
-        borrowed = sysconfig.get_path("purelib")
-        (packages / "borrowed.pth").write_text(f"{borrowed}\n")
+        packages = new_environment(venv, python)
         found = Place(venv / "bin" / "python", folder)
         found.run(
             "pip", "install", "--no-deps", "--no-build-isolation", "--ignore-installed",
@@ -142,3 +153,40 @@ def test_it_works_for_another_user_with_a_read_only_home(place: Place) -> None:
         os.chown(path, NOBODY, NOBODY)
     use(place, home, work, nobody=True)
     assert list(home.iterdir()) == []
+
+
+DEMO = """
+import sys
+sys.modules["fastapi"] = None  # as after `pip install transhash`, without the extra
+from transhash.cli import main
+sys.argv = ["transhash", "demo"]
+main()
+"""
+
+
+def test_a_wheel_runs_the_demo_in_an_empty_folder(tmp_path: Path) -> None:
+    source, wheels = clean_source(tmp_path / "source"), tmp_path / "wheels"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", wheels, source]
+    subprocess.run([*pip, *build], check=True)
+    (wheel,) = wheels.iterdir()
+    assert "-cp311-abi3-" in wheel.name  # one for every Python from 3.11 on
+    shutil.rmtree(source)
+    packages = new_environment(tmp_path / "venv", sys.executable)
+    install = ["install", "--no-deps", "--no-index", "--target", packages, wheel]
+    subprocess.run([*pip, *install], check=True)
+    if shutil.which("cc"):
+        assert (packages / "transhash" / "index" / "_hamming.abi3.so").exists()
+    kept = {name: os.environ[name] for name in ("PATH", "OMP_NUM_THREADS") if name in os.environ}
+    done = subprocess.run(
+        [tmp_path / "venv" / "bin" / "python", "-c", DEMO], capture_output=True, encoding="utf-8",
+        cwd=empty, env={**kept, **PLAIN, "HOME": str(tmp_path / "home")},
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout[-1500:], done.stderr[-3000:])
+    assert "pip install 'transhash[serve]' && transhash serve runs/demo" in done.stdout
+    rows = json.loads((empty / "runs/demo/results.json").read_text(encoding="utf-8"))
+    (thn,) = [row for row in rows if row["method"] == "THN"]
+    assert thn["text_to_image_map"] > 2 * thn["chance"]
+    assert [path.name for path in empty.iterdir()] == ["runs"]

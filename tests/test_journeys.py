@@ -307,6 +307,7 @@ def test_every_command_explains_itself_with_an_example() -> None:
         "evaluate",
         "demo",
         "doctor",
+        "completion",
         "serve",
         "verify",
         "list",

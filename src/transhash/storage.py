@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,9 @@ from safetensors.numpy import load_file, save
 
 from transhash.errors import DataError, EngineError
 
-if sys.platform != "win32":
+if sys.platform == "win32":
+    import msvcrt
+else:
     import fcntl
 
 
@@ -38,7 +41,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        draft.replace(path)
+        _replace(draft, path)
         sync_folder(path.parent)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -49,6 +52,16 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
                 "room or choose another place, then try again"
             ) from None
         raise
+
+
+def _replace(draft: Path, path: Path) -> None:
+    """Rename over what is there; Windows refuses while somebody reads that, so wait a little."""
+    for _ in range(100 if sys.platform == "win32" else 0):
+        with contextlib.suppress(PermissionError):
+            draft.replace(path)
+            return
+        time.sleep(0.01)
+    draft.replace(path)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -65,6 +78,29 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_seeking = threading.Lock()
+
+
+def seek_and_read(descriptor: int, most: int, at: int) -> bytes:
+    """`os.pread` where the system has none; other threads may do the same meanwhile."""
+    with _seeking:
+        os.lseek(descriptor, at, os.SEEK_SET)
+        return os.read(descriptor, min(most, 1 << 30))
+
+
+def seek_and_write(descriptor: int, content: bytes, at: int) -> int:
+    """`os.pwrite` where the system has none."""
+    with _seeking:
+        os.lseek(descriptor, at, os.SEEK_SET)
+        return os.write(descriptor, content[: 1 << 30])
+
+
+if sys.platform == "win32":
+    read_at, write_at = seek_and_read, seek_and_write
+else:
+    read_at, write_at = os.pread, os.pwrite
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -140,10 +176,9 @@ class WriterLock:
             with _forking:
                 self._descriptor = os.open(folder / "writer.lock", os.O_RDWR | os.O_CREAT, 0o644)
                 _locks.add(self)
-            if sys.platform != "win32":  # no flock there: keeping to one writer is left to the user
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not _is_at(self._descriptor, folder / "writer.lock"):  # taken away meanwhile
-                    raise BlockingIOError
+            _lock(self._descriptor)
+            if not _is_at(self._descriptor, folder / "writer.lock"):  # taken away meanwhile
+                raise BlockingIOError
         except BlockingIOError:
             holder = os.read(self._descriptor, 32).decode(errors="replace").strip()
             self.release()
@@ -179,14 +214,39 @@ class WriterLock:
     def release(self) -> None:
         if self.held:
             with contextlib.suppress(OSError):
-                if sys.platform != "win32" and self._process == os.getpid():
+                if self._process == os.getpid():
                     # For good, though a child just forked may not have closed its copy yet.
-                    fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+                    _unlock(self._descriptor)
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)
             self._descriptor = -1
 
     __del__ = release  # nobody can write any more
+
+
+if sys.platform == "win32":
+    # What is locked there cannot be read either, so a byte far behind the number of the process.
+    _LOCKED = 1 << 30
+
+    def _lock(descriptor: int) -> None:
+        os.lseek(descriptor, _LOCKED, os.SEEK_SET)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            raise BlockingIOError from None
+        finally:
+            os.lseek(descriptor, 0, os.SEEK_SET)
+
+    def _unlock(descriptor: int) -> None:
+        os.lseek(descriptor, _LOCKED, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+else:
+
+    def _lock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _unlock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -165,7 +165,7 @@ def test_a_hundred_thousand_ties_with_the_last_id_first_are_sorted() -> None:
 def test_an_array_that_cannot_be_read_is_named_in_a_type_error() -> None:
     segment = build(np.arange(500), to_words(clustered(500, 32, 1).packed), 32)
     words = to_words(clustered(6, 32, 2).packed)
-    with pytest.raises(TypeError, match="queries must be a C-contiguous array, got numpy"):
+    with pytest.raises(TypeError, match="queries must be a C-contiguous array, got ndarray"):
         segment.search(words[::2], 3)
     with pytest.raises(TypeError, match="queries must be a C-contiguous array, got list"):
         native.within(*segment._arrays([1, 2]), 3, 0.0, 1)

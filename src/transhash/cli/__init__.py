@@ -35,6 +35,7 @@ def main() -> None:
     """Run the command; an error meant for the user is one sentence and exit code 2."""
     from transhash.cli import (  # noqa: F401
         benchmarks,
+        completion,
         demo,
         doctor,
         export,

@@ -54,6 +54,7 @@ def demo(
     from transhash.runs.fit import fit_run
     from transhash.runs.search import SearchEngine
     from transhash.runs.task import build_task, ready_benchmark
+    from transhash.service import has_parts
     from transhash.storage import write_json
 
     start = time.perf_counter()
@@ -101,7 +102,8 @@ def demo(
 
         out.print(f"curves and tables: {write_report(to)}")
     out.print(f"run, index and results are in {to} after {time.perf_counter() - start:.0f} s")
-    if serve:
+    lacking = serve and not has_parts()
+    if serve and not lacking:
         from transhash.service import serve_run
 
         invitation = "\nOpen {} and type a sentence or drop a drawing. Ctrl-C stops it."
@@ -110,6 +112,9 @@ def demo(
         asking = benchmark.split(seed).query_images
         middle = asking[_middling(encoder.hasher, task.target)]
         _print_searches(to, benchmark.images.ids[middle])
+        if lacking:
+            page = "pip install 'transhash[serve]' && transhash serve"
+            out.print(f"The page needs packages that are not installed: {page} {to}")
 
 
 def _middling(hasher: Hasher, target: Target) -> int:

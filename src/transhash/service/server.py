@@ -7,6 +7,7 @@ import logging
 import secrets
 import signal
 import socket
+import sys
 import webbrowser
 from collections.abc import Callable
 from functools import partial
@@ -150,7 +151,10 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise EngineError(f"cannot listen on {host}: {error.strerror or error}") from None
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform == "win32":  # there SO_REUSEADDR would share a port that is taken
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+        else:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
     except OSError as error:
         sock.close()

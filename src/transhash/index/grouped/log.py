@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from transhash.errors import DamageError, EngineError
 from transhash.index.base import Ids
-from transhash.storage import write_bytes
+from transhash.storage import read_at, write_at, write_bytes
 
 ADD, UPDATE, REMOVE = 1, 2, 3
 _NAME, _VERSION = b"THLOG", 2
@@ -85,7 +85,7 @@ class Log:
             self._taken_back = True
             at = self.end
             while at < self.end + len(record):
-                at += os.pwrite(self._descriptor, record[at - self.end :], at)
+                at += write_at(self._descriptor, record[at - self.end :], at)
             os.fsync(self._descriptor)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -134,7 +134,7 @@ class Log:
 
     def _read(self, at: int, end: int) -> memoryview:
         parts = []
-        while at < end and (part := os.pread(self._descriptor, end - at, at)):
+        while at < end and (part := read_at(self._descriptor, end - at, at)):
             parts.append(part)  # the system gives at most 2 GiB at a time
             at += len(part)
         return memoryview(b"".join(parts))

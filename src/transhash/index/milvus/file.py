@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -94,7 +95,12 @@ def _check_free(file: Path) -> None:
 
     Milvus Lite would refuse it, too, but take the other one's lock away: a third one came in.
     """
-    import fcntl  # not on Windows, where there is no Milvus Lite either
+    if sys.platform == "win32":
+        raise EngineError(
+            "there is no Milvus Lite for Windows; use a Milvus server "
+            "(milvus:http://host:19530/collection) or another engine"
+        )
+    import fcntl
 
     with (file.parent / f".{file.name}.lock").open("a") as lock:
         try:
