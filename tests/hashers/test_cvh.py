@@ -6,7 +6,7 @@ from transhash.data.relation import LabelRelation, Relation, SparseRelation
 from transhash.data.training import TrainingSet
 from transhash.errors import DataError
 from transhash.hashers import canonical
-from transhash.hashers.canonical import canonical_analysis, covariances, whitening
+from transhash.hashers.canonical import canonical_analysis, covariances, lower_factor
 from transhash.hashers.cvh import CVH
 
 from .worlds import World, dense
@@ -56,13 +56,14 @@ def test_every_sort_of_relation_gives_what_the_same_dense_relation_gives() -> No
         np.testing.assert_allclose(other.weights_y_, by_label.weights_y_, atol=1e-8)
 
 
-def test_whitening_is_the_inverse_square_root_of_the_regularised_covariance() -> None:
+def test_the_triangular_factor_is_that_of_the_regularised_covariance() -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((50, 6))
     c = x.T @ x
-    k = whitening(c, 0.1)
+    lower = lower_factor(c, 0.1)
     ridge = 0.1 * np.linalg.eigvalsh(c)[-1]
-    np.testing.assert_allclose(k.T @ (c + ridge * np.eye(6)) @ k, np.eye(6), atol=1e-10)
+    np.testing.assert_allclose(lower, np.tril(lower))
+    np.testing.assert_allclose(lower @ lower.T, c + ridge * np.eye(6), atol=1e-10)
 
 
 def test_with_pairs_and_no_ridge_the_directions_are_those_of_canonical_correlation_analysis() -> (

@@ -13,7 +13,7 @@ import numpy as np
 
 from transhash.data.relation import Relation
 from transhash.data.training import Features
-from transhash.hashers.canonical import Canonical, Matrix, Relating, chunks
+from transhash.hashers.canonical import Canonical, Matrix, Relating, chunks, solved
 
 MAX_RANK = 64  # directions that are looked at
 _TOLERANCE = 0.03  # directions whose left-out correlation is below this share carry nothing
@@ -74,8 +74,8 @@ def left_out_coordinates(
     of_image = relation.times(np.ones((relation.shape[1], 1)))
     of_text = relation.transposed_times(np.ones((relation.shape[0], 1)))
     pairs = float(of_image.sum())
-    z_x, size_x = _whitened(images, found.mean_x, found.whiten_x, found.u)
-    z_y, size_y = _whitened(texts, found.mean_y, found.whiten_y, found.v)
+    z_x, size_x = _whitened(images, found.mean_x, found.lower_x, found.u)
+    z_y, size_y = _whitened(texts, found.mean_y, found.lower_y, found.v)
     strength = np.maximum(found.s, 1e-8)
     parts = []
     for z, size, of_item, partner_sum in (
@@ -104,11 +104,12 @@ def _useful_rank(correlations: Matrix) -> int:
 
 
 def _whitened(
-    features: Features, mean: Matrix, whiten: Matrix, turn: Matrix
+    features: Features, mean: Matrix, lower: Matrix, turn: Matrix
 ) -> tuple[Matrix, Matrix]:
     """Coordinates (n, k) and squared lengths (n, 1) of whitened rows, which are never all held."""
     z, size = np.empty((len(features), turn.shape[1])), np.empty((len(features), 1))
     for rows, part in chunks(features):
-        white = (part - mean) @ whiten
-        z[rows], size[rows, 0] = white @ turn, (white**2).sum(axis=1)
+        part -= mean
+        white = solved(lower, part.T)  # (d, rows)
+        z[rows], size[rows, 0] = white.T @ turn, np.einsum("ij,ij->j", white, white)
     return z, size

@@ -182,7 +182,7 @@ class Side:
             return
         shifted = project(self.target - self.target_centre)
         self.match = soft_match(shifted, project(self.auxiliary), temperature)
-        matched_mean = (self.match @ self.auxiliary).mean(axis=0)
+        matched_mean = self.match.mean(axis=0) @ self.auxiliary
         self.target_centre = self.target.mean(axis=0) - centring * matched_mean
 
     def both(self) -> Matrix:
@@ -232,7 +232,8 @@ class Transfer:
         images = Side(training.images[rows], of_image, target_images, voted)
         texts = Side(training.texts[columns], of_text, target_texts)
         x, y = images.auxiliary, texts.auxiliary
-        found = canonical_analysis(x, y, relation, self.ridge, self.rank or MAX_RANK, centred=True)
+        count, fewer = self.rank or MAX_RANK, self.rank is None
+        found = canonical_analysis(x, y, relation, self.ridge, count, centred=True, fewer=fewer)
         first = useful_directions(found, x, y, relation, self.rank)
         found, weights, left_out = first.found, first.weights, first.left_out
         weigh = self.rank is None and few_partners(relation)
@@ -243,7 +244,8 @@ class Transfer:
                 side.rematch(axes.__rmatmul__, self.temperature, self.centring)
             extended = Extended(relation, images.match, texts.match)
             x, y = images.both(), texts.both()
-            found = canonical_analysis(x, y, extended, self.ridge, len(found.s), centred=True)
+            count = len(found.s)
+            found = canonical_analysis(x, y, extended, self.ridge, count, centred=True)
             if weigh or not left:  # else nobody asks
                 left_out = left_out_coordinates(found, x, y, extended)
             if weigh:  # measured on auxiliary items: relations of the others are guesses
