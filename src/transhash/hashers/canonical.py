@@ -32,6 +32,7 @@ from transhash.errors import DataError
 
 Matrix = npt.NDArray[np.float64]
 
+ROUGH = 0.01  # a ridge with which no direction is small enough for digits of float32 to tell
 _CHUNK = 4096  # rows turned into float64 at a time: 40 MB at 1,280 features
 
 
@@ -91,11 +92,11 @@ class Canonical:
 
     @cached_property
     def image_axes(self) -> Matrix:
-        return solved(self.lower_x, self.u, transposed=True)
+        return solved(self.lower_x, self.u, transposed=True).astype(np.float64, copy=False)
 
     @cached_property
     def text_axes(self) -> Matrix:
-        return solved(self.lower_y, self.v, transposed=True)
+        return solved(self.lower_y, self.v, transposed=True).astype(np.float64, copy=False)
 
     @cached_property
     def whiten_x(self) -> Matrix:  # K_x, (dx, dx)
@@ -126,17 +127,20 @@ def canonical_analysis(
     *,
     centred: bool = False,
     fewer: bool = False,
+    single: bool = False,
 ) -> Canonical:
     """Regularised canonical correlation analysis of the related pairs, `count` directions of it.
 
     Features that are `centred` already keep the zero they have. With `fewer`, directions of which
-    the relation says nothing may be missing, which of few label sets takes less time.
+    the relation says nothing may be missing, which of few label sets takes less time; with
+    `single`, products are of float32, which a ridge of `ROUGH` and more leaves room for.
     Deterministic: of each image axis the entry largest in size is positive. Time
     O(nx dx² + ny dy² + nx dx dy); memory beside the inputs O(dx² + dy² + nx · 256).
     """
     images, texts = vectors(images, "images"), vectors(texts, "texts")
-    moments = covariances(images, texts, relation, centred=centred)
-    lower_x, lower_y = lower_factor(moments.xx, ridge), lower_factor(moments.yy, ridge)
+    kind: npt.DTypeLike = np.float32 if single else np.float64
+    moments = covariances(images, texts, relation, centred=centred, kind=kind)
+    lower_x, lower_y = (lower_factor(c, ridge).astype(kind) for c in (moments.xx, moments.yy))
     f, g = moments.cross
     if g is not None and (fewer or count <= g.shape[1]) and g.shape[1] <= min(len(f), len(g)):
         u, s, v = _of_product(solved(lower_x, f), solved(lower_y, g), count)
@@ -148,9 +152,14 @@ def canonical_analysis(
 
 
 def covariances(
-    images: Features, texts: Features, relation: Relating, *, centred: bool = False
+    images: Features,
+    texts: Features,
+    relation: Relating,
+    *,
+    centred: bool = False,
+    kind: npt.DTypeLike = np.float64,
 ) -> Covariances:
-    """The five moments of the module docstring, in float64, S never formed."""
+    """The five moments of the module docstring, S never formed; products are of this `kind`."""
     of_image = relation.times(np.ones((relation.shape[1], 1)))  # r, (nx, 1)
     of_text = relation.transposed_times(np.ones((relation.shape[0], 1)))  # c, (ny, 1)
     pairs = float(of_image.sum())
@@ -162,20 +171,21 @@ def covariances(
     cross: tuple[Matrix, Matrix | None]
     if factors is not None:  # of labels: as wide as there are label sets, not as features
         a, b = factors
-        cross = _gathered(images, mean_x, a) / pairs, _gathered(texts, mean_y, b)
+        cross = _gathered(images, mean_x, a, kind) / pairs, _gathered(texts, mean_y, b, kind)
     else:
         total = np.zeros((images.shape[1], texts.shape[1]))
         for start in range(0, texts.shape[1], 256):  # S (Y - m_y) a few columns at a time
             columns = slice(start, start + 256)
-            related = relation.times(texts[:, columns] - mean_y[columns])  # (nx, 256)
-            for rows, x in chunks(images):
-                total[:, columns] += (x - mean_x).T @ related[rows]
+            some = (texts[:, columns] - mean_y[columns]).astype(kind, copy=False)
+            related = relation.times(some).astype(kind, copy=False)  # (nx, 256)
+            for rows, x in chunks(images, mean_x, kind):
+                total[:, columns] += x.T @ related[rows]
         cross = total / pairs, None
     return Covariances(
         mean_x,
         mean_y,
-        _second_moment(images, mean_x, of_image) / pairs,
-        _second_moment(texts, mean_y, of_text) / pairs,
+        _second_moment(images, mean_x, of_image, kind) / pairs,
+        _second_moment(texts, mean_y, of_text, kind) / pairs,
         cross,
     )
 
@@ -203,8 +213,8 @@ def lower_factor(covariance: Matrix, ridge: float) -> Matrix:
 
 def solved(lower: Matrix, right: Matrix, *, transposed: bool = False) -> Matrix:
     """L^-1 B, or L^-T B, (d, k)."""
-    found = scipy.linalg.blas.dtrsm(1.0, lower, right, lower=1, trans_a=int(transposed))
-    return np.asarray(found)
+    solve = scipy.linalg.get_blas_funcs("trsm", (lower,))
+    return np.asarray(solve(1.0, lower, right, lower=1, trans_a=int(transposed)))
 
 
 def leading_singular_vectors(matrix: Matrix, count: int) -> tuple[Matrix, Matrix, Matrix]:
@@ -227,15 +237,13 @@ def leading_singular_vectors(matrix: Matrix, count: int) -> tuple[Matrix, Matrix
 
 def _relating(cross: Matrix, lower_x: Matrix, lower_y: Matrix) -> Matrix:
     """T = L_x^-1 C_xy L_y^-T, (dx, dy)."""
+    solve = scipy.linalg.get_blas_funcs("trsm", (lower_y,))
     half = solved(lower_x, cross)
-    return np.asarray(
-        scipy.linalg.blas.dtrsm(1.0, lower_y, half, side=1, lower=1, trans_a=1, overwrite_b=1)
-    )
+    found = solve(1.0, lower_y, half, side=1, lower=1, trans_a=1, overwrite_b=1)
+    return np.asarray(found, np.float64)
 
 
-def _of_product(
-    left: Matrix, right: Matrix, count: int
-) -> tuple[Matrix, Matrix, Matrix]:
+def _of_product(left: Matrix, right: Matrix, count: int) -> tuple[Matrix, Matrix, Matrix]:
     """U, s, V of the `count` largest singular values of left @ right', or of as many as it has."""
     (q_x, r_x), (q_y, r_y) = np.linalg.qr(left), np.linalg.qr(right)
     u, s, vt = np.linalg.svd(r_x @ r_y.T)
@@ -244,7 +252,7 @@ def _of_product(
 
 def _inverse(lower: Matrix) -> Matrix:
     """K = L^-T."""
-    inverse, _ = scipy.linalg.lapack.dtrtri(lower, lower=1)
+    inverse, _ = scipy.linalg.lapack.dtrtri(lower.astype(np.float64), lower=1)
     return np.ascontiguousarray(np.tril(inverse).T)
 
 
@@ -256,11 +264,17 @@ def weighted_mean(features: Features, weights: Matrix) -> Matrix:
     return np.asarray(total / weights.sum())
 
 
-def chunks(features: Features) -> Iterator[tuple[slice, Matrix]]:
-    """Fresh float64 copies of a few rows at a time; writing to them leaves the input alone."""
+def chunks(
+    features: Features, mean: Matrix | None = None, kind: npt.DTypeLike = np.float64
+) -> Iterator[tuple[slice, Matrix]]:
+    """A few rows at a time, less the mean, of this kind; they are not to be written to."""
     for start in range(0, len(features), _CHUNK):
         rows = slice(start, start + _CHUNK)
-        yield rows, features[rows].astype(np.float64)
+        part = features[rows]
+        if mean is None or not mean.any():
+            yield rows, part.astype(kind, copy=False)
+        else:
+            yield rows, (part - mean).astype(kind, copy=False)
 
 
 def vectors(features: Features, what: str) -> Features:
@@ -273,21 +287,21 @@ def vectors(features: Features, what: str) -> Features:
     return features
 
 
-def _gathered(features: Features, mean: Matrix, factor: Matrix) -> Matrix:
+def _gathered(features: Features, mean: Matrix, factor: Matrix, kind: npt.DTypeLike) -> Matrix:
     """(X - m)' A, (d, k)."""
     total = np.zeros((features.shape[1], factor.shape[1]))
-    for start in range(0, len(features), _CHUNK):
-        rows = slice(start, start + _CHUNK)
-        total += features[rows].T @ factor[rows]
-    return total - mean[:, None] * factor.sum(axis=0)
+    for rows, part in chunks(features, mean, kind):
+        total += part.T @ factor[rows].astype(kind, copy=False)
+    return total
 
 
-def _second_moment(features: Features, mean: Matrix, weights: Matrix) -> Matrix:
+def _second_moment(
+    features: Features, mean: Matrix, weights: Matrix, kind: npt.DTypeLike
+) -> Matrix:
     total = np.zeros((features.shape[1], features.shape[1]))
-    for rows, part in chunks(features):
-        part -= mean
-        part *= np.sqrt(weights[rows])
-        total += part.T @ part  # of one matrix with itself: half the work
+    for rows, part in chunks(features, mean, kind):
+        weighed = part * np.sqrt(weights[rows]).astype(kind)
+        total += weighed.T @ weighed  # of one matrix with itself: half the work
     return total
 
 

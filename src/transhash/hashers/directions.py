@@ -108,8 +108,8 @@ def _whitened(
 ) -> tuple[Matrix, Matrix]:
     """Coordinates (n, k) and squared lengths (n, 1) of whitened rows, which are never all held."""
     z, size = np.empty((len(features), turn.shape[1])), np.empty((len(features), 1))
-    for rows, part in chunks(features):
-        part -= mean
+    for rows, part in chunks(features, mean, lower.dtype):
         white = solved(lower, part.T)  # (d, rows)
-        z[rows], size[rows, 0] = white.T @ turn, np.einsum("ij,ij->j", white, white)
+        z[rows] = white.T @ turn.astype(lower.dtype, copy=False)
+        size[rows, 0] = np.einsum("ij,ij->j", white, white)
     return z, size

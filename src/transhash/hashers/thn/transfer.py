@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -29,6 +30,7 @@ from transhash.data.training import Features, TrainingSet
 from transhash.data.votes import VotedRelation
 from transhash.hashers.base import Array
 from transhash.hashers.canonical import (
+    ROUGH,
     Matrix,
     canonical_analysis,
     weighted_mean,
@@ -49,9 +51,11 @@ def soft_match(target: Features, auxiliary: Features, temperature: float) -> Mat
     """P: each target item's soft assignment to auxiliary items; rows sum to 1."""
     a = target / np.maximum(np.linalg.norm(target, axis=1, keepdims=True), 1e-9)
     b = auxiliary / np.maximum(np.linalg.norm(auxiliary, axis=1, keepdims=True), 1e-9)
-    logits = a @ b.T / temperature
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+    logits = (a / temperature) @ b.T
+    logits -= logits.max(axis=1, keepdims=True)
+    weights = np.exp(logits, out=logits)
+    weights /= weights.sum(axis=1, keepdims=True)
+    return np.asarray(weights)
 
 
 class Extended:
@@ -138,7 +142,9 @@ class Extended:
     @staticmethod
     def _spread(found: Matrix, match: Matrix | None, part: Rows) -> Matrix:
         """[I; P] times rows of auxiliary items, of the items that are in the part."""
-        whole = found if match is None else np.concatenate([found, match @ found])
+        whole = found
+        if match is not None:
+            whole = np.concatenate([found, match @ found.astype(match.dtype, copy=False)])
         return whole[part] if len(part) != len(whole) else whole
 
 
@@ -146,9 +152,14 @@ def _gathered(
     items: npt.NDArray[np.floating], part: Rows, own: int, match: Matrix | None
 ) -> Matrix:
     """[I; P]' times items, those that are not in the part being 0."""
-    whole = np.zeros((own + (0 if match is None else len(match)), items.shape[1]))
-    whole[part] = items
-    return whole[:own] if match is None else whole[:own] + match.T @ whole[own:]
+    size = own + (0 if match is None else len(match))
+    whole = np.asarray(items)
+    if len(part) != size:
+        whole = np.zeros((size, items.shape[1]))
+        whole[part] = items
+    if match is None:
+        return whole
+    return np.asarray(whole[:own] + match.T @ whole[own:].astype(match.dtype, copy=False))
 
 
 class Side:
@@ -164,14 +175,21 @@ class Side:
         counts: Matrix,
         target: Features | None,
         voted: npt.NDArray[np.bool_] | None = None,
+        kind: npt.DTypeLike = np.float64,
     ) -> None:
         others = np.ones(len(auxiliary), np.bool_) if voted is None else ~voted
         self.centre = weighted_mean(auxiliary[others], counts[others])
-        self.target = None if target is None else target.astype(np.float64)
-        self.target_centre = self.centre if self.target is None else self.target.mean(axis=0)
-        self.auxiliary = auxiliary.astype(np.float64)
-        self.auxiliary[others] -= self.centre
-        self.auxiliary[~others] -= self.target_centre
+        self.target = target
+        self.target_mean = self.centre if target is None else target.mean(axis=0, dtype=np.float64)
+        self.target_centre = self.target_mean
+        # Of both domains, centred; the target's are written anew where their centre moves.
+        self._both = np.empty(
+            (len(auxiliary) + (0 if target is None else len(target)), auxiliary.shape[1]), kind
+        )
+        self.auxiliary, self._moved = np.split(self._both, [len(auxiliary)])
+        self.auxiliary[others] = auxiliary[others] - self.centre
+        self.auxiliary[~others] = auxiliary[~others] - self.target_centre
+        self._move()
         self.match: Matrix | None = None
 
     def rematch(
@@ -180,16 +198,24 @@ class Side:
         """P by projections of centred features, and the target's centre that goes with it."""
         if self.target is None:
             return
-        shifted = project(self.target - self.target_centre)
-        self.match = soft_match(shifted, project(self.auxiliary), temperature)
-        matched_mean = self.match.mean(axis=0) @ self.auxiliary
-        self.target_centre = self.target.mean(axis=0) - centring * matched_mean
+        self.match = soft_match(project(self._moved), project(self.auxiliary), temperature)
+        self.target_centre = self.target_mean - centring * self._matched_mean()
+        self._move()
 
     def both(self) -> Matrix:
         """Centred features, auxiliary items first."""
-        if self.match is None or self.target is None:
-            return self.auxiliary
-        return np.concatenate([self.auxiliary, self.target - self.target_centre])
+        return self.auxiliary if self.match is None else self._both
+
+    def _move(self) -> None:
+        for start in range(0, len(self._moved), 4096):  # no whole copy of a wider kind
+            rows = slice(start, start + 4096)
+            if self.target is not None:
+                self._moved[rows] = self.target[rows] - self.target_centre
+
+    def _matched_mean(self) -> Matrix:
+        """The mean of what target items are matched with, mean(P X)."""
+        assert self.match is not None
+        return np.asarray(self.match.mean(axis=0, dtype=np.float64) @ self.auxiliary)
 
     def mass(self, rows: npt.NDArray[np.int64], n: int) -> Array | None:
         """Weights of auxiliary items in MMD: half even, half by the target mass matched with them.
@@ -229,23 +255,25 @@ class Transfer:
         )
         # Of texts most are typed: they are of neither.
         voted = relation.voted_images if isinstance(relation, VotedRelation) else None
-        images = Side(training.images[rows], of_image, target_images, voted)
-        texts = Side(training.texts[columns], of_text, target_texts)
+        single = self.ridge >= ROUGH
+        kind: npt.DTypeLike = np.float32 if single else np.float64
+        images = Side(training.images[rows], of_image, target_images, voted, kind)
+        texts = Side(training.texts[columns], of_text, target_texts, kind=kind)
         x, y = images.auxiliary, texts.auxiliary
         count, fewer = self.rank or MAX_RANK, self.rank is None
-        found = canonical_analysis(x, y, relation, self.ridge, count, centred=True, fewer=fewer)
+        analyse = partial(canonical_analysis, ridge=self.ridge, centred=True, single=single)
+        found = analyse(x, y, relation, count=count, fewer=fewer)
         first = useful_directions(found, x, y, relation, self.rank)
         found, weights, left_out = first.found, first.weights, first.left_out
         weigh = self.rank is None and few_partners(relation)
         unmatched = target_images is None and target_texts is None
         for left in reversed(range(0 if unmatched else self.rounds)):
-            along = found.image_axes * weights, found.text_axes * weights
+            along = ((axes * weights).astype(kind) for axes in (found.image_axes, found.text_axes))
             for side, axes in zip((images, texts), along, strict=True):
-                side.rematch(axes.__rmatmul__, self.temperature, self.centring)
+                side.rematch(partial(_along, axes), self.temperature, self.centring)
             extended = Extended(relation, images.match, texts.match)
             x, y = images.both(), texts.both()
-            count = len(found.s)
-            found = canonical_analysis(x, y, extended, self.ridge, count, centred=True)
+            found = analyse(x, y, extended, count=len(found.s))
             if weigh or not left:  # else nobody asks
                 left_out = left_out_coordinates(found, x, y, extended)
             if weigh:  # measured on auxiliary items: relations of the others are guesses
@@ -282,6 +310,10 @@ class Transfer:
         if (len(rows), len(columns)) == training.relation.shape:
             return rows, columns, training.relation
         return rows, columns, training.relation.subset(rows, columns)
+
+
+def _along(axes: Matrix, rows: Matrix) -> Matrix:
+    return rows @ axes
 
 
 def _inputs(
