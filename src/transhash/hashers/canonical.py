@@ -32,7 +32,6 @@ from transhash.errors import DataError
 
 Matrix = npt.NDArray[np.float64]
 
-ROUGH = 0.01  # a ridge with which no direction is small enough for digits of float32 to tell
 _CHUNK = 4096  # rows turned into float64 at a time: 40 MB at 1,280 features
 
 
@@ -92,11 +91,11 @@ class Canonical:
 
     @cached_property
     def image_axes(self) -> Matrix:
-        return solved(self.lower_x, self.u, transposed=True).astype(np.float64, copy=False)
+        return solved(self.lower_x, self.u, transposed=True)
 
     @cached_property
     def text_axes(self) -> Matrix:
-        return solved(self.lower_y, self.v, transposed=True).astype(np.float64, copy=False)
+        return solved(self.lower_y, self.v, transposed=True)
 
     @cached_property
     def whiten_x(self) -> Matrix:  # K_x, (dx, dx)
@@ -127,20 +126,17 @@ def canonical_analysis(
     *,
     centred: bool = False,
     fewer: bool = False,
-    single: bool = False,
 ) -> Canonical:
     """Regularised canonical correlation analysis of the related pairs, `count` directions of it.
 
     Features that are `centred` already keep the zero they have. With `fewer`, directions of which
-    the relation says nothing may be missing, which of few label sets takes less time; with
-    `single`, products are of float32, which a ridge of `ROUGH` and more leaves room for.
+    the relation says nothing may be missing, which of few label sets takes less time.
     Deterministic: of each image axis the entry largest in size is positive. Time
     O(nx dx² + ny dy² + nx dx dy); memory beside the inputs O(dx² + dy² + nx · 256).
     """
     images, texts = vectors(images, "images"), vectors(texts, "texts")
-    kind: npt.DTypeLike = np.float32 if single else np.float64
-    moments = covariances(images, texts, relation, centred=centred, kind=kind)
-    lower_x, lower_y = (lower_factor(c, ridge).astype(kind) for c in (moments.xx, moments.yy))
+    moments = covariances(images, texts, relation, centred=centred)
+    lower_x, lower_y = (lower_factor(c, ridge) for c in (moments.xx, moments.yy))
     f, g = moments.cross
     if g is not None and (fewer or count <= g.shape[1]) and g.shape[1] <= min(len(f), len(g)):
         u, s, v = _of_product(solved(lower_x, f), solved(lower_y, g), count)
@@ -157,9 +153,8 @@ def covariances(
     relation: Relating,
     *,
     centred: bool = False,
-    kind: npt.DTypeLike = np.float64,
 ) -> Covariances:
-    """The five moments of the module docstring, S never formed; products are of this `kind`."""
+    """The five moments of the module docstring, in float64, S never formed."""
     of_image = relation.times(np.ones((relation.shape[1], 1)))  # r, (nx, 1)
     of_text = relation.transposed_times(np.ones((relation.shape[0], 1)))  # c, (ny, 1)
     pairs = float(of_image.sum())
@@ -171,21 +166,20 @@ def covariances(
     cross: tuple[Matrix, Matrix | None]
     if factors is not None:  # of labels: as wide as there are label sets, not as features
         a, b = factors
-        cross = _gathered(images, mean_x, a, kind) / pairs, _gathered(texts, mean_y, b, kind)
+        cross = _gathered(images, mean_x, a) / pairs, _gathered(texts, mean_y, b)
     else:
         total = np.zeros((images.shape[1], texts.shape[1]))
         for start in range(0, texts.shape[1], 256):  # S (Y - m_y) a few columns at a time
             columns = slice(start, start + 256)
-            some = (texts[:, columns] - mean_y[columns]).astype(kind, copy=False)
-            related = relation.times(some).astype(kind, copy=False)  # (nx, 256)
-            for rows, x in chunks(images, mean_x, kind):
+            related = relation.times(texts[:, columns] - mean_y[columns])  # (nx, 256)
+            for rows, x in chunks(images, mean_x):
                 total[:, columns] += x.T @ related[rows]
         cross = total / pairs, None
     return Covariances(
         mean_x,
         mean_y,
-        _second_moment(images, mean_x, of_image, kind) / pairs,
-        _second_moment(texts, mean_y, of_text, kind) / pairs,
+        _second_moment(images, mean_x, of_image) / pairs,
+        _second_moment(texts, mean_y, of_text) / pairs,
         cross,
     )
 
@@ -264,17 +258,15 @@ def weighted_mean(features: Features, weights: Matrix) -> Matrix:
     return np.asarray(total / weights.sum())
 
 
-def chunks(
-    features: Features, mean: Matrix | None = None, kind: npt.DTypeLike = np.float64
-) -> Iterator[tuple[slice, Matrix]]:
-    """A few rows at a time, less the mean, of this kind; they are not to be written to."""
+def chunks(features: Features, mean: Matrix | None = None) -> Iterator[tuple[slice, Matrix]]:
+    """A few rows at a time in float64, less the mean; they are not to be written to."""
     for start in range(0, len(features), _CHUNK):
         rows = slice(start, start + _CHUNK)
         part = features[rows]
         if mean is None or not mean.any():
-            yield rows, part.astype(kind, copy=False)
+            yield rows, part.astype(np.float64, copy=False)
         else:
-            yield rows, (part - mean).astype(kind, copy=False)
+            yield rows, part - mean
 
 
 def vectors(features: Features, what: str) -> Features:
@@ -287,20 +279,18 @@ def vectors(features: Features, what: str) -> Features:
     return features
 
 
-def _gathered(features: Features, mean: Matrix, factor: Matrix, kind: npt.DTypeLike) -> Matrix:
+def _gathered(features: Features, mean: Matrix, factor: Matrix) -> Matrix:
     """(X - m)' A, (d, k)."""
     total = np.zeros((features.shape[1], factor.shape[1]))
-    for rows, part in chunks(features, mean, kind):
-        total += part.T @ factor[rows].astype(kind, copy=False)
+    for rows, part in chunks(features, mean):
+        total += part.T @ factor[rows]
     return total
 
 
-def _second_moment(
-    features: Features, mean: Matrix, weights: Matrix, kind: npt.DTypeLike
-) -> Matrix:
+def _second_moment(features: Features, mean: Matrix, weights: Matrix) -> Matrix:
     total = np.zeros((features.shape[1], features.shape[1]))
-    for rows, part in chunks(features, mean, kind):
-        weighed = part * np.sqrt(weights[rows]).astype(kind)
+    for rows, part in chunks(features, mean):
+        weighed = part * np.sqrt(weights[rows])
         total += weighed.T @ weighed  # of one matrix with itself: half the work
     return total
 

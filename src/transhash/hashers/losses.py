@@ -124,9 +124,10 @@ class _Gap(torch.autograd.Function):
                 one = torch.mul(distance, -width / middle).exp_()
                 kernel += one
                 slope.add_(one, alpha=width)
-            pull = slope.mul_(sign[:, None]).mul_(sign[None, :])
-            gradient = pull.sum(dim=1, keepdim=True) * joint - pull @ joint
-            ctx.save_for_backward(gradient.mul_(-4.0 / len(widths)).div_(middle))
+            if ctx.needs_input_grad[0]:
+                pull = slope.mul_(sign[:, None]).mul_(sign[None, :])
+                gradient = pull.sum(dim=1, keepdim=True) * joint - pull @ joint
+                ctx.save_for_backward(gradient.mul_(-4.0 / len(widths)).div_(middle))
             return sign @ kernel @ sign / len(widths)
 
     @staticmethod

@@ -30,7 +30,6 @@ from transhash.data.training import Features, TrainingSet
 from transhash.data.votes import VotedRelation
 from transhash.hashers.base import Array
 from transhash.hashers.canonical import (
-    ROUGH,
     Matrix,
     canonical_analysis,
     weighted_mean,
@@ -144,7 +143,7 @@ class Extended:
         """[I; P] times rows of auxiliary items, of the items that are in the part."""
         whole = found
         if match is not None:
-            whole = np.concatenate([found, match @ found.astype(match.dtype, copy=False)])
+            whole = np.concatenate([found, match @ found])
         return whole[part] if len(part) != len(whole) else whole
 
 
@@ -159,7 +158,7 @@ def _gathered(
         whole[part] = items
     if match is None:
         return whole
-    return np.asarray(whole[:own] + match.T @ whole[own:].astype(match.dtype, copy=False))
+    return np.asarray(whole[:own] + match.T @ whole[own:])
 
 
 class Side:
@@ -175,7 +174,6 @@ class Side:
         counts: Matrix,
         target: Features | None,
         voted: npt.NDArray[np.bool_] | None = None,
-        kind: npt.DTypeLike = np.float64,
     ) -> None:
         others = np.ones(len(auxiliary), np.bool_) if voted is None else ~voted
         self.centre = weighted_mean(auxiliary[others], counts[others])
@@ -184,7 +182,7 @@ class Side:
         self.target_centre = self.target_mean
         # Of both domains, centred; the target's are written anew where their centre moves.
         self._both = np.empty(
-            (len(auxiliary) + (0 if target is None else len(target)), auxiliary.shape[1]), kind
+            (len(auxiliary) + (0 if target is None else len(target)), auxiliary.shape[1])
         )
         self.auxiliary, self._moved = np.split(self._both, [len(auxiliary)])
         self.auxiliary[others] = auxiliary[others] - self.centre
@@ -207,7 +205,7 @@ class Side:
         return self.auxiliary if self.match is None else self._both
 
     def _move(self) -> None:
-        for start in range(0, len(self._moved), 4096):  # no whole copy of a wider kind
+        for start in range(0, len(self._moved), 4096):  # no whole copy in float64
             rows = slice(start, start + 4096)
             if self.target is not None:
                 self._moved[rows] = self.target[rows] - self.target_centre
@@ -241,34 +239,33 @@ class Transfer:
     centring: float  # κ
     seed: int
 
-    limit: ClassVar[int] = 10_000  # items of a kind that are analysed; the others are projected
+    # Items of a kind that are analysed; auxiliary ones beyond are projected.
+    limit: ClassVar[int] = 10_000
 
     def bridge(self, training: TrainingSet, use_target: bool) -> tuple[Bridge, Inputs]:
         """The layer, and all items as it gives them: left-out coordinates of those analysed."""
         rows, columns, relation = self._sample(training)
         n, m = relation.shape
-        target_images = training.target_images if use_target else None
-        target_texts = training.target_texts if use_target else None
+        target_images = self._target(training.target_images if use_target else None)
+        target_texts = self._target(training.target_texts if use_target else None)
         of_image, of_text = (
             relation.times(np.ones((m, 1))),
             relation.transposed_times(np.ones((n, 1))),
         )
         # Of texts most are typed: they are of neither.
         voted = relation.voted_images if isinstance(relation, VotedRelation) else None
-        single = self.ridge >= ROUGH
-        kind: npt.DTypeLike = np.float32 if single else np.float64
-        images = Side(training.images[rows], of_image, target_images, voted, kind)
-        texts = Side(training.texts[columns], of_text, target_texts, kind=kind)
+        images = Side(training.images[rows], of_image, target_images, voted)
+        texts = Side(training.texts[columns], of_text, target_texts)
         x, y = images.auxiliary, texts.auxiliary
         count, fewer = self.rank or MAX_RANK, self.rank is None
-        analyse = partial(canonical_analysis, ridge=self.ridge, centred=True, single=single)
+        analyse = partial(canonical_analysis, ridge=self.ridge, centred=True)
         found = analyse(x, y, relation, count=count, fewer=fewer)
         first = useful_directions(found, x, y, relation, self.rank)
         found, weights, left_out = first.found, first.weights, first.left_out
         weigh = self.rank is None and few_partners(relation)
         unmatched = target_images is None and target_texts is None
         for left in reversed(range(0 if unmatched else self.rounds)):
-            along = ((axes * weights).astype(kind) for axes in (found.image_axes, found.text_axes))
+            along = found.image_axes * weights, found.text_axes * weights
             for side, axes in zip((images, texts), along, strict=True):
                 side.rematch(partial(_along, axes), self.temperature, self.centring)
             extended = Extended(relation, images.match, texts.match)
@@ -303,6 +300,13 @@ class Transfer:
         z_y, target_y = _inputs(bridge.text, training.texts, columns, out_y, target_texts)
         mass = images.mass(rows, len(z_x)), texts.mass(columns, len(z_y))
         return bridge, Inputs(z_x, z_y, target_x, target_y, *mass)
+
+    def _target(self, features: Features | None) -> Features | None:
+        """Those that take part, drawn evenly: P is as wide as they are many."""
+        if features is None or len(features) <= self.limit:
+            return features
+        rng = np.random.default_rng([self.seed, 0xCD])
+        return np.asarray(features[np.sort(rng.permutation(len(features))[: self.limit])])
 
     def _sample(self, training: TrainingSet) -> tuple[Array, Array, Relation]:
         rng = np.random.default_rng([self.seed, 0xCA])
