@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.cross_decomposition import CCA
@@ -8,6 +10,7 @@ from transhash.errors import DataError
 from transhash.hashers import canonical
 from transhash.hashers.canonical import canonical_analysis, covariances, lower_factor
 from transhash.hashers.cvh import CVH
+from transhash.hashers.directions import useful_directions
 
 from .worlds import World, dense
 
@@ -79,6 +82,33 @@ def test_with_pairs_and_no_ridge_the_directions_are_those_of_canonical_correlati
     np.testing.assert_allclose(found.s[:6], correlations, atol=1e-6)
     assert subspace_angles(found.image_axes, reference.x_rotations_).min() > 1 - 1e-6
     assert subspace_angles(found.text_axes, reference.y_rotations_).min() > 1 - 1e-6
+
+
+def test_directions_of_few_label_sets_are_those_of_the_whole_analysis() -> None:
+    training = World(classes=8).training(300)
+    x, y, relation = training.images, training.texts, training.relation
+    short = canonical_analysis(x, y, relation, 0.05, 7)  # from the label sets
+    whole = canonical_analysis(x, y, relation, 0.05, 20)  # more than there are: from T
+    np.testing.assert_allclose(short.s, whole.s[:7], atol=1e-10)
+    np.testing.assert_allclose(short.image_axes, whole.image_axes[:, :7], atol=1e-8)
+    np.testing.assert_allclose(short.text_axes, whole.text_axes[:, :7], atol=1e-8)
+    np.testing.assert_allclose(short.relating, whole.relating, atol=1e-12)
+    few = canonical_analysis(x, y, relation, 0.05, 20, fewer=True)
+    assert len(few.s) == 8
+    np.testing.assert_allclose(few.s[:7], whole.s[:7], atol=1e-10)
+
+
+def test_a_direction_that_carries_nothing_does_not_correlate_by_rounding() -> None:
+    training = World(classes=8).training(300)
+    x, y, relation = training.images, training.texts, training.relation
+    found = canonical_analysis(x, y, relation, 0.05, 20, fewer=True)
+    # As if T had been found in float32: the last direction is a little of all others.
+    little = 1e-7 * found.u[:, :7].sum(axis=1), 1e-7 * found.v[:, :7].sum(axis=1)
+    u, v = found.u.copy(), found.v.copy()
+    u[:, 7] += little[0]
+    v[:, 7] += little[1]
+    rough = replace(found, u=u, v=v)
+    assert len(useful_directions(rough, x, y, relation).weights) == 7
 
 
 def test_with_single_labels_the_relation_has_one_direction_less_than_classes() -> None:

@@ -44,11 +44,12 @@ def relation_loss(
 ) -> Tensor:
     """L of Eq. (5): mean of log(1 + exp u) - s u over the pairs, u = scale * <z_x, z_y>.
 
-    Written s softplus(-u) + (1 - s) softplus(u), which is the same and lets related and unrelated
-    pairs have `weights` of their own; softplus because u reaches ±b, where exp overflows.
+    That is s softplus(-u) + (1 - s) softplus(u), so related and unrelated pairs can have `weights`
+    of their own, and softplus(-u) = softplus(u) - u; exp would overflow, u reaches ±b.
     """
     u = scale * (z_x @ z_y.T)
-    return _mean(weights[0] * s * softplus(-u) + weights[1] * (1 - s) * softplus(u), known)
+    related = weights[0] * s
+    return _mean((related + weights[1] * (1 - s)) * softplus(u) - related * u, known)
 
 
 def inner_product_loss(
