@@ -58,7 +58,7 @@ def measured(command: list[str], out: Path) -> None:
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"{' '.join(command)} failed")
-    fit = json.loads((out / "report.json").read_text())["seconds"]
+    fit = json.loads((out / "report.json").read_text())["training_seconds"]
     print(
         f"{time.perf_counter() - start:.0f} s, of which THN {fit:.0f} s; peak "
         f"{usage.ru_maxrss / 2**20:.2f} GB: {' '.join(command[1:])}",
