@@ -82,6 +82,17 @@ def test_alignment_loss_is_zero_for_equal_sets_and_finite_for_collapsed_ones() -
     assert float(alignment_loss(collapsed, collapsed)) == pytest.approx(0.0, abs=1e-6)
 
 
+def test_the_gradient_of_alignment_is_that_of_finite_differences() -> None:
+    weight = torch.arange(1, N + 1, dtype=torch.float64)
+    weight /= weight.sum()
+
+    def gap(z: torch.Tensor, z_target: torch.Tensor) -> torch.Tensor:
+        return alignment_loss(z, z_target, (1.0, 4.0, 16.0), 0.3, weight)
+
+    both = Z_X.clone().requires_grad_(), Z_T.clone().requires_grad_()
+    assert torch.autograd.gradcheck(gap, both)  # type: ignore[no-untyped-call]
+
+
 def test_balanced_weights_give_related_and_unrelated_pairs_one_half_each() -> None:
     related, unrelated = pair_weights(float(S.mean()))
     assert float((related * S).sum()) == pytest.approx(N * M / 2)

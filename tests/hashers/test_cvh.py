@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.cross_decomposition import CCA
@@ -6,8 +8,9 @@ from transhash.data.relation import LabelRelation, Relation, SparseRelation
 from transhash.data.training import TrainingSet
 from transhash.errors import DataError
 from transhash.hashers import canonical
-from transhash.hashers.canonical import canonical_analysis, covariances, whitening
+from transhash.hashers.canonical import canonical_analysis, covariances, lower_factor
 from transhash.hashers.cvh import CVH
+from transhash.hashers.directions import useful_directions
 
 from .worlds import World, dense
 
@@ -56,13 +59,14 @@ def test_every_sort_of_relation_gives_what_the_same_dense_relation_gives() -> No
         np.testing.assert_allclose(other.weights_y_, by_label.weights_y_, atol=1e-8)
 
 
-def test_whitening_is_the_inverse_square_root_of_the_regularised_covariance() -> None:
+def test_the_triangular_factor_is_that_of_the_regularised_covariance() -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((50, 6))
     c = x.T @ x
-    k = whitening(c, 0.1)
+    lower = lower_factor(c, 0.1)
     ridge = 0.1 * np.linalg.eigvalsh(c)[-1]
-    np.testing.assert_allclose(k.T @ (c + ridge * np.eye(6)) @ k, np.eye(6), atol=1e-10)
+    np.testing.assert_allclose(lower, np.tril(lower))
+    np.testing.assert_allclose(lower @ lower.T, c + ridge * np.eye(6), atol=1e-10)
 
 
 def test_with_pairs_and_no_ridge_the_directions_are_those_of_canonical_correlation_analysis() -> (
@@ -78,6 +82,33 @@ def test_with_pairs_and_no_ridge_the_directions_are_those_of_canonical_correlati
     np.testing.assert_allclose(found.s[:6], correlations, atol=1e-6)
     assert subspace_angles(found.image_axes, reference.x_rotations_).min() > 1 - 1e-6
     assert subspace_angles(found.text_axes, reference.y_rotations_).min() > 1 - 1e-6
+
+
+def test_directions_of_few_label_sets_are_those_of_the_whole_analysis() -> None:
+    training = World(classes=8).training(300)
+    x, y, relation = training.images, training.texts, training.relation
+    short = canonical_analysis(x, y, relation, 0.05, 7)  # from the label sets
+    whole = canonical_analysis(x, y, relation, 0.05, 20)  # more than there are: from T
+    np.testing.assert_allclose(short.s, whole.s[:7], atol=1e-10)
+    np.testing.assert_allclose(short.image_axes, whole.image_axes[:, :7], atol=1e-8)
+    np.testing.assert_allclose(short.text_axes, whole.text_axes[:, :7], atol=1e-8)
+    np.testing.assert_allclose(short.relating, whole.relating, atol=1e-12)
+    few = canonical_analysis(x, y, relation, 0.05, 20, fewer=True)
+    assert len(few.s) == 8
+    np.testing.assert_allclose(few.s[:7], whole.s[:7], atol=1e-10)
+
+
+def test_a_direction_that_carries_nothing_does_not_correlate_by_rounding() -> None:
+    training = World(classes=8).training(300)
+    x, y, relation = training.images, training.texts, training.relation
+    found = canonical_analysis(x, y, relation, 0.05, 20, fewer=True)
+    # As if T had been found in float32: the last direction is a little of all others.
+    little = 1e-7 * found.u[:, :7].sum(axis=1), 1e-7 * found.v[:, :7].sum(axis=1)
+    u, v = found.u.copy(), found.v.copy()
+    u[:, 7] += little[0]
+    v[:, 7] += little[1]
+    rough = replace(found, u=u, v=v)
+    assert len(useful_directions(rough, x, y, relation).weights) == 7
 
 
 def test_with_single_labels_the_relation_has_one_direction_less_than_classes() -> None:

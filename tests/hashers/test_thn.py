@@ -249,6 +249,19 @@ def test_left_out_coordinates_equal_those_of_a_refit_without_the_item() -> None:
     assert np.allclose(left_out_coordinates(found, x, y, relation)[0][i], x[i] @ weights)
 
 
+def test_of_many_target_items_some_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = World(classes=6).training(300)
+    monkeypatch.setattr(Transfer, "limit", 40)
+    transfer = Transfer(32, 0.05, None, 4, 0.05, 0.5, 0)
+    bridge, inputs = transfer.bridge(training, use_target=True)
+    assert len(inputs.images) == 300
+    assert inputs.target_images is not None
+    assert inputs.target_texts is not None
+    assert (len(inputs.target_images), len(inputs.target_texts)) == (40, 40)
+    assert np.isfinite(inputs.target_images).all()
+    assert bridge.image is not None
+
+
 def test_the_rank_is_found_from_the_relation_alone() -> None:
     world = World(classes=6)
     transfer = Transfer(32, 0.05, None, 4, 0.05, 0.5, 0)

@@ -12,6 +12,7 @@ from transhash.data.relation import Relation, Rows
 from transhash.errors import DataError
 
 Features = npt.NDArray[Any]  # (n, d) float features, or (n, 3, h, w) uint8 pixels
+_ROWS = 8192  # looked at together
 LARGEST = 1e15  # of a feature: sums of 10^8 squares still fit into float32
 
 
@@ -94,11 +95,15 @@ def _check_values(name: str, part: Features) -> None:
     if part.dtype == np.uint8:  # pixels
         return
     limit = min(LARGEST, float(np.finfo(part.dtype).max)) if part.dtype.kind == "f" else LARGEST
-    sound = (part >= -limit) & (part <= limit)  # NaN and infinity are not
-    if sound.all():
+    for start in range(0, len(part), _ROWS):  # no mask of all: there may be a million rows
+        some = part[start : start + _ROWS]
+        sound = (some >= -limit) & (some <= limit)  # NaN and infinity are not
+        if not sound.all():
+            break
+    else:
         return
-    row = int(np.argmin(sound.reshape(len(part), -1).all(axis=1)))
-    value = part[row][~sound[row]][0]
+    at = int(np.argmin(sound.reshape(len(some), -1).all(axis=1)))
+    row, value = start + at, some[at][~sound[at]][0]
     if np.isfinite(value):
         raise DataError(
             f"{name} {row} has the feature {value:.3g}; beyond {LARGEST:.0e} squares overflow: "

@@ -13,11 +13,13 @@ import numpy as np
 
 from transhash.data.relation import Relation
 from transhash.data.training import Features
-from transhash.hashers.canonical import Canonical, Matrix, Relating, chunks
+from transhash.hashers.canonical import Canonical, Matrix, Relating, chunks, solved
 
 MAX_RANK = 64  # directions that are looked at
 _TOLERANCE = 0.03  # directions whose left-out correlation is below this share carry nothing
 _FEW = 3  # partners of an item in the mean
+_VANISHING = 1e-5  # strength, beside the first direction's, of one that carries nothing
+_SOUND = 1e-2  # smallest entry of a triangle's diagonal, beside the largest
 _LEAST = 1e-3  # no direction that is kept counts less
 
 
@@ -74,9 +76,10 @@ def left_out_coordinates(
     of_image = relation.times(np.ones((relation.shape[1], 1)))
     of_text = relation.transposed_times(np.ones((relation.shape[0], 1)))
     pairs = float(of_image.sum())
-    z_x, size_x = _whitened(images, found.mean_x, found.whiten_x, found.u)
-    z_y, size_y = _whitened(texts, found.mean_y, found.whiten_y, found.v)
-    strength = np.maximum(found.s, 1e-8)
+    z_x, size_x = _measured(images, found.mean_x, found.lower_x, found.image_axes)
+    z_y, size_y = _measured(texts, found.mean_y, found.lower_y, found.text_axes)
+    # Below, t is rounding and t / s would be a relation made of it.
+    strength = np.maximum(found.s, _VANISHING * found.s[0])
     parts = []
     for z, size, of_item, partner_sum in (
         (z_x, size_x, of_image, relation.times(z_y)),
@@ -103,12 +106,20 @@ def _useful_rank(correlations: Matrix) -> int:
     return max(1, int(weak[0]) if len(weak) else len(correlations))
 
 
-def _whitened(
-    features: Features, mean: Matrix, whiten: Matrix, turn: Matrix
+def _measured(
+    features: Features, mean: Matrix, lower: Matrix, axes: Matrix
 ) -> tuple[Matrix, Matrix]:
-    """Coordinates (n, k) and squared lengths (n, 1) of whitened rows, which are never all held."""
-    z, size = np.empty((len(features), turn.shape[1])), np.empty((len(features), 1))
-    for rows, part in chunks(features):
-        white = (part - mean) @ whiten
-        z[rows], size[rows, 0] = white @ turn, (white**2).sum(axis=1)
+    """Coordinates (n, k) and squared lengths (n, 1) of whitened rows, which are never all held.
+
+    Lengths only say how much an item counts, so float32 does for them unless the triangle is
+    close to singular.
+    """
+    diagonal = lower.diagonal()
+    if diagonal.min() > _SOUND * diagonal.max():
+        lower = lower.astype(np.float32, order="F")
+    z, size = np.empty((len(features), axes.shape[1])), np.empty((len(features), 1))
+    for rows, part in chunks(features, mean):
+        z[rows] = part @ axes
+        white = solved(lower, part.T.astype(lower.dtype, copy=False))  # (d, rows)
+        size[rows, 0] = np.einsum("ij,ij->j", white, white)
     return z, size

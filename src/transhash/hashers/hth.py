@@ -24,6 +24,7 @@ from transhash.data.training import Features, Related, TrainingSet
 from transhash.errors import DataError
 from transhash.hashers.base import Setting
 from transhash.hashers.canonical import Matrix, vectors
+from transhash.hashers.descent import AdamW
 from transhash.hashers.linear import LinearHasher
 from transhash.hashers.modules import Translated
 from transhash.hashers.settings import FromOne, NotNegative, Positive, Range, ShareBelowOne
@@ -90,7 +91,7 @@ class HTH(LinearHasher):
         start = (rng.standard_normal((dx, b)), rng.standard_normal((dy, b)), np.eye(b))
         # Rows of norm 1 then give projections of variance 1.
         weights = Weights(*(torch.from_numpy(part).requires_grad_() for part in start))
-        adam = torch.optim.Adam(weights, self.learning_rate)
+        adam = AdamW([{"params": weights, "lr": self.learning_rate, "weight_decay": 0.0}])
 
         best_score, waited = -1.0, 0
         for step in track(range(1, self.steps + 1), f"HTH {self.bits} bits"):

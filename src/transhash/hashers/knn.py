@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
@@ -18,6 +18,7 @@ from transhash.progress import Track, silent
 
 _Floats = npt.NDArray[np.float32]
 _ROWS = 1024  # queries compared with all auxiliary items at a time
+_PART, _COLUMNS = 4096, 256  # rows and columns in float64 at a time
 
 
 @dataclass
@@ -50,10 +51,8 @@ class NearestNeighbours(Scorer):
         of_text = relation.transposed_times(np.ones((len(x), 1)))
         own_x, own_y = of_image[:, 0] > 0, of_text[:, 0] > 0
         # A mean of cosines is the cosine with the mean of unit vectors: one vector an item is kept.
-        texts_of_image = relation.times(y)[own_x] / of_image[own_x]
-        images_of_text = relation.transposed_times(x)[own_y] / of_text[own_y]
-        self.images_, self.texts_of_image_ = x[own_x], texts_of_image.astype(np.float32)
-        self.texts_, self.images_of_text_ = y[own_y], images_of_text.astype(np.float32)
+        self.images_, self.texts_of_image_ = x[own_x], _means(relation.times, y, of_image)
+        self.texts_, self.images_of_text_ = y[own_y], _means(relation.transposed_times, x, of_text)
         return self
 
     def score(self, images: Features, texts: Features) -> _Floats:
@@ -82,9 +81,27 @@ class NearestNeighbours(Scorer):
         return [{"neighbours": k} for k in (20, 5, 30, 50, 3, 100, 1, 200)]
 
 
+def _means(
+    times: Callable[[_Floats], npt.NDArray[np.float64]],
+    partners: _Floats,
+    counts: npt.NDArray[np.float64],
+) -> _Floats:
+    """The mean partner of each item that has one."""
+    own = counts[:, 0] > 0
+    found = np.empty((int(own.sum()), partners.shape[1]), np.float32)
+    for start in range(0, partners.shape[1], _COLUMNS):
+        columns = slice(start, start + _COLUMNS)
+        found[:, columns] = times(partners[:, columns])[own] / counts[own]
+    return found
+
+
 def unit_from_mean(features: Features, mean: npt.NDArray[np.float64]) -> _Floats:
     """Unit vectors from the mean; rows of zeros, which say nothing, stay zeros."""
-    return unit_rows((features - mean) * features.any(axis=1, keepdims=True))
+    found = np.empty(features.shape, np.float32)
+    for start in range(0, len(features), _PART):  # no whole copy in float64
+        some = features[start : start + _PART]
+        found[start : start + _PART] = unit_rows((some - mean) * some.any(axis=1, keepdims=True))
+    return found
 
 
 def unit_rows(features: Features) -> _Floats:

@@ -111,8 +111,7 @@ def _code_moment(features: Features, mean: Matrix, whiten: Matrix, directions: M
     """Z' B / n for B = sgn(Z directions), with Z = (X - m) K never held as a whole."""
     weights = whiten @ directions
     total = np.zeros_like(weights)
-    for _, part in chunks(features):
-        part -= mean
+    for _, part in chunks(features, mean):
         total += part.T @ np.where(part @ weights > 0, 1.0, -1.0)
     return np.asarray(whiten.T @ total / len(features))
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.linear_model import Ridge
+import scipy.linalg
 
 from transhash.data.training import Features, TrainingSet
 from transhash.hashers.base import Scorer, Setting, check_width
-from transhash.hashers.canonical import Matrix, vectors
+from transhash.hashers.canonical import Matrix, chunks, vectors
 from transhash.hashers.knn import unit_rows
 from transhash.hashers.settings import Positive
 from transhash.progress import Track, silent
+
+_COLUMNS = 256  # of the partners, at a time
 
 
 @dataclass
@@ -38,16 +40,12 @@ class RidgeRegression(Scorer):
     def fit(
         self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
     ) -> Self:
-        x = vectors(training.images, "images").astype(np.float64)
-        y = vectors(training.texts, "texts").astype(np.float64)
-        self.mean_x_, self.mean_y_ = x.mean(axis=0), y.mean(axis=0)
-        x -= self.mean_x_
-        y -= self.mean_y_
-        relation = training.relation
-        of_image = relation.times(np.ones((len(y), 1)))
-        of_text = relation.transposed_times(np.ones((len(x), 1)))
-        self.to_text_ = self._regression(x, relation.times(y), of_image)  # B, (dx, dy)
-        self.to_image_ = self._regression(y, relation.transposed_times(x), of_text)  # A, (dy, dx)
+        x, y = vectors(training.images, "images"), vectors(training.texts, "texts")
+        self.mean_x_ = x.mean(axis=0, dtype=np.float64)
+        self.mean_y_ = y.mean(axis=0, dtype=np.float64)
+        relation, images, texts = training.relation, (x, self.mean_x_), (y, self.mean_y_)
+        self.to_text_ = self._regression(images, texts, relation.times)  # B, (dx, dy)
+        self.to_image_ = self._regression(texts, images, relation.transposed_times)  # A, (dy, dx)
         return self
 
     def score(self, images: Features, texts: Features) -> npt.NDArray[np.float32]:
@@ -59,12 +57,34 @@ class RidgeRegression(Scorer):
         by_image = unit_rows(x @ self.to_text_) @ unit_rows(y).T
         return np.asarray((by_text + by_image) / 2)
 
-    def _regression(self, features: Matrix, sums: Matrix, counts: Matrix) -> Matrix:
-        """The weights that predict the mean partner of each item that has one."""
-        own = counts[:, 0] > 0
-        penalty = self.ridge * float((features**2).sum(axis=0).mean())
-        model = Ridge(alpha=max(penalty, 1e-12), fit_intercept=False, solver="cholesky")
-        return np.asarray(model.fit(features[own], sums[own] / counts[own]).coef_.T)
+    def _regression(
+        self,
+        own: tuple[Features, Matrix],
+        others: tuple[Features, Matrix],
+        times: Callable[[Matrix], Matrix],
+    ) -> Matrix:
+        """The weights that predict the mean partner of each item that has one.
+
+        By the normal equations, a few rows and columns at a time: of 100,000 pairs nothing else
+        fits.
+        """
+        (features, mean), (partners, partner_mean) = own, others
+        counts = times(np.ones((len(partners), 1)))
+        gram, squares = np.zeros((len(mean), len(mean))), 0.0
+        for rows, part in chunks(features, mean):
+            squares += float((part**2).sum())
+            paired = part[counts[rows, 0] > 0]
+            gram += paired.T @ paired
+        cross = np.zeros((len(mean), len(partner_mean)))
+        for start in range(0, len(partner_mean), _COLUMNS):
+            columns = slice(start, start + _COLUMNS)
+            sums = times(partners[:, columns] - partner_mean[columns])
+            sums /= np.maximum(counts, 1e-9)
+            for rows, part in chunks(features, mean):
+                cross[:, columns] += part.T @ sums[rows]
+        penalty = self.ridge * squares / len(mean)
+        gram.flat[:: len(gram) + 1] += max(penalty, 1e-12)
+        return np.asarray(scipy.linalg.solve(gram, cross, assume_a="pos"))
 
     @classmethod
     def candidates(cls) -> Iterable[Setting]:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transhash.codes import Codes
 from transhash.data.training import LARGEST, TrainingSet
 from transhash.errors import DataError, EngineError
+from transhash.hashers.descent import AdamW, Descent, Momentum
 from transhash.storage import read_tensors, write_tensors
 
 _log = logging.getLogger("transhash")
@@ -48,14 +49,12 @@ def rate_factor(policy: Policy, step: int, steps: int) -> float:
 
 def make_optimizer(
     kind: Optimizer, groups: Iterable[dict[str, Any]], momentum: float = 0.9
-) -> torch.optim.Optimizer:
+) -> Descent:
     """SGD with momentum 0.9 (the paper) or Adam with decoupled weight decay."""
-    if kind == "sgd":
-        return torch.optim.SGD(list(groups), momentum=momentum)
-    return torch.optim.AdamW(list(groups))
+    return Momentum(groups, momentum) if kind == "sgd" else AdamW(groups)
 
 
-def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
+def set_rate(optimizer: Descent, factor: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = group["base"] * factor
 
@@ -137,15 +136,14 @@ class Checkpoint:
         self,
         step: int,
         modules: nn.ModuleDict,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Descent,
         average: Average | None,
     ) -> None:
         tensors: dict[str, npt.NDArray[Any]] = {"step": np.array(step), "name": self.name}
         for name, value in modules.state_dict().items():
             tensors[f"model.{name}"] = value.detach().cpu().numpy()
-        for number, slots in optimizer.state_dict()["state"].items():
-            for slot, value in slots.items():
-                tensors[f"optimizer.{number}.{slot}"] = torch.as_tensor(value).cpu().numpy()
+        for name, value in optimizer.state().items():
+            tensors[f"optimizer.{name}"] = value.cpu().numpy()
         for number, value in enumerate(average.values if average else ()):
             tensors[f"average.{number}"] = value.cpu().numpy()
         start = time.monotonic()
@@ -153,9 +151,7 @@ class Checkpoint:
         self._last = time.monotonic()
         self._cost = self._last - start
 
-    def load(
-        self, modules: nn.ModuleDict, optimizer: torch.optim.Optimizer, average: Average | None
-    ) -> int:
+    def load(self, modules: nn.ModuleDict, optimizer: Descent, average: Average | None) -> int:
         """The step to go on from: 0 if there is no checkpoint of this very run."""
         if not self.path.exists():
             return 0
@@ -167,13 +163,9 @@ class Checkpoint:
         modules.load_state_dict(
             {name[6:]: value for name, value in values.items() if name.startswith("model.")}
         )
-        slots: dict[int, dict[str, Tensor]] = {}
-        for name, value in values.items():
-            if name.startswith("optimizer."):
-                _, place, slot = name.split(".")
-                slots.setdefault(int(place), {})[slot] = value
-        state = optimizer.state_dict()
-        optimizer.load_state_dict({"state": slots, "param_groups": state["param_groups"]})
+        optimizer.restore(
+            {name[10:]: value for name, value in values.items() if name.startswith("optimizer.")}
+        )
         for number, own in enumerate(average.values if average else ()):
             own.copy_(values[f"average.{number}"])
         return int(tensors["step"])

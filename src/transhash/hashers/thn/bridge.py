@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from transhash.data.training import Features, TrainingSet
 from transhash.errors import DataError
 from transhash.hashers.base import Array
-from transhash.hashers.canonical import Matrix
+from transhash.hashers.canonical import Matrix, chunks
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,9 +34,12 @@ class View:
                 f"features have shape {features.shape[1:]} each, the method learned from "
                 f"{self.centre.shape}; use the same features for both"
             )
-        shifted = self._shifted(features, target)
-        moved = shifted if self.axes is None else shifted @ self.axes
-        return np.asarray(moved / self.size, dtype=np.float32)
+        width = features.shape[1] if self.axes is None else self.axes.shape[1]
+        found = np.empty((len(features), width), np.float32)
+        for rows, shifted in self._shifted(features, target):
+            moved = shifted if self.axes is None else shifted @ self.axes
+            found[rows] = moved / self.size
+        return found
 
     def with_finer(
         self, z: npt.NDArray[np.float32], features: Features, target: bool
@@ -44,8 +47,10 @@ class View:
         """A tower's projections z of these items, and the bits that stand beside it."""
         if self.finer is None or not len(z):
             return z
-        more = self._shifted(features, target) @ self.finer
-        return np.hstack([z, more.astype(np.float32)])
+        more = np.empty((len(z), self.finer.shape[1]), np.float32)
+        for rows, shifted in self._shifted(features, target):
+            more[rows] = shifted @ self.finer
+        return np.hstack([z, more])
 
     def module(self, tower: nn.Module) -> nn.Module:
         """This map, the tower above it and the bits beside it, of target items."""
@@ -59,9 +64,9 @@ class View:
             return towers
         return Beside(towers, Affine(self.finer, centre=self.target_centre))
 
-    def _shifted(self, features: Features, target: bool) -> Matrix:
-        centre = self.target_centre if target else self.centre
-        return np.asarray(features.astype(np.float64) - centre)
+    def _shifted(self, features: Features, target: bool) -> Iterator[tuple[slice, Matrix]]:
+        """Centred rows in float64, never all of them: a million would be 10 GB."""
+        return chunks(features, self.target_centre if target else self.centre)
 
 
 @dataclass(frozen=True)
@@ -138,5 +143,6 @@ def plain_bridge(training: TrainingSet, use_target: bool) -> tuple[Bridge, Input
 
 def _plain_view(features: Features) -> View:
     centre = features.mean(axis=0, dtype=np.float64)
-    size = max(float((features - centre).std()), 1e-9)
+    squares = sum(float((part**2).sum()) for _, part in chunks(features, centre))
+    size = max(float(np.sqrt(squares / max(features.size, 1))), 1e-9)
     return View(None, centre, centre, size)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -49,9 +50,11 @@ def soft_match(target: Features, auxiliary: Features, temperature: float) -> Mat
     """P: each target item's soft assignment to auxiliary items; rows sum to 1."""
     a = target / np.maximum(np.linalg.norm(target, axis=1, keepdims=True), 1e-9)
     b = auxiliary / np.maximum(np.linalg.norm(auxiliary, axis=1, keepdims=True), 1e-9)
-    logits = a @ b.T / temperature
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+    logits = (a / temperature) @ b.T
+    logits -= logits.max(axis=1, keepdims=True)
+    weights = np.exp(logits, out=logits)
+    weights /= weights.sum(axis=1, keepdims=True)
+    return np.asarray(weights)
 
 
 class Extended:
@@ -138,7 +141,9 @@ class Extended:
     @staticmethod
     def _spread(found: Matrix, match: Matrix | None, part: Rows) -> Matrix:
         """[I; P] times rows of auxiliary items, of the items that are in the part."""
-        whole = found if match is None else np.concatenate([found, match @ found])
+        whole = found
+        if match is not None:
+            whole = np.concatenate([found, match @ found])
         return whole[part] if len(part) != len(whole) else whole
 
 
@@ -146,9 +151,14 @@ def _gathered(
     items: npt.NDArray[np.floating], part: Rows, own: int, match: Matrix | None
 ) -> Matrix:
     """[I; P]' times items, those that are not in the part being 0."""
-    whole = np.zeros((own + (0 if match is None else len(match)), items.shape[1]))
-    whole[part] = items
-    return whole[:own] if match is None else whole[:own] + match.T @ whole[own:]
+    size = own + (0 if match is None else len(match))
+    whole = np.asarray(items)
+    if len(part) != size:
+        whole = np.zeros((size, items.shape[1]))
+        whole[part] = items
+    if match is None:
+        return whole
+    return np.asarray(whole[:own] + match.T @ whole[own:])
 
 
 class Side:
@@ -167,11 +177,17 @@ class Side:
     ) -> None:
         others = np.ones(len(auxiliary), np.bool_) if voted is None else ~voted
         self.centre = weighted_mean(auxiliary[others], counts[others])
-        self.target = None if target is None else target.astype(np.float64)
-        self.target_centre = self.centre if self.target is None else self.target.mean(axis=0)
-        self.auxiliary = auxiliary.astype(np.float64)
-        self.auxiliary[others] -= self.centre
-        self.auxiliary[~others] -= self.target_centre
+        self.target = target
+        self.target_mean = self.centre if target is None else target.mean(axis=0, dtype=np.float64)
+        self.target_centre = self.target_mean
+        # Of both domains, centred; the target's are written anew where their centre moves.
+        self._both = np.empty(
+            (len(auxiliary) + (0 if target is None else len(target)), auxiliary.shape[1])
+        )
+        self.auxiliary, self._moved = np.split(self._both, [len(auxiliary)])
+        self.auxiliary[others] = auxiliary[others] - self.centre
+        self.auxiliary[~others] = auxiliary[~others] - self.target_centre
+        self._move()
         self.match: Matrix | None = None
 
     def rematch(
@@ -180,16 +196,24 @@ class Side:
         """P by projections of centred features, and the target's centre that goes with it."""
         if self.target is None:
             return
-        shifted = project(self.target - self.target_centre)
-        self.match = soft_match(shifted, project(self.auxiliary), temperature)
-        matched_mean = (self.match @ self.auxiliary).mean(axis=0)
-        self.target_centre = self.target.mean(axis=0) - centring * matched_mean
+        self.match = soft_match(project(self._moved), project(self.auxiliary), temperature)
+        self.target_centre = self.target_mean - centring * self._matched_mean()
+        self._move()
 
     def both(self) -> Matrix:
         """Centred features, auxiliary items first."""
-        if self.match is None or self.target is None:
-            return self.auxiliary
-        return np.concatenate([self.auxiliary, self.target - self.target_centre])
+        return self.auxiliary if self.match is None else self._both
+
+    def _move(self) -> None:
+        for start in range(0, len(self._moved), 4096):  # no whole copy in float64
+            rows = slice(start, start + 4096)
+            if self.target is not None:
+                self._moved[rows] = self.target[rows] - self.target_centre
+
+    def _matched_mean(self) -> Matrix:
+        """The mean of what target items are matched with, mean(P X)."""
+        assert self.match is not None
+        return np.asarray(self.match.mean(axis=0, dtype=np.float64) @ self.auxiliary)
 
     def mass(self, rows: npt.NDArray[np.int64], n: int) -> Array | None:
         """Weights of auxiliary items in MMD: half even, half by the target mass matched with them.
@@ -215,14 +239,15 @@ class Transfer:
     centring: float  # κ
     seed: int
 
-    limit: ClassVar[int] = 10_000  # items of a kind that are analysed; the others are projected
+    # Items of a kind that are analysed; auxiliary ones beyond are projected.
+    limit: ClassVar[int] = 10_000
 
     def bridge(self, training: TrainingSet, use_target: bool) -> tuple[Bridge, Inputs]:
         """The layer, and all items as it gives them: left-out coordinates of those analysed."""
         rows, columns, relation = self._sample(training)
         n, m = relation.shape
-        target_images = training.target_images if use_target else None
-        target_texts = training.target_texts if use_target else None
+        target_images = self._target(training.target_images if use_target else None)
+        target_texts = self._target(training.target_texts if use_target else None)
         of_image, of_text = (
             relation.times(np.ones((m, 1))),
             relation.transposed_times(np.ones((n, 1))),
@@ -232,7 +257,9 @@ class Transfer:
         images = Side(training.images[rows], of_image, target_images, voted)
         texts = Side(training.texts[columns], of_text, target_texts)
         x, y = images.auxiliary, texts.auxiliary
-        found = canonical_analysis(x, y, relation, self.ridge, self.rank or MAX_RANK, centred=True)
+        count, fewer = self.rank or MAX_RANK, self.rank is None
+        analyse = partial(canonical_analysis, ridge=self.ridge, centred=True)
+        found = analyse(x, y, relation, count=count, fewer=fewer)
         first = useful_directions(found, x, y, relation, self.rank)
         found, weights, left_out = first.found, first.weights, first.left_out
         weigh = self.rank is None and few_partners(relation)
@@ -240,10 +267,10 @@ class Transfer:
         for left in reversed(range(0 if unmatched else self.rounds)):
             along = found.image_axes * weights, found.text_axes * weights
             for side, axes in zip((images, texts), along, strict=True):
-                side.rematch(axes.__rmatmul__, self.temperature, self.centring)
+                side.rematch(partial(_along, axes), self.temperature, self.centring)
             extended = Extended(relation, images.match, texts.match)
             x, y = images.both(), texts.both()
-            found = canonical_analysis(x, y, extended, self.ridge, len(found.s), centred=True)
+            found = analyse(x, y, extended, count=len(found.s))
             if weigh or not left:  # else nobody asks
                 left_out = left_out_coordinates(found, x, y, extended)
             if weigh:  # measured on auxiliary items: relations of the others are guesses
@@ -274,12 +301,23 @@ class Transfer:
         mass = images.mass(rows, len(z_x)), texts.mass(columns, len(z_y))
         return bridge, Inputs(z_x, z_y, target_x, target_y, *mass)
 
+    def _target(self, features: Features | None) -> Features | None:
+        """Those that take part, drawn evenly: P is as wide as they are many."""
+        if features is None or len(features) <= self.limit:
+            return features
+        rng = np.random.default_rng([self.seed, 0xCD])
+        return np.asarray(features[np.sort(rng.permutation(len(features))[: self.limit])])
+
     def _sample(self, training: TrainingSet) -> tuple[Array, Array, Relation]:
         rng = np.random.default_rng([self.seed, 0xCA])
         rows, columns = (np.sort(rng.permutation(n)[: self.limit]) for n in training.relation.shape)
         if (len(rows), len(columns)) == training.relation.shape:
             return rows, columns, training.relation
         return rows, columns, training.relation.subset(rows, columns)
+
+
+def _along(axes: Matrix, rows: Matrix) -> Matrix:
+    return rows @ axes
 
 
 def _inputs(
