@@ -38,11 +38,10 @@ def experiment(
     Example: `transhash experiment experiments/quick.toml --out runs/quick`
     """
     from transhash.experiments import run_experiment
-    from transhash.features.image import EfficientNetLite0
     from transhash.hashers.deep import check_device
 
     check_device(device)
-    run_experiment(file, root, to, jobs=jobs, features=EfficientNetLite0(device))
+    run_experiment(file, root, to, jobs=jobs, device=device)
 
 
 @app.command()

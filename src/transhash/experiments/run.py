@@ -52,6 +52,7 @@ def run_experiment(
     resume: bool = True,
     console: Console | None = None,
     features: ImageFeatures | None = None,
+    device: str = "cpu",
 ) -> Path:
     """The path of results.jsonl, with a line for every cell of the plan.
 
@@ -69,7 +70,7 @@ def run_experiment(
         if not resume:
             _put_aside(out / "results.jsonl")
         benchmark, data = open_benchmark(plan, root, bar)
-        features = features or image_features(plan.image_features or LITE0)
+        features = features or image_features(plan.image_features or LITE0, device)
         model = features.digest if isinstance(features, PretrainedFeatures) else None
         results = Results(out, plan, benchmark, data, model)
         shutil.copyfile(file, out / "experiment.toml")
