@@ -33,7 +33,7 @@ from trial_sources import WordNet
 from transhash.data.collection import label_matrix
 from transhash.data.manifest import read_images
 from transhash.evaluation import DistanceHistogram
-from transhash.features.image import EfficientNetLite0
+from transhash.features.image import ImageFeatures, image_features
 from transhash.hashers.thn import THN
 from transhash.progress import bar
 from transhash.runs.encoder import image_rows
@@ -80,14 +80,18 @@ def draw(folder: Path, wordnet: WordNet) -> list[tuple[str, str]]:
 
 
 def right_of_ten(
-    folder: Path, words: list[tuple[str, str]], bits: int, texts: str | None, seed: int
+    folder: Path,
+    words: list[tuple[str, str]],
+    bits: int,
+    features: ImageFeatures,
+    texts: str | None,
+    seed: int,
 ) -> list[float]:
     sources = Sources(
         auxiliary=folder / "auxiliary.tsv",
         images=folder / "images.tsv",
         texts=folder / "texts.tsv",
     )
-    features = EfficientNetLite0()
     with tempfile.TemporaryDirectory() as run:
         encoder, _ = fit_files(
             THN(bits=bits, seed=seed), "THN", read_sources(sources), Path(run), features,
@@ -111,6 +115,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--draw", type=Path, metavar="WORDNET")
     parser.add_argument("--text-features")
+    parser.add_argument("--image-features", default="efficientnet-lite0", help="as --features")
     parser.add_argument("--bits", type=int, default=64)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--json", type=Path, help="where every seed's counts go")
@@ -122,11 +127,12 @@ def main() -> None:
         return
     with LIST.open(encoding="utf-8", newline="") as listed:
         words = [(row["word"], row["kind"]) for row in csv.DictReader(listed)]
+    features, texts = image_features(arguments.image_features), arguments.text_features
     found = [
-        right_of_ten(arguments.folder, words, arguments.bits, arguments.text_features, seed)
+        right_of_ten(arguments.folder, words, arguments.bits, features, texts, seed)
         for seed in arguments.seeds
     ]
-    print(f"text features {arguments.text_features or 'words'}, {arguments.bits} bits")
+    print(f"{texts or 'words'}, {features.name}, {arguments.bits} bits")
     for (word, kind), right in zip(words, np.mean(found, axis=0)):
         print(f"{word:<12} {kind:<8} {right:4.1f}")
     enough = [sum(right >= 5 for right in one) for one in found]

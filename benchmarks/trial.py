@@ -40,7 +40,7 @@ from transhash.data.collection import Auxiliary, Images, Texts, label_matrix
 from transhash.data.manifest import images_of, read_images, read_manifest, read_texts, texts_of
 from transhash.data.training import TrainingSet
 from transhash.evaluation import DistanceHistogram, Scores
-from transhash.features.image import EfficientNetLite0
+from transhash.features.image import ImageFeatures, image_features
 from transhash.features.meaning import Meaning
 from transhash.features.text import JoinedText, TextFeatures, text_features
 from transhash.hashers.base import Hasher
@@ -69,7 +69,7 @@ class Trial:
     text_kinds: LabelMatrix
 
     @classmethod
-    def read(cls, folder: Path) -> Trial:
+    def read(cls, folder: Path, features: ImageFeatures) -> Trial:
         bridge = read_manifest(folder / "bridge.csv")
         pictures, texts = read_images(folder / "pictures.csv"), read_texts(folder / "texts.csv")
         with (folder / "kinds.csv").open(encoding="utf-8", newline="") as rows:
@@ -80,7 +80,7 @@ class Trial:
             return label_matrix([{kind_of[name]} for name in items.ids], kinds)
 
         def computed(images: Images) -> Images:
-            rows, kept, bad = image_rows(EfficientNetLite0(), images, bar)
+            rows, kept, bad = image_rows(features, images, bar)
             if bad:
                 raise SystemExit(f"{len(bad)} pictures cannot be read; make the folder anew")
             return replace(kept, features=rows)
@@ -283,6 +283,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--methods", nargs="+", default=["THN", "kNN", "ridge", "QCH", "CVH"])
     parser.add_argument("--text-features", nargs="+", default=["words"])
+    parser.add_argument("--image-features", default="efficientnet-lite0", help="as --features")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--bits", type=int, default=32)
     parser.add_argument("--ranking", choices=get_args(RankingMode), default="hamming")
@@ -290,7 +291,7 @@ def main() -> None:
     parser.add_argument("--queries", type=Path, help="a csv of trial, query, kinds")
     parser.add_argument("--json", type=Path, help="where every seed's scores go")
     arguments = parser.parse_args()
-    trial = Trial.read(arguments.folder)
+    trial = Trial.read(arguments.folder, image_features(arguments.image_features))
     print(
         f"{len(trial.captions)} pairs, {len(trial.pictures)} pictures, {len(trial.texts)} texts, "
         f"{len(trial.kinds)} kinds; {arguments.bits} bits, ranked by {arguments.ranking}"

@@ -224,6 +224,15 @@ def test_the_average_of_the_weights_is_what_is_used(scene: Scene, teacher: Hashe
     assert moved(mean) < moved(last)
 
 
+def test_the_weights_end_as_far_from_their_start_as_asked(scene: Scene, teacher: Hasher) -> None:
+    start = TinyBackbone().trainable().weights()
+    none, part, whole = (tune(scene, teacher, {"moved": moved}).weights for moved in (0, 0.25, 1))
+    assert same(start, none, "stages.")
+    for name, value in part.items():
+        np.testing.assert_allclose(value, 0.75 * start[name] + 0.25 * whole[name], atol=1e-5)
+    assert not same(none, whole, "stages.0.0.weight")
+
+
 def test_a_crop_of_the_whole_picture_is_the_picture() -> None:
     pixels = torch.rand(3, 3, 8, 8) * 255
     plain = torch.tensor([[1.0, 0, 0, 1, 1, 1]]).repeat(3, 1)
