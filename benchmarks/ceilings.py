@@ -2,10 +2,11 @@
 
     python benchmarks/ceilings.py FOLDER --splits 100 101 102 103 104
 
-MAP image -> text / text -> image of logistic regression, posteriors of a query against posteriors of
-the database, ranked by real numbers. Told: the labels of the auxiliary items (no ceiling, a baseline),
-of the 500 + 500 target items that methods see without them, or of the whole database. Beside them THN
-by its real-valued activations, by its codes, and chance. Splits overlap in their items.
+MAP image -> text / text -> image of logistic regression, posteriors of a query against posteriors
+of the database, ranked by real numbers. Told: the labels of the auxiliary items (no ceiling, a
+baseline), of the 500 + 500 target items that methods see without them, or of the whole database.
+Beside them THN by its real-valued activations, by its codes, and chance. Splits overlap in their
+items.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def main() -> None:
                 tuple(target.database_texts),
             ),
         }
-        ways = (
+        asked = (
             (target.query_images, target.database_texts),
             (target.query_texts, target.database_images),
         )
@@ -94,7 +95,7 @@ def main() -> None:
                     (texts, (target.query_texts, target.database_texts)),
                 )
             )
-            scores = [mean_ap(x[0], y[1], *ways[0]), mean_ap(y[0], x[1], *ways[1])]
+            scores = [mean_ap(x[0], y[1], *asked[0]), mean_ap(y[0], x[1], *asked[1])]
             found.setdefault(f"logistic regression with labels of {told}", []).append(scores)
         hasher = make_hasher("THN", bits=32, seed=seed).fit(training)
         z = [
@@ -106,7 +107,7 @@ def main() -> None:
                 (hasher.project_images, target.database_images),
             )
         ]
-        real = [mean_ap(z[0], z[1], *ways[0]), mean_ap(z[2], z[3], *ways[1])]
+        real = [mean_ap(z[0], z[1], *asked[0]), mean_ap(z[2], z[3], *asked[1])]
         found.setdefault("THN, 32 bits, real-valued activations", []).append(real)
         coded = score_directions(directions_of(hasher, target))
         both = [coded[way] for way in ("image_to_text", "text_to_image")]

@@ -2,9 +2,10 @@
 
     python benchmarks/curves.py FOLDER --splits 100 101 102 --figure docs/images/curves.svg
 
-32 bits, frozen features, mean and deviation over splits, image -> text / text -> image. Target items: so
-many images and as many texts out of the database, related by labels or by 2,000 pairs. Pairs: so many
-captions are all that relates images and texts, beside 500 + 500 target items. Splits overlap.
+32 bits, frozen features, mean and deviation over splits, image -> text / text -> image. Target
+items: so many images and as many texts out of the database, related by labels or by 2,000 pairs.
+Pairs: so many captions are all that relates images and texts, beside 500 + 500 target items.
+Splits overlap.
 """
 
 from __future__ import annotations

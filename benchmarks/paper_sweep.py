@@ -2,9 +2,9 @@
 
     python benchmarks/paper_sweep.py FOLDER --splits 0 1 2
 
-For each setting MAP on held-out auxiliary items, MAP of the target image -> text / text -> image, and the
-distinct codes of the database. The paper chooses λ and the learning rate by cross-validation; its own
-rule here is the best mean on held-out items. Chance beside it.
+For each setting MAP on held-out auxiliary items, MAP of the target image -> text / text -> image,
+and the distinct codes of the database. The paper chooses λ and the learning rate by cross-
+validation; its own rule here is the best mean on held-out items. Chance beside it.
 """
 
 from __future__ import annotations
