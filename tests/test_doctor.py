@@ -12,12 +12,15 @@ from transhash.cli.doctor import EXTRAS, examine
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
 OFFERED = PROJECT["project"]["optional-dependencies"]
 OF_DEVELOPERS = {"dev", "docs"}
+# What their packages bring along, and what may not import beside the installed torch.
+BROUGHT = {"open-clip": {"torchvision"}, "timm": {"torchvision"}}
 
 
 def test_every_extra_is_told_with_the_packages_it_is_made_of() -> None:
     told = {extra: set(packages) for extra, (packages, _) in EXTRAS.items()}
     offered = {
         extra: {re.split(r"[\[<>=!~ ]", line)[0] for line in lines} - {"setuptools"}
+        | BROUGHT.get(extra, set())
         for extra, lines in OFFERED.items()
         if extra not in OF_DEVELOPERS
     }
