@@ -247,14 +247,21 @@ def main() -> None:
         for split in arguments.splits
         for relation in arguments.relations
     }
-    trials = [Trial(*about, *setting) for setting in SETTINGS for about in tasks]
-    rows: list[dict[str, Any]] = []
     arguments.out.mkdir(parents=True, exist_ok=True)
+    kept = arguments.out / "criterion.json"  # a run that was stopped goes on from there
+    rows: list[dict[str, Any]] = json.loads(kept.read_text()) if kept.exists() else []
+    done = {(row["setting"], row["split"], row["relation"]) for row in rows}
+    trials = [
+        trial
+        for setting in SETTINGS
+        for about in tasks
+        if (str(trial := Trial(*about, *setting)), *about) not in done
+    ]
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(arguments.jobs, spawn, _start, (tasks,)) as pool:
         for row in bar(pool.map(_work, trials), "settings", total=len(trials)):
             rows.append(row)
-            (arguments.out / "criterion.json").write_text(json.dumps(rows, indent=1))
+            kept.write_text(json.dumps(rows, indent=1))
     for row in rows:
         print(row["split"], row["relation"], row["setting"], np.round(row["map"], 3),
               [round(row[name], 4) for name in CRITERIA])  # fmt: skip
