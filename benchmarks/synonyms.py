@@ -6,7 +6,8 @@
 
 FOLDER is the three-part folder of 16 kinds. THN is fitted as `transhash fit` does, on all auxiliary
 rows with their labels and the target without; all target images are the database. Printed for each
-word: right ones of the first ten by Hamming distance, ties in expectation, mean over seeds.
+word: right ones of the first ten, ties in expectation, mean over seeds; `--ranking all` is how the
+page ranks.
 
 The words lie in synonyms.csv, drawn by one rule for all kinds. Candidates are the words of the
 kind's sense in WordNet 3.0 and of all narrower senses: single ones in small letters that do not
@@ -26,15 +27,19 @@ import re
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from trial_sources import WordNet
 
+from transhash.codes import Codes
 from transhash.data.collection import label_matrix
 from transhash.data.manifest import read_images
 from transhash.evaluation import DistanceHistogram
+from transhash.evaluation.rankings import weighted_blocks
 from transhash.features.image import ImageFeatures, image_features
 from transhash.hashers.thn import THN
+from transhash.index.weighted import RankingMode, query_weights
 from transhash.progress import bar
 from transhash.runs.encoder import image_rows
 from transhash.runs.fit import Sources, fit_files, read_sources
@@ -85,6 +90,7 @@ def right_of_ten(
     bits: int,
     features: ImageFeatures,
     texts: str | None,
+    ranking: RankingMode,
     seed: int,
 ) -> list[float]:
     sources = Sources(
@@ -97,17 +103,23 @@ def right_of_ten(
             THN(bits=bits, seed=seed), "THN", read_sources(sources), Path(run), features,
             texts=texts, track=bar,
         )  # fmt: skip
-        asking = encoder.encode_texts([word for word, _ in words])
+        projections = encoder.project_texts([word for word, _ in words])
     images = read_images(folder / "images.tsv", labelled=True)
     rows, kept, _ = image_rows(features, images, bar)
     kinds = sorted(SENSES)
-    counted = DistanceHistogram.of(
-        asking,
+    right = (
+        Codes.from_projections(projections),
         encoder.hasher.encode_images(rows),
         label_matrix([{kind} for _, kind in words], kinds),
         label_matrix(kept.labels or (), kinds),
     )
-    return [float(10 * share) for share in counted.precision_at(10)]
+    weights = query_weights(projections, ranking)
+    if weights is None:
+        blocks = [DistanceHistogram.of(*right)]
+    else:
+        blocks = list(weighted_blocks(right[0], right[1], weights, *right[2:]))
+    shares = np.concatenate([block.precision_at(10) for block in blocks])
+    return [float(10 * share) for share in shares]
 
 
 def main() -> None:
@@ -117,6 +129,7 @@ def main() -> None:
     parser.add_argument("--text-features")
     parser.add_argument("--image-features", default="efficientnet-lite0", help="as --features")
     parser.add_argument("--bits", type=int, default=64)
+    parser.add_argument("--ranking", choices=get_args(RankingMode), default="hamming")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--json", type=Path, help="where every seed's counts go")
     arguments = parser.parse_args()
@@ -129,10 +142,14 @@ def main() -> None:
         words = [(row["word"], row["kind"]) for row in csv.DictReader(listed)]
     features, texts = image_features(arguments.image_features), arguments.text_features
     found = [
-        right_of_ten(arguments.folder, words, arguments.bits, features, texts, seed)
+        right_of_ten(
+            arguments.folder, words, arguments.bits, features, texts, arguments.ranking, seed
+        )
         for seed in arguments.seeds
     ]
-    print(f"{texts or 'words'}, {features.name}, {arguments.bits} bits")
+    print(
+        f"{texts or 'words'}, {features.name}, {arguments.bits} bits, ranked by {arguments.ranking}"
+    )
     for (word, kind), right in zip(words, np.mean(found, axis=0)):
         print(f"{word:<12} {kind:<8} {right:4.1f}")
     enough = [sum(right >= 5 for right in one) for one in found]
