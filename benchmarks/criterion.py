@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse as sp
-from scipy.stats import spearmanr
+from scipy.stats import rankdata, spearmanr
 
 from transhash.codes import Codes
 from transhash.data.relation import SparseRelation
@@ -52,6 +52,10 @@ _TEMPERATURE = 0.1  # of a step of the round trip, cosines of codes
 _NEAR = 0.05  # of matches by features, and of density
 _NEAREST = 10
 _MAP = DEFINITIONS["all"]
+TOGETHER = (  # by the mean of their ranks
+    ("round trip", "information"),
+    ("round trip", "neighbours", "information"),
+)
 CRITERIA = ("held-out", "round trip", "reverse", "neighbours", "density", "information")
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
@@ -217,14 +221,16 @@ def report(rows: list[dict[str, Any]]) -> None:
                 row for row in rows
                 if row["relation"] == relation and (who == "all" or row["method"] == "THN")
             ]  # fmt: skip
-            told: dict[str, list[tuple[float, float]]] = {name: [] for name in CRITERIA}
+            told: dict[str, list[tuple[float, float]]] = {}
             for split in dict.fromkeys(row["split"] for row in chosen):
                 some = [row for row in chosen if row["split"] == split]
                 right = np.array([np.mean(row["map"]) for row in some])
                 by = {name: np.array([row[name] for row in some]) for name in CRITERIA}
+                for names in TOGETHER:
+                    by[" + ".join(names)] = np.sum([rankdata(by[name]) for name in names], axis=0)
                 for name, values in by.items():
                     lost = 100 * (right.max() - right[values.argmax()])
-                    told[name].append((spearmanr(values, right).statistic, lost))
+                    told.setdefault(name, []).append((spearmanr(values, right).statistic, lost))
             for name, values in told.items():
                 mean, spread = np.mean(values, axis=0), np.std(values, axis=0, ddof=1)
                 print(
