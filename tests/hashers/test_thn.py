@@ -249,6 +249,15 @@ def test_left_out_coordinates_equal_those_of_a_refit_without_the_item() -> None:
     assert np.allclose(left_out_coordinates(found, x, y, relation)[0][i], x[i] @ weights)
 
 
+def test_no_target_items_at_all_are_as_good_as_none_given(training: TrainingSet) -> None:
+    none = replace(training, target_images=None, target_texts=None)
+    images, texts = training.images[:0], training.texts[:0]
+    empty = replace(training, target_images=images, target_texts=texts)
+    found, wanted = (THN(bits=16, steps=5).fit(part) for part in (empty, none))
+    rows = training.images
+    np.testing.assert_array_equal(found.project_images(rows), wanted.project_images(rows))
+
+
 def test_of_many_target_items_some_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
     training = World(classes=6).training(300)
     monkeypatch.setattr(Transfer, "limit", 40)

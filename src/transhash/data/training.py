@@ -63,6 +63,9 @@ class TrainingSet(Related):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("target_images", "target_texts"):
+            if (part := getattr(self, name)) is not None and not len(part):
+                object.__setattr__(self, name, None)  # none at all are none
         for kind, target, own in (
             ("image", self.target_images, self.images),
             ("text", self.target_texts, self.texts),
