@@ -12,7 +12,6 @@ from transhash.errors import DataError
 
 from .raw_layouts import CATEGORIES, JPEG, PHOTOS, PLACEHOLDER, reasons, write_nuswide
 
-
 MEASURED = """
 import sys, tracemalloc
 from pathlib import Path
