@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import replace
 from importlib.util import find_spec
@@ -68,6 +69,7 @@ def demo(
         make_hasher("THN", bits=bits, seed=seed), "THN", task.training, to, features,
         task.text_features, held_out=task.held_out, problems=problems, track=bar,
     )  # fmt: skip
+    _forget_older_index(to)
     engine = SearchEngine.open(to, writable=True)
     # The files again, whose features are in the cache by now: a search shows the pictures.
     engine.add_images(replace(benchmark.images.without_labels(), features=None), bar)
@@ -115,6 +117,26 @@ def demo(
         if lacking:
             page = "pip install 'transhash[serve]' && transhash serve"
             out.print(f"The page needs packages that are not installed: {page} {to}")
+
+
+def _forget_older_index(run: Path) -> None:
+    """What an earlier demo indexed by another model, of another version or seed, is drawn anew."""
+    from transhash.errors import DataError
+    from transhash.runs.agreement import check_model
+    from transhash.runs.catalog import Catalog
+
+    if not ((run / "results.json").exists() and (run / "catalog.sqlite").exists()):
+        return  # no demo wrote it
+    catalog = Catalog(run / "catalog.sqlite")
+    try:
+        check_model(catalog, run)
+    except DataError:
+        catalog.close()
+        shutil.rmtree(run / "index", ignore_errors=True)
+        for file in run.glob("catalog.sqlite*"):
+            file.unlink()
+    finally:
+        catalog.close()
 
 
 def _middling(hasher: Hasher, target: Target) -> int:

@@ -1,0 +1,35 @@
+"""A demo over what an earlier one wrote."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from transhash.cli.demo import _forget_older_index
+from transhash.runs.catalog import Catalog
+from transhash.runs.model_files import model_digest
+
+PACKED = Path(__file__).parent / "runs" / "run-2163542.tar.xz"
+
+
+@pytest.mark.parametrize(
+    ("by_a_demo", "by_this_model", "kept"),
+    [(True, False, False), (True, True, True), (False, False, True)],
+)
+def test_only_an_earlier_demos_index_of_another_model_is_made_anew(
+    tmp_path: Path, by_a_demo: bool, by_this_model: bool, kept: bool
+) -> None:
+    with tarfile.open(PACKED) as packed:
+        packed.extractall(tmp_path, filter="data")
+    run = tmp_path / "run"
+    if by_a_demo:
+        (run / "results.json").write_text("[]")
+    catalog = Catalog(run / "catalog.sqlite")
+    catalog.state_fact("model", model_digest(run) if by_this_model else "another")
+    catalog.close()
+    _forget_older_index(run)
+    assert (run / "index").exists() == kept
+    assert (run / "catalog.sqlite").exists() == kept
+    assert (run / "hasher.safetensors").exists()
