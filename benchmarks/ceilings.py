@@ -21,15 +21,15 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import normalize
 
 from transhash.data.relation import LabelRelation
-from transhash.evaluation import DEFINITIONS, ranked_blocks
+from transhash.evaluation import ranked_blocks
 from transhash.features.image import image_features
 from transhash.hashers import make_hasher
+from transhash.hashers.tuning import mean_map
 from transhash.progress import bar
 from transhash.runs.score.directions import directions_of, score_directions
 from transhash.runs.task import LabelledRows, build_task, labels_among, ready_benchmark
 
 Matrix = npt.NDArray[Any]
-_MAP = DEFINITIONS["all"]
 
 
 def posteriors(known: Matrix, labels: Matrix, asked: Matrix) -> Matrix:
@@ -46,9 +46,7 @@ def posteriors(known: Matrix, labels: Matrix, asked: Matrix) -> Matrix:
 
 def mean_ap(queries: Matrix, database: Matrix, asked: LabelledRows, held: LabelledRows) -> float:
     relation = LabelRelation(asked.labels, held.labels)
-    blocks = list(ranked_blocks(lambda rows: queries[rows] @ database.T, relation))
-    parts = [(*_MAP.per_query(block), block.relevant_totals > 0) for block in blocks]
-    return float(_MAP.mean(*(np.concatenate(each) for each in zip(*parts))))
+    return mean_map(ranked_blocks(lambda rows: queries[rows] @ database.T, relation))
 
 
 def main() -> None:

@@ -37,12 +37,12 @@ from scipy.stats import rankdata, spearmanr
 from transhash.codes import Codes
 from transhash.data.relation import SparseRelation
 from transhash.data.training import Features, Related, TrainingSet
-from transhash.evaluation import DEFINITIONS, ranked_blocks
+from transhash.evaluation import ranked_blocks
 from transhash.features.image import EfficientNetLite0
 from transhash.hashers import make_hasher
 from transhash.hashers.base import Hasher
 from transhash.hashers.thn.transfer import soft_match
-from transhash.hashers.tuning import held_out_map, map_both_ways
+from transhash.hashers.tuning import held_out_map, map_both_ways, mean_map
 from transhash.progress import bar
 from transhash.runs.score.directions import directions_of, score_directions
 from transhash.runs.task import Task, build_task, ready_benchmark
@@ -51,7 +51,6 @@ Signs = npt.NDArray[np.float32]
 _TEMPERATURE = 0.1  # of a step of the round trip, cosines of codes
 _NEAR = 0.05  # of matches by features, and of density
 _NEAREST = 10
-_MAP = DEFINITIONS["all"]
 TOGETHER = (  # by the mean of their ranks
     ("round trip", "information"),
     ("round trip", "neighbours", "information"),
@@ -143,7 +142,7 @@ def _by_features(own: Features, target: Features) -> tuple[npt.NDArray[Any], npt
 def _both_ways(there: npt.NDArray[Any], back: npt.NDArray[Any], held_out: Related) -> float:
     blocks = ranked_blocks(lambda rows: there[rows], held_out.relation)
     more = ranked_blocks(lambda rows: back[rows], held_out.relation, from_texts=True)
-    return float(np.mean([_mean(list(blocks)), _mean(list(more))]))
+    return float(np.mean([mean_map(blocks), mean_map(more)]))
 
 
 def _density(codes: Signs) -> float:
@@ -169,11 +168,6 @@ def _neighbours(codes: Signs, features: Features) -> float:
     relation = SparseRelation(sp.csr_array(similar), sp.csr_array(others))
     packed = Codes.from_projections(codes)
     return map_both_ways(packed, packed, relation)[0]
-
-
-def _mean(blocks: list[Any]) -> float:
-    parts = [(*_MAP.per_query(block), block.relevant_totals > 0) for block in blocks]
-    return float(_MAP.mean(*(np.concatenate(each) for each in zip(*parts))))
 
 
 @dataclass(frozen=True)

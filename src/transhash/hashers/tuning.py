@@ -106,18 +106,18 @@ def held_out_map(method: Hasher | Scorer, held_out: Related) -> tuple[float, flo
     backward = ranked_blocks(
         lambda rows: method.score(images, texts[rows]).T, relation, from_texts=True
     )
-    return _mean(forward), _mean(backward)
+    return mean_map(forward), mean_map(backward)
 
 
 def map_both_ways(images: Codes, texts: Codes, relation: Relation) -> tuple[float, float]:
     """MAP over the full list with ties in expectation; pairs of unknown s_ij are left out."""
     forward = DistanceHistogram.of_relation(images, texts, relation)
     backward = DistanceHistogram.of_relation(texts, images, relation, from_texts=True)
-    return _mean([forward]), _mean([backward])
+    return mean_map([forward]), mean_map([backward])
 
 
-def _mean(blocks: Iterable[DistanceHistogram]) -> float:
-    """Over the queries that have something relevant; 0 where there is none."""
+def mean_map(blocks: Iterable[DistanceHistogram]) -> float:
+    """MAP over the queries that have something relevant; 0 where there is none."""
     parts = [(*_MAP.per_query(block), block.relevant_totals > 0) for block in blocks]
     value = _MAP.mean(*(np.concatenate(each) for each in zip(*parts)))
     return 0.0 if math.isnan(value) else value
