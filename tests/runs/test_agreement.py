@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -163,6 +164,20 @@ def test_a_lost_catalog_is_told_and_its_codes_are_kept(indexed: Path, left: byte
         SearchEngine.open(indexed, writable=True)
     assert [f for f in verify_run(indexed, repair=True) if not f.repaired]
     assert not path.exists() or not path.stat().st_size
+
+
+def test_a_thread_that_asks_first_when_the_catalog_is_away_puts_no_empty_one_in_its_place(
+    indexed: Path,
+) -> None:
+    engine = SearchEngine.open(indexed, writable=True)
+    path = indexed / "catalog.sqlite"
+    away = path.rename(indexed / "away")
+    with ThreadPoolExecutor(1) as other, pytest.raises(TranshashError, match="cannot be"):
+        other.submit(engine.catalog.find, "texts", "boat").result()
+    assert not path.exists()
+    away.rename(path)
+    engine.close()
+    assert verify_run(indexed) == []
 
 
 def test_every_flipped_bit_of_a_small_run_is_told_or_does_no_harm(indexed: Path) -> None:

@@ -106,6 +106,21 @@ def test_a_folder_that_is_replaced_is_opened_anew(
             assert stored(own_run, "kept")
 
 
+def test_the_first_files_are_opened_anew_after_others_in_their_place_were_refused(
+    own_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened, "_AGAIN", 0.0)
+    with client_of(own_run, writable=True) as client:
+        catalog = own_run / "catalog.sqlite"
+        away = catalog.rename(own_run / "away")
+        catalog.touch()
+        assert client.get("/ready").status_code == 503
+        away.replace(catalog)
+        assert client.get("/ready").status_code == 200
+        assert add(client, "kept").status_code == 201
+    assert stored(own_run, "kept")
+
+
 @contextmanager
 def full_disk() -> Iterator[None]:
     """No file can grow: what a full disk does, without filling one."""

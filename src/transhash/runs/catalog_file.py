@@ -116,16 +116,19 @@ class CatalogFile:
     def base(self) -> sqlite3.Connection:
         base: sqlite3.Connection | None = getattr(self._local, "base", None)
         if base is None:
-            if self.read_only:
-                more = "&immutable=1" if self._immutable else ""
-                uri = f"{self.path.resolve().as_uri()}?mode=ro{more}"
-                base = sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=False)
-            else:
-                base = sqlite3.connect(self.path, timeout=30, check_same_thread=False)
+            uri = f"{self.path.resolve().as_uri()}?mode={self._mode()}"
+            base = sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=False)
             self._local.base = base
             with self._lock:
                 self._open.append(base)
         return base
+
+    def _mode(self) -> str:
+        if self.read_only:
+            return "ro&immutable=1" if self._immutable else "ro"
+        # Made by the first connection only: a thread that connects later must not put an empty
+        # file in the place of one that was moved away.
+        return "rw" if hasattr(self, "version") else "rwc"
 
     @contextmanager
     def errors(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ from transhash.runs.catalog import MODALITIES
 from transhash.runs.search import SearchEngine
 
 _AGAIN = 1.0  # seconds between two tries to open a run that came back
+_CLOSED = (-1, -1)  # the stamp of no file: an engine closed here is not in place when files return
 
 
 class RunGoneError(EngineError):
@@ -64,6 +65,7 @@ class OpenRun:
             raise RunGoneError("the files of this run were replaced; they are being opened")
         self._tried = time.monotonic()
         self._engine.close()  # first: it may hold the writer's lock on what is still there
+        self._opened = dict.fromkeys(self._opened, _CLOSED)
         try:
             self._engine = self._reopen()
         except (TranshashError, OSError) as error:
