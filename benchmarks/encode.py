@@ -53,15 +53,16 @@ def wheel_rate(encoder: Encoder, seconds: float = 6.0) -> float:
     return max(rate(run, pixels, step * scale, seconds / 2) for scale in (1, 2))
 
 
-def rate_from_memory(encoder: Encoder, count: int = 50) -> float:
-    """Of the pipeline to a GPU when decoding costs nothing."""
+def rate_from_memory(encoder: Encoder, side: int, count: int = 50) -> float:
+    """Of the pipeline to a GPU when decoding costs nothing; it enlarges what is smaller."""
     pixels, step = pixels_for(encoder, 3 * 512)
     memory = pixels.cpu().numpy().reshape(3, step, *pixels.shape[1:])
+    shapes = np.full((step, 2), side)
 
     def batches(on_memory: Callable[[Pixels], None]) -> Iterator[PixelBatch]:
         on_memory(memory)
         for number in range(count):
-            yield PixelBatch(number * step, [Seen("decoded")] * step, memory[number % 3])
+            yield PixelBatch(number * step, [Seen("decoded")] * step, memory[number % 3], shapes)
 
     assert encoder.image_features is not None
     parts = computed(encoder.image_features, batches)
@@ -122,7 +123,9 @@ def main() -> None:
         decode(path, size)
     decoded = 64 / (time.perf_counter() - start)
     workers = default_workers() if options.workers is None else options.workers
-    decoding = decode_batches(many.items, Reader(size), 512, workers=workers)
+    on_gpu = options.device.startswith("cuda")
+    reader = Reader(size, enlarge=not on_gpu)  # as encoding does
+    decoding = decode_batches(many.items, reader, 512, workers=workers)
     next(decoding)  # the processes have started
     start, done = time.perf_counter(), 0
     for part in decoding:
@@ -141,9 +144,10 @@ def main() -> None:
     shares = [rate / max(bare[i : i + 2]) for i, rate in enumerate(rates)]
     wheel = wheel_rate(encoder)
     in_memory = {}
-    if options.device.startswith("cuda"):
-        fed = rate_from_memory(encoder)
-        in_memory = {"from_memory": round(fed, 1), "from_memory_share": round(fed / max(bare), 3)}
+    if on_gpu:
+        for side in (size, 160, 64):
+            fed = rate_from_memory(encoder, side)
+            in_memory[f"from_memory_{side}"] = f"{fed:,.0f}, {fed / max(bare):.0%} of bare"
     texts = [f"a note about thing {i} in the garden" for i in range(20_000)]
     start = time.perf_counter()
     encoder.encode_texts(texts)

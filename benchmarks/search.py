@@ -2,12 +2,13 @@
 
     python benchmarks/search.py --quick          a minute, 1e6 items
     python benchmarks/search.py                  the full grid: hours on two cores
-    python benchmarks/search.py --must           only the cells the verdict needs (1e7, 1 thread)
+    python benchmarks/search.py --must           ours and FAISS flat alone
     python benchmarks/search.py --codes codes.npy   also codes of a trained model, resampled
     python benchmarks/search.py --growth --sizes 1e6,1e7,1e8 --bits 32   cost against size
+    python benchmarks/search_report.py OUT.jsonl    tables and figure of what --out has kept
 
-Times are CPU time a query (wall time beside it): the smallest of the repeats, engines taking
-turns, so that a busy machine slows all alike. Ratios are FAISS flat / ours.
+Times a query: of the processor with one thread, of the clock with several; the smallest of the
+repeats, engines taking turns, so that a busy machine slows all alike.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 from search_engines import Engine, Packed, clustered, engines, resampled, uniform
-from search_report import draw, verdict
+from search_report import verdict
 
 from transhash.codes import Codes
 from transhash.index.grouped.grouped import GroupedIndex
@@ -49,21 +50,21 @@ def _cpu(work: Callable[[], Any]) -> tuple[float, float, Any]:
 def measure(
     cell: dict[str, Any], made: list[Engine], queries: Packed, repeats: int
 ) -> list[dict[str, Any]]:
-    batch, k = cell["batch"], cell["k"]
+    batch, k, threads = cell["batch"], cell["k"], cell["threads"]
     asked = {engine.name: batch for engine in made}
     times: dict[str, list[tuple[float, float]]] = {engine.name: [] for engine in made}
     recall = dict.fromkeys(asked, 1.0)
     loops = dict(asked)
     for engine in made:  # warm up, then see how much fits into one turn
-        engine.search(queries[:1], k)
-        cpu, _, _ = _cpu(lambda engine=engine: engine.search(queries[1:2], k))
+        engine.search(queries[:1], k, threads)
+        cpu, _, _ = _cpu(lambda engine=engine: engine.search(queries[1:2], k, threads))
         asked[engine.name] = max(1, min(batch, int(CAP / max(cpu, 1e-6))))
         # A fast engine answers call after call, each with other queries: a turn takes 10 ms.
         loops[engine.name] = max(1, min(50, int(0.01 / (cpu * asked[engine.name]))))
-    truth = made[0].search(queries[: min(batch, 64)], k)[0]
+    truth = made[0].search(queries[:64], k, threads)[0]
     for engine in made[1:]:
-        n = min(asked[engine.name], len(truth))
-        found = engine.search(queries[:n], k)[0]
+        n = 64 if not engine.exact else min(asked[engine.name], 64)
+        found = engine.search(queries[:n], k, threads)[0]
         if engine.exact and not np.array_equal(np.sort(found), truth[:n]):
             raise SystemExit(f"{engine.name} disagrees with ours in {cell}")
         recall[engine.name] = float(np.mean((found >= 0) & (found <= truth[:n, -1:])))
@@ -74,7 +75,7 @@ def measure(
 
             def work(engine: Engine = engine, n: int = n, starts: list[int] = starts) -> None:
                 for start in starts:
-                    engine.search(queries[start : start + n], k)
+                    engine.search(queries[start : start + n], k, threads)
 
             cpu, wall, _ = _cpu(work)
             times[engine.name].append((cpu / n / calls, wall / n / calls))
@@ -83,7 +84,8 @@ def measure(
         cpu, wall = (min(values) * 1e3 for values in zip(*times[engine.name]))
         rows.append(
             cell
-            | {"engine": engine.name, "cpu_ms": cpu, "wall_ms": wall, "asked": asked[engine.name]}
+            | {"engine": engine.name, "ms": cpu if threads == 1 else wall}
+            | {"cpu_ms": cpu, "wall_ms": wall, "asked": asked[engine.name]}
             | {"recall": recall[engine.name], "build_s": engine.build_s}
             | {"bytes_an_item": engine.bytes_an_item}
         )
@@ -168,52 +170,47 @@ def main() -> None:
     )
     parser.add_argument("--codes", type=Path, nargs="*", default=[], help="packed codes, .npy")
     parser.add_argument("--flip", type=float, default=0.02, help="noise of clustered codes")
-    parser.add_argument("--threads", type=int, default=1, help="0: all cores")
+    parser.add_argument("--threads", type=numbers, default=[1], help="1,0: one, then all cores")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--approximate-up-to", type=lambda t: int(float(t)), default=10**6)
+    parser.add_argument("--graphs-up-to", type=lambda t: int(float(t)), default=10**6)
     parser.add_argument("--must", action="store_true", help="ours and FAISS flat only")
     parser.add_argument("--quick", action="store_true", help="1e6 items, few cells")
     parser.add_argument("--growth", action="store_true", help="only: cost against --sizes")
-    parser.add_argument("--out", type=Path, help="append results as JSON lines; draws OUT.png")
+    parser.add_argument("--out", type=Path, help="append results as JSON lines")
     args = parser.parse_args()
-    args.threads = args.threads or core_count()
+    args.threads = list(dict.fromkeys(threads or core_count() for threads in args.threads))
     if args.quick:
         args.sizes, args.bits, args.batches, args.k = [10**6], [32, 64], [1, 64], [10, 100]
-        args.approximate_up_to = 0  # building a graph of 1e6 codes takes minutes
-    faiss.omp_set_num_threads(args.threads)
+        args.graphs_up_to = 0  # building a graph of 1e6 codes takes minutes
     print(kernel_status())
     if args.growth:
         for bits in args.bits:
             growth(args.sizes, bits, args.flip)
         return
     speed = bandwidth()
-    print(f"read bandwidth {speed:.1f} GB/s (NumPy's sum, one thread); {args.threads} thread(s)")
+    print(f"read bandwidth {speed:.1f} GB/s (NumPy's sum, one thread)")
     results: list[dict[str, Any]] = []
     for kind, count, bits, packed, queries in cells(args):
         made = list(engines(packed, args))
-        for k in args.k:
-            for batch in args.batches:
-                cell = {"kind": kind, "items": count, "bits": bits, "batch": batch, "k": k}
-                cell |= {"threads": args.threads, "bandwidth": speed}
-                rows = measure(cell, made, queries, args.repeats)
-                results += rows
-                flat = next(row["cpu_ms"] for row in rows if row["engine"] == "faiss flat")
-                for row in rows:
-                    print(
-                        f"{kind:10} {count:.0e} {bits:3} bits  batch {batch:4} k {k:4}  "
-                        f"{row['engine']:16} {row['cpu_ms']:9.4f} ms "
-                        f"(wall {row['wall_ms']:9.4f})  "
-                        f"x{flat / row['cpu_ms']:8.2f}  recall {row['recall']:.3f}  "
-                        f"build {row['build_s']:6.1f} s  {row['bytes_an_item']:6.1f} B/item",
-                        flush=True,
-                    )
-                if args.out:
-                    with args.out.open("a") as file:
-                        file.writelines(json.dumps(row) + "\n" for row in rows)
+        for threads, k, batch in product(args.threads, args.k, args.batches):
+            cell = {"kind": kind, "items": count, "bits": bits, "batch": batch, "k": k}
+            cell |= {"threads": threads, "bandwidth": speed}
+            rows = measure(cell, made, queries, args.repeats)
+            results += rows
+            flat = next(row["ms"] for row in rows if row["engine"] == "faiss flat")
+            for row in rows:
+                print(
+                    f"{kind:10} {count:.0e} {bits:3} bits  threads {threads} batch {batch:4} "
+                    f"k {k:4}  {row['engine']:16} {row['ms']:9.4f} ms  x{flat / row['ms']:8.2f}  "
+                    f"recall {row['recall']:.3f}  build {row['build_s']:6.1f} s  "
+                    f"{row['bytes_an_item']:6.1f} B/item",
+                    flush=True,
+                )
+            if args.out:
+                with args.out.open("a") as file:
+                    file.writelines(json.dumps(row) + "\n" for row in rows)
     on_disk = disk(max(args.sizes))
     print(verdict(results, on_disk))
-    if args.out:
-        draw(results, args.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -13,16 +13,16 @@ import numpy as np
 from transhash.codes import Codes
 from transhash.index.grouped.grouped import GroupedIndex
 from transhash.index.grouped.segment import to_words
-from transhash.index.kernel import native
+from transhash.index.kernel import core_count, native
 
 Packed = np.ndarray
-Search = Callable[[Packed, int], tuple[np.ndarray, np.ndarray]]  # -> distances, ids
+Search = Callable[[Packed, int, int], tuple[np.ndarray, np.ndarray]]  # queries, k, threads
 
 
 class Engine(NamedTuple):
     name: str
-    search: Search
-    build_s: float
+    search: Search  # -> distances, ids
+    build_s: float  # of processor time
     bytes_an_item: float
     exact: bool
 
@@ -66,25 +66,19 @@ def resampled(codes: Packed, count: int, seed: int) -> Packed:
 
 
 def engines(packed: Packed, args: argparse.Namespace) -> Iterator[Engine]:
+    """Ours first, then exact ones, then approximate ones; all are built on all cores."""
     count, bits = len(packed), packed.shape[1] * 8
-
-    def timed(make: Callable[[], Any]) -> tuple[Any, float]:
-        start = time.process_time()
-        return make(), time.process_time() - start
+    faiss.omp_set_num_threads(core_count())
 
     def ours() -> GroupedIndex:
         index = GroupedIndex(bits)
-        index.threads = args.threads
         index.add(np.arange(count), Codes(packed, bits))
         return index
 
-    def grow(index: Any) -> Any:
-        index.add(packed)
-        return index
+    index, seconds = _timed(ours)
 
-    index, seconds = timed(ours)
-
-    def search_ours(queries: Packed, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def search_ours(queries: Packed, k: int, threads: int) -> tuple[np.ndarray, np.ndarray]:
+        index.threads = threads
         ranking = index.search(Codes(queries, bits), k)
         return ranking.distances, ranking.ids
 
@@ -92,66 +86,90 @@ def engines(packed: Packed, args: argparse.Namespace) -> Iterator[Engine]:
     if native is not None:
         segment = index._state.parts[0].segment
 
-        def scan(queries: Packed, k: int) -> tuple[np.ndarray, np.ndarray]:
-            ranking = segment.search(to_words(queries), k, args.threads, 0.0)
+        def scan(queries: Packed, k: int, threads: int) -> tuple[np.ndarray, np.ndarray]:
+            ranking = segment.search(to_words(queries), k, threads, 0.0)
             return ranking.distances, ranking.ids
 
         yield Engine("ours, scan only", scan, seconds, segment.words.nbytes / count, True)
-    flat, seconds = timed(lambda: grow(faiss.IndexBinaryFlat(bits)))
-    yield Engine("faiss flat", flat.search, seconds, bits / 8, True)
+    yield _faiss("faiss flat", lambda: faiss.IndexBinaryFlat(bits), packed, 0.0)
     if args.must:
         return
+    if count <= 10**6:
 
-    def numpy_search(queries: Packed, k: int) -> tuple[np.ndarray, np.ndarray]:
-        distances = Codes(queries, bits).hamming(Codes(packed, bits))
-        ids = np.argpartition(distances, k, axis=1)[:, :k]
-        return np.take_along_axis(distances, ids, 1), ids
+        def numpy_search(queries: Packed, k: int, _: int) -> tuple[np.ndarray, np.ndarray]:
+            distances = Codes(queries, bits).hamming(Codes(packed, bits))
+            ids = np.argpartition(distances, k, axis=1)[:, :k]
+            return np.take_along_axis(distances, ids, 1), ids
 
-    yield Engine("numpy", numpy_search, 0.0, bits / 8, True)
-    if count > args.approximate_up_to:
-        return
+        yield Engine("numpy", numpy_search, 0.0, bits / 8, True)
 
     def ivf() -> Any:
         index = faiss.IndexBinaryIVF(faiss.IndexBinaryFlat(bits), bits, 1024)
         index.own_fields, index.nprobe = False, 16
         index.train(packed[: 1 << 16])
-        return grow(index)
+        return index
 
     def hashed() -> Any:
-        index = grow(faiss.IndexBinaryMultiHash(bits, max(1, bits // 16), 16))
+        index = faiss.IndexBinaryMultiHash(bits, max(1, bits // 16), 16)
         index.nflip = 1
         return index
 
-    for name, make, extra in (
-        ("faiss ivf", ivf, 8.0),
-        ("faiss multihash", hashed, 8.0 * max(1, bits // 16)),
-        ("faiss hnsw", lambda: grow(faiss.IndexBinaryHNSW(bits, 16)), 16 * 2 * 4.0),
-    ):
-        made, seconds = timed(make)
-        yield Engine(name, made.search, seconds, bits / 8 + extra, False)
+    yield from _usearch(packed, graph=False)
+    yield _faiss("faiss ivf", ivf, packed, 8.0)
+    yield _faiss("faiss multihash", hashed, packed, 8.0 * max(1, bits // 16))
+    if count <= args.graphs_up_to:
+        yield _faiss("faiss hnsw", lambda: faiss.IndexBinaryHNSW(bits, 16), packed, 16 * 2 * 4.0)
+        yield from _usearch(packed, graph=True)
+
+
+def _timed(make: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.process_time()
+    return make(), time.process_time() - start
+
+
+def _faiss(name: str, make: Callable[[], Any], packed: Packed, extra: float) -> Engine:
+    def grown() -> Any:
+        index = make()
+        index.add(packed)
+        return index
+
+    index, seconds = _timed(grown)
+
+    def search(queries: Packed, k: int, threads: int) -> tuple[np.ndarray, np.ndarray]:
+        faiss.omp_set_num_threads(threads)
+        distances, ids = index.search(queries, k)
+        return distances, ids
+
+    return Engine(name, search, seconds, packed.shape[1] + extra, name == "faiss flat")
+
+
+def _usearch(packed: Packed, *, graph: bool) -> Iterator[Engine]:
     try:
-        from usearch.index import Index as USearch
-        from usearch.index import MetricKind, ScalarKind
-        from usearch.index import search as usearch_exact
+        from usearch.index import Index, MetricKind, ScalarKind, search
     except ImportError:
         return
+    if not graph:
 
-    def usearch_flat(queries: Packed, k: int) -> tuple[np.ndarray, np.ndarray]:
-        found = usearch_exact(
-            packed, queries, k, MetricKind.Hamming, exact=True, threads=args.threads
-        )
-        return _rows(found, len(queries))
+        def flat(queries: Packed, k: int, threads: int) -> tuple[np.ndarray, np.ndarray]:
+            found = search(packed, queries, k, MetricKind.Hamming, exact=True, threads=threads)
+            return _rows(found, len(queries))
 
-    yield Engine("usearch exact", usearch_flat, 0.0, bits / 8, True)
-    graph = USearch(ndim=bits, metric=MetricKind.Hamming, dtype=ScalarKind.B1)
-    _, seconds = timed(lambda: graph.add(np.arange(count), packed, threads=args.threads))
+        yield Engine("usearch exact", flat, 0.0, packed.shape[1], True)
+        return
+    index = Index(ndim=packed.shape[1] * 8, metric=MetricKind.Hamming, dtype=ScalarKind.B1)
+    _, seconds = _timed(lambda: index.add(np.arange(len(packed)), packed, threads=core_count()))
 
-    def usearch_graph(queries: Packed, k: int) -> tuple[np.ndarray, np.ndarray]:
-        return _rows(graph.search(queries, k, threads=args.threads), len(queries))
+    def walk(queries: Packed, k: int, threads: int) -> tuple[np.ndarray, np.ndarray]:
+        return _rows(index.search(queries, k, threads=threads), len(queries))
 
-    yield Engine("usearch hnsw", usearch_graph, seconds, graph.memory_usage / count, False)
+    yield Engine("usearch hnsw", walk, seconds, index.memory_usage / len(packed), False)
 
 
 def _rows(found: Any, queries: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places that a walk left empty are -1, as FAISS has them."""
     shape = (queries, -1)
-    return np.asarray(found.distances).reshape(shape), np.asarray(found.keys).reshape(shape)
+    distances = np.asarray(found.distances).reshape(shape)
+    if queries > 1:
+        empty = np.arange(distances.shape[1])[None] >= np.asarray(found.counts)[:, None]
+        distances = np.where(empty, -1, distances)
+    return distances, np.asarray(found.keys).reshape(shape)

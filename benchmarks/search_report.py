@@ -1,8 +1,14 @@
-"""The verdict table and the figure of benchmarks/search.py."""
+"""The verdict of benchmarks/search.py, and tables and figure of the results it kept.
+
+python benchmarks/search_report.py grid.jsonl --figure docs/images/search.svg
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +16,8 @@ Rows = list[dict[str, Any]]
 SINGLE = {16: 15, 32: 2.5, 64: 1.9, 128: 1.2}  # times FAISS flat, one query
 BATCH = {32: 5, 64: 3.5, 128: 1.5}  # batch of 64
 CLUSTERED = 50  # 32 and 64 bits, k = 10 and 100
+EXACT = ("ours", "faiss flat", "usearch exact", "numpy")
+ENGINES = (*EXACT, "faiss ivf", "faiss multihash", "faiss hnsw", "usearch hnsw")
 
 
 def ratios(rows: Rows, engine: str = "ours") -> Iterable[tuple[dict[str, Any], float]]:
@@ -19,7 +27,7 @@ def ratios(rows: Rows, engine: str = "ours") -> Iterable[tuple[dict[str, Any], f
     for row in rows:
         other = flat.get(tuple(row[key] for key in keys))
         if row["engine"] == engine and other is not None:
-            yield row, other["cpu_ms"] / row["cpu_ms"]
+            yield row, other["ms"] / row["ms"]
 
 
 def verdict(rows: Rows, disk: dict[str, Any]) -> str:
@@ -30,6 +38,8 @@ def verdict(rows: Rows, disk: dict[str, Any]) -> str:
         sign = "<=" if below else ">="
         lines.append(f"{'yes' if holds else 'NO ':3}  {what:62} {value:9.2f} {sign} {wanted}{unit}")
 
+    worst = min(ratios(rows), key=lambda pair: pair[1])
+    rows = [row for row in rows if row["threads"] == 1]
     largest = max(row["items"] for row in rows)
     for row, ratio in ratios(rows):
         if row["items"] != largest:
@@ -50,8 +60,9 @@ def verdict(rows: Rows, disk: dict[str, Any]) -> str:
             read = row["items"] * row["bytes_an_item"] / row["cpu_ms"] / 1e6
             share = 100 * read / row["bandwidth"]
             judge(f"scan of {row['bits']} bits, share of read bandwidth", share, 75, "%")
-    worst = min(ratios(rows), key=lambda pair: pair[1])
-    cell = "{kind} {items:.0e} {bits} bits batch {batch} k {k}".format(**worst[0])
+    cell = "{kind} {items:.0e} {bits} bits, {threads} threads, batch {batch} k {k}".format(
+        **worst[0]
+    )
     judge(f"slowest cell against FAISS flat ({cell})", worst[1], 1, "x")
     sizes = sorted({row["items"] for row in rows})
     if len(sizes) > 1:
@@ -75,36 +86,81 @@ def verdict(rows: Rows, disk: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def draw(rows: Rows, path: Path) -> None:
-    """CPU time a query by engine and code length, k = 100, one query."""
-    try:
-        import matplotlib
+def tables(rows: Rows) -> str:
+    """For each size, threads, batch and k a table: codes down, engines across."""
+    lines: list[str] = []
+    keys = ("items", "threads", "batch", "k")
+    for cell in dict.fromkeys(tuple(row[key] for key in keys) for row in rows):
+        mine = [row for row in rows if tuple(row[key] for key in keys) == cell]
+        names = [name for name in ENGINES if any(row["engine"] == name for row in mine)]
+        items, threads, batch, k = cell
+        asked = "one query" if batch == 1 else f"batches of {batch}"
+        threaded = "one thread" if threads == 1 else f"{threads} threads"
+        lines += ["", f"{items:.0e} items, {threaded}, {asked}, k = {k}: ms a query", ""]
+        lines += ["| codes | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+        for kind, bits in dict.fromkeys((row["kind"], row["bits"]) for row in mine):
+            found = {r["engine"]: r for r in mine if (r["kind"], r["bits"]) == (kind, bits)}
+            shown = [_shown(found[name], found["ours"]) if name in found else "" for name in names]
+            lines.append(f"| {kind.partition(':')[0]} {bits} | " + " | ".join(shown) + " |")
+    return "\n".join(lines)
 
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-    except ImportError:
-        print("no figure: pip install matplotlib")
-        return
-    largest = max(row["items"] for row in rows)
-    chosen = [r for r in rows if r["items"] == largest and r["batch"] == 1 and r["k"] == 100]
+
+def _shown(row: dict[str, Any], ours: dict[str, Any]) -> str:
+    if row is ours:
+        return f"{row['ms']:.3g}"
+    missed = "" if row["recall"] == 1 else f", recall {row['recall']:.2f}"
+    return f"{row['ms']:.3g} ({row['ms'] / ours['ms']:.3g}x{missed})"
+
+
+def draw(rows: Rows, path: Path) -> None:
+    """Time a query by engine and code length, one thread, k = 100, one query."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    chosen = [r for r in rows if (r["threads"], r["batch"], r["k"]) == (1, 1, 100)]
     kinds = list(dict.fromkeys(row["kind"] for row in chosen))
-    if not kinds:
-        return
+    kinds = list(dict.fromkeys(kind.partition(":")[0] for kind in kinds))
+    sizes = sorted({row["items"] for row in chosen})
     figure, axes = plt.subplots(
-        1, len(kinds), figsize=(5 * len(kinds), 4), sharey=True, squeeze=False
-    )
-    for axis, kind in zip(axes[0], kinds):
-        mine = [row for row in chosen if row["kind"] == kind]
-        for engine in dict.fromkeys(row["engine"] for row in mine):
-            points = sorted((r["bits"], r["cpu_ms"]) for r in mine if r["engine"] == engine)
-            axis.plot(*zip(*points), marker="o", label=engine, lw=2.5 if engine == "ours" else 1)
-        axis.set(xscale="log", yscale="log", xlabel="bits", title=f"{kind}, {largest:.0e} items")
-        axis.set_xticks(sorted({r["bits"] for r in mine}))
+        len(sizes), len(kinds), figsize=(4 * len(kinds), 3.2 * len(sizes)),
+        sharey="row", sharex=True, squeeze=False,
+    )  # fmt: skip
+    for (r, size), (c, kind) in product(enumerate(sizes), enumerate(kinds)):
+        axis = axes[r][c]
+        mine = [x for x in chosen if x["items"] == size and x["kind"].partition(":")[0] == kind]
+        for number, engine in enumerate(ENGINES):
+            points = sorted((x["bits"], x["ms"]) for x in mine if x["engine"] == engine)
+            if points:
+                style = "-" if engine in EXACT else "--"
+                thick = 2.5 if engine == "ours" else 1.2
+                axis.plot(*zip(*points), style, marker="o", ms=4, label=engine, lw=thick,
+                          color=f"C{number}")  # fmt: skip
+        axis.set(xscale="log", yscale="log", title=f"{kind}, {size:.0e} items")
+        axis.set_xticks(sorted({x["bits"] for x in chosen}))
         axis.get_xaxis().set_major_formatter(matplotlib.ticker.ScalarFormatter())
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-    axes[0][0].set_ylabel("ms a query (CPU, one thread, k = 100)")
-    axes[0][-1].legend(fontsize=8)
-    figure.tight_layout()
+        axis.spines[["top", "right"]].set_visible(False)
+        if r == len(sizes) - 1:
+            axis.set_xlabel("bits")
+        if c == 0:
+            axis.set_ylabel("ms a query")
+    handles, labels = max(
+        (a.get_legend_handles_labels() for a in axes.flat), key=lambda h: len(h[0])
+    )
+    figure.legend(handles, labels, loc="lower center", ncol=min(4, len(labels)), frameon=False)
+    figure.tight_layout(rect=(0, 0.1, 1, 1))
     figure.savefig(path, dpi=120)
-    print(f"figure: {path}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("results", type=Path, nargs="+")
+    parser.add_argument("--figure", type=Path, help="needs matplotlib")
+    arguments = parser.parse_args()
+    read = [json.loads(line) for file in arguments.results for line in file.open()]
+    print(tables(read))
+    if arguments.figure:
+        draw(read, arguments.figure)

@@ -2,7 +2,8 @@
 
     python benchmarks/serve.py                       # one million texts, random 32-bit codes
     python benchmarks/serve.py --items 100000 --seconds 10
-    python benchmarks/serve.py --run RUN             # a run of your own as it is
+    python benchmarks/serve.py --learned --bits 64   # codes as THN gives them, resampled
+    python benchmarks/serve.py --run RUN [--index URL]   # a run of your own as it is
 
 Client and server are two processes on one machine, so on two cores they compete; a client
 elsewhere sees better figures. Random codes are the hard case: codes of real items repeat.
@@ -14,6 +15,7 @@ import argparse
 import asyncio
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
+from search_engines import resampled
 
 from transhash.codes import Codes
 from transhash.datasets.drawn import draw_dataset
@@ -31,34 +34,46 @@ from transhash.datasets.drawn.words import THINGS
 from transhash.features.image import image_features
 from transhash.hashers import make_hasher
 from transhash.index import open_index
+from transhash.runs.asker import Asker
 from transhash.runs.catalog import Catalog
 from transhash.runs.fit import Sources, fit_files, read_sources
 from transhash.runs.identity import NewItem
 
-BITS = 32
 SERVER = """
 import sys
 from pathlib import Path
 from transhash.service import serve_run
-serve_run(Path(sys.argv[1]), port=0, on_ready=lambda url: print(url, flush=True))
+url = sys.argv[2] if len(sys.argv) > 2 else None
+serve_run(Path(sys.argv[1]), port=0, index_url=url, on_ready=lambda url: print(url, flush=True))
 """
 WORDS = ("small", "blue", "old", "by the door", "in the rain", "at night", "with sails", "asleep")
 
 
-def build_run(folder: Path, items: int) -> Path:
-    """A real encoder over drawn things, and `items` texts with random codes."""
-    run = folder / f"run-{items}"
+def build_run(folder: Path, items: int, bits: int = 32, *, learned: bool = False) -> Path:
+    """A real encoder over drawn things, and `items` texts with random or learned codes."""
+    run = folder / f"run-{items}-{bits}{'-learned' * learned}"
     if (run / "complete").exists():
         return run
+    if run.exists():
+        shutil.rmtree(run)
     print(f"building a run of {items:,} texts in {run} ...", flush=True)
     data = draw_dataset(folder / "drawn", per_class=8)
-    material = read_sources(Sources(auxiliary=data / "auxiliary.tsv"))
-    hasher = make_hasher("CVH", bits=BITS)
-    fit_files(hasher, "CVH", material, run, image_features("efficientnet-lite0"))
-    codes = np.random.default_rng(0).integers(0, 256, (items, BITS // 8), dtype=np.uint8)
+    material = read_sources(
+        Sources(
+            auxiliary=data / "auxiliary.tsv", images=data / "images.tsv", texts=data / "texts.tsv"
+        )
+    )
+    method = "THN" if learned else "CVH"
+    hasher = make_hasher(method, bits=bits)
+    fit_files(hasher, method, material, run, image_features("efficientnet-lite0"))
+    rng = random.Random(0)
+    if learned:
+        own = Asker(run).project_texts([sentence(rng) for _ in range(5000)])
+        codes = resampled(Codes.from_projections(own).packed, items, 0)
+    else:
+        codes = np.random.default_rng(0).integers(0, 256, (items, bits // 8), dtype=np.uint8)
     catalog = Catalog(run / "catalog.sqlite")
     numbers: list[int] = []
-    rng = random.Random(0)
     for start in range(0, items, 50_000):
         block = codes[start : start + 50_000]
         stored = catalog.add(
@@ -72,8 +87,8 @@ def build_run(folder: Path, items: int) -> Path:
         catalog.settle("", numbers[start:])
     catalog.close()
     for modality, ids, packed in (("texts", numbers, codes), ("images", [], codes[:0])):
-        index = open_index(f"grouped:{run / 'index' / modality}", BITS)
-        index.update(np.array(ids, dtype=np.int64), Codes(packed, BITS))
+        index = open_index(f"grouped:{run / 'index' / modality}", bits)
+        index.update(np.array(ids, dtype=np.int64), Codes(packed, bits))
         index.close()
     (run / "complete").touch()
     return run
@@ -260,7 +275,10 @@ async def measure(port: int, process: int, options: argparse.Namespace) -> list[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--items", type=int, default=1_000_000)
+    parser.add_argument("--bits", type=int, default=32)
+    parser.add_argument("--learned", action="store_true", help="codes as THN gives them")
     parser.add_argument("--run", type=Path, help="serve this run instead of building one")
+    parser.add_argument("--index", help="the engine that holds the codes of --run")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=150.0, help="offered searches a second")
     parser.add_argument("--clients", type=int, default=8)
@@ -269,9 +287,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the rows here")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    run = options.run or build_run(options.folder, options.items)
+    run = options.run or build_run(
+        options.folder, options.items, options.bits, learned=options.learned
+    )
+    place = [options.index] if options.index else []
     server = subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(run)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SERVER, str(run), *place], stdout=subprocess.PIPE, text=True
     )
     try:
         assert server.stdout is not None

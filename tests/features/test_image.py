@@ -17,7 +17,8 @@ from transhash.features.cache import FeatureCache
 from transhash.features.decode import PixelBatch, Reader, decode_batches
 from transhash.features.image import AlexNetPixels, EfficientNetLite0, image_features
 from transhash.features.lite import LITE0, load_lite, original_lite
-from transhash.features.picture import Pixels, content_digest, decode, open_image
+from transhash.features.picture import Pixels, content_digest, decode, open_image, square
+from transhash.features.resample import enlarged
 from transhash.features.stream import extract, stream_images
 
 
@@ -125,7 +126,7 @@ def test_what_has_no_pixels_is_told_what_to_do() -> None:
 def everything(batches: Iterable[PixelBatch]) -> list[Pixels | str]:
     """Pixels or reason of every image, by position."""
     found: list[Pixels | str] = []
-    for start, seen, pixels in batches:
+    for start, seen, pixels, _ in batches:
         assert start == len(found)
         rows = iter(pixels.copy())
         found += [next(rows) if one.state == "decoded" else one.reason for one in seen]
@@ -143,6 +144,37 @@ def test_worker_processes_and_threads_give_the_same_pixels_in_the_same_order(
     assert isinstance(processes[70], str)
     assert all(np.array_equal(a, b) for a, b in zip(threads, processes, strict=True))
     assert all(np.array_equal(threads[i], decode(paths[i], 8)) for i in (0, 150, 299))
+
+
+@pytest.mark.parametrize("size", [32, 224])
+def test_small_pictures_are_enlarged_as_pillow_does_to_the_last_bit(size: int) -> None:
+    rng = np.random.default_rng(0)
+    shapes = rng.integers(1, size + 1, (40, 2))
+    shapes[:4] = [(size, size), (size, 1), (1, size), (1, 1)]
+    memory = np.full((len(shapes), size, size, 3), 77, np.uint8)  # what an earlier batch left
+    expected = []
+    for row, (height, width) in zip(memory, shapes):
+        row[:height, :width] = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+        expected.append(square(Image.fromarray(row[:height, :width]), size))
+    assert np.array_equal(enlarged(torch.from_numpy(memory), shapes).numpy(), expected)
+
+
+@pytest.mark.slow
+def test_pictures_that_stay_small_are_the_same_once_enlarged(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    paths = []
+    for i in range(260):
+        height, width = rng.integers(1, 80, 2)
+        noise = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+        paths.append(tmp_path / f"{i}.png")
+        Image.fromarray(noise).save(paths[-1])
+    paths[3].write_text("broken")
+    found = [
+        enlarged(torch.from_numpy(batch.pixels), batch.shapes).numpy()
+        for batch in decode_batches(paths, Reader(48, enlarge=False), 64, workers=1)
+    ]
+    expected = [decode(path, 48) for path in paths if path != paths[3]]
+    assert np.array_equal(np.concatenate(found), expected)
 
 
 @pytest.mark.slow

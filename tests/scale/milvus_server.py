@@ -1,4 +1,7 @@
-"""A real Milvus server from the PyPI wheel `milvus`, to be started, killed and started again."""
+"""A real Milvus server from the PyPI wheel `milvus`, to be started, killed and started again.
+
+python tests/scale/milvus_server.py FOLDER       # one to try things on, until Ctrl-C
+"""
 
 from __future__ import annotations
 
@@ -128,3 +131,16 @@ def _bound(port: int) -> socket.socket:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     found.bind(("127.0.0.1", port))
     return found
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    for part in ("data", "programs"):
+        (place / part).mkdir(parents=True, exist_ok=True)
+    server = MilvusServer(place / "data", place / "programs", fence())
+    server.start()
+    print(f"{server.url} MILVUS_TOKEN={TOKEN}", flush=True)
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        server.close()

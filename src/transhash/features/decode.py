@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from PIL.Image import Image
 
 from transhash.errors import EngineError
 from transhash.features.picture import Pixels, content_digest, open_image, square, thumbnail_of
@@ -42,6 +43,7 @@ class Seen(NamedTuple):
     thumbnail: bytes | None = None
     row: npt.NDArray[np.float32] | None = None  # of a known one: its features
     reason: str = ""  # why it is bad
+    shape: tuple[int, int] = (0, 0)  # height and width of decoded pixels
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Reader:
     thumbnails: bool = False
     kept: Callable[[bytes], npt.NDArray[np.float32] | None] | None = None  # features by digest
     same: Callable[[int, bytes], bool] | None = None  # by position and digest: nothing is needed
+    enlarge: bool = True  # else a picture smaller than `size` stays so
 
     def __call__(self, position: int, source: Path | bytes) -> tuple[Seen, Pixels | None]:
         try:
@@ -70,9 +73,16 @@ class Reader:
         image = open_image(content, self.size)
         if isinstance(image, str):
             return Seen("bad", digest, reason=image), None
-        pixels = square(image, self.size) if row is None else None
+        pixels = self._pixels(image) if row is None else None
         small = thumbnail_of(image) if self.thumbnails else None
-        return Seen("decoded" if row is None else "known", digest, small, row), pixels
+        if pixels is None:
+            return Seen("known", digest, small, row), None
+        return Seen("decoded", digest, small, shape=pixels.shape[:2]), pixels
+
+    def _pixels(self, image: Image) -> Pixels:
+        if self.enlarge or max(image.size) > self.size:
+            return square(image, self.size)
+        return np.array(image)
 
 
 class PixelBatch(NamedTuple):
@@ -80,7 +90,8 @@ class PixelBatch(NamedTuple):
 
     start: int  # position of the first
     seen: list[Seen]  # every image from there on
-    pixels: Pixels  # of the decoded ones, (n, size, size, 3)
+    pixels: Pixels  # of the decoded ones, (n, size, size, 3); a smaller one upper left
+    shapes: npt.NDArray[np.int64]  # (n, 2): how much of each is filled
 
 
 def decode_batches(
@@ -249,7 +260,8 @@ def _memory_file(size: int) -> tuple[int, str]:
 
 def _batch(start: int, pixels: Pixels, seen: list[Seen]) -> PixelBatch:
     decoded = [i for i, one in enumerate(seen) if one.state == "decoded"]
-    return PixelBatch(start, seen, pixels if len(decoded) == len(seen) else pixels[decoded])
+    shapes = np.array([seen[i].shape for i in decoded], np.int64).reshape(-1, 2)
+    return PixelBatch(start, seen, pixels if len(decoded) == len(seen) else pixels[decoded], shapes)
 
 
 def _fill(memory: Pixels, reader: Reader, start: int, paths: Sequence[Path | bytes]) -> list[Seen]:
@@ -258,7 +270,8 @@ def _fill(memory: Pixels, reader: Reader, start: int, paths: Sequence[Path | byt
     for i, path in enumerate(paths):
         seen, pixels = reader(start + i, path)
         if pixels is not None:
-            memory[i] = pixels
+            height, width = seen.shape
+            memory[i, :height, :width] = pixels
         found.append(seen)
     return found
 

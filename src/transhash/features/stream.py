@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from transhash.features.cache import FeatureCache
 from transhash.features.decode import PixelBatch, Reader, Seen, decode_batches, default_workers
 from transhash.features.image import ImageFeatures
 from transhash.features.picture import Pixels
+from transhash.features.resample import enlarged
 from transhash.progress import Track, silent
 
 _AHEAD = 16  # parts that threads may be ahead of the caller, while it writes to disk
@@ -169,7 +170,9 @@ def _by_processes(
     features: ImageFeatures, paths: Sequence[Path | bytes], reader: Reader, workers: int | None
 ) -> Generator[tuple[FeaturePart, _Fresh], None, None]:
     """Processes decode while the device computes; `same` is asked here, of what they have read."""
-    same, reader = reader.same, Reader(reader.size, reader.thumbnails, reader.kept)
+    # Where pixels go to the device anyway, it makes small pictures larger, too.
+    enlarge = features.network() is None
+    same, reader = reader.same, replace(reader, same=None, enlarge=enlarge)
     workers = default_workers() if workers is None else workers
     decoding = partial(decode_batches, paths, reader, features.step, workers=workers, threads=4)
     for batch, rows in computed(features, decoding):
@@ -213,13 +216,13 @@ def computed(
         pinned.append(torch.from_numpy(memory))
         runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)
 
-    def launch(pixels: Pixels) -> Callable[[], npt.NDArray[Any]]:
+    def launch(batch: PixelBatch) -> Callable[[], npt.NDArray[Any]]:
         with torch.inference_mode():
             with torch.cuda.stream(copying):
-                x = torch.from_numpy(pixels).to(device, non_blocking=True)
+                x = torch.from_numpy(batch.pixels).to(device, non_blocking=True)
             copying.synchronize()  # from here on the memory may be written to again
             x.record_stream(torch.cuda.current_stream(device))
-            rows = network(x.permute(0, 3, 1, 2))
+            rows = network(enlarged(x, batch.shapes).permute(0, 3, 1, 2))
             arriving = torch.empty(rows.shape, pin_memory=True).copy_(rows, non_blocking=True)
             event = torch.cuda.current_stream(device).record_event()
 
@@ -232,7 +235,7 @@ def computed(
     waiting: tuple[PixelBatch, Callable[[], npt.NDArray[Any] | None]] | None = None
     try:
         for batch in batches(on_memory=pin):
-            launched = (batch, launch(batch.pixels) if len(batch.pixels) else lambda: None)
+            launched = (batch, launch(batch) if len(batch.pixels) else lambda: None)
             if waiting is not None:
                 yield waiting[0], waiting[1]()
             waiting = launched
