@@ -123,5 +123,4 @@ class FedQCH(Fed, QCH):
 
 @dataclass
 class FedDCMH(Fed, DCMH):
-    rounds: FromZero = 1  # a fit is a training; the matches hardly change after one
     name: ClassVar[str] = "DCMH-fed"

@@ -39,6 +39,8 @@ from transhash.service.models import (
 from transhash.service.opened import OpenRun, RunGoneError
 from transhash.service.originals import Original, open_original
 
+_COUNTED = 1.0  # seconds that a search says the same total: a server counts as long as it searches
+
 
 class NoSuchItemError(DataError):
     """No item has that number."""
@@ -58,6 +60,7 @@ class Desk:
         self.counting = Lane("counting", threads=1, waiting=15)
         self._counted: asyncio.Future[dict[Modality, int]] | None = None
         self._warm = False
+        self._totals: dict[Modality, tuple[SearchEngine, float, int]] = {}
         self._curves: tuple[SearchEngine, list[float] | None] | None = None
 
     @property
@@ -165,7 +168,7 @@ class Desk:
             among=request.among,
             ranking=request.ranking,
             reranked=self._reranked(request.k, request.among, request.ranking),
-            total=self.count(request.among),
+            total=self._total(request.among),
             bits=bits,
             took_ms=_since(start),
             results=[[hit_out(hit, curve) for hit in hits] for hits, curve in zip(results, curves)],
@@ -228,7 +231,10 @@ class Desk:
         """The engine to change, alone; an error if its files are gone afterwards."""
         with self._change.one():
             engine = self.engine
-            yield engine
+            try:
+                yield engine
+            finally:
+                self._totals.clear()
             if self.engine is not engine:
                 raise RunGoneError("the files of this run were replaced meanwhile; send it again")
 
@@ -245,6 +251,13 @@ class Desk:
 
     def _reranked(self, k: int, among: Modality, ranking: RankingMode) -> int | None:
         return None if ranking == "hamming" else self.engine.indexes[among].candidates(k)
+
+    def _total(self, among: Modality) -> int:
+        engine, now = self.engine, time.monotonic()
+        counted = self._totals.get(among)
+        if counted is None or counted[0] is not engine or now - counted[1] > _COUNTED:
+            counted = self._totals[among] = engine, now, len(engine.indexes[among])
+        return counted[2]
 
     def _curve(self, asking: Modality, among: Modality) -> list[float] | None:
         """P(related | distance) between the two kinds, read once for each opened run."""
@@ -272,7 +285,7 @@ class Desk:
             among=among,
             ranking=ranking,
             reranked=self._reranked(k, among, ranking),
-            total=self.count(among),
+            total=self._total(among),
             bits=code.bits,
             took_ms=_since(start),
             surest=None if curve is None else in_words(curve[0]),  # it never rises

@@ -111,6 +111,9 @@ class MilvusIndex:
             # Seals what came in, so that the server indexes it and a restart replays nothing.
             table = self._place.table
             self._connection.persist(lambda client: client.flush(table, timeout=LOADING))
+            # The server then loads what it sealed and lets searches wait, of 1e7 codes longer than
+            # somebody who searches would: the wait is the copy's.
+            self._nearest(codes[:1], 1, self._bits)
         return sent
 
     def wait_until_ready(self) -> None:
@@ -177,8 +180,9 @@ class MilvusIndex:
     def _lists(self, codes: Codes, wanted: int | None, radius: int) -> tuple[Ids, Ids, Any]:
         """Each query's nearest `wanted` (all, if None) within a radius, ties whole or cut by id."""
         results: list[Found] = [(np.empty(0, np.int64), np.empty(0, np.int32))] * len(codes)
+        begun: dict[int, Found] = {}
         todo = np.arange(len(codes))
-        limit = min(MOST, 1024 if wanted is None else 2 * wanted + 62)
+        limit = first = min(MOST, 1024 if wanted is None else 2 * wanted + 62)
         while len(todo):
             unfinished = []
             for block in np.array_split(todo, -(-len(todo) * limit // _ANSWER)):
@@ -191,16 +195,33 @@ class MilvusIndex:
                         results[query] = in_order(cut(hits, 0, radius), wanted)
                     else:
                         unfinished.append(int(query))
+                        begun[int(query)] = hits
             todo = np.array(unfinished, np.int64)
-            if limit == MOST:
+            enough = self._ranges and wanted is not None and limit >= wanted
+            if limit == MOST or (enough and limit > first):
                 break
             limit = min(MOST, 8 * limit)
-        for query in todo:
-            results[query] = self._walk(codes[query : query + 1], wanted, radius)
+        for query in todo.tolist():
+            one = codes[query : query + 1]
+            if enough and wanted is not None:
+                results[query] = self._with_ties(one, begun[query], wanted)
+            else:
+                results[query] = self._walk(one, wanted, radius)
         offsets = np.cumsum([0, *(len(ids) for ids, _ in results)], dtype=np.int64)
         ids = [ids for ids, _ in results] or [np.empty(0, np.int64)]
         distances = [distances for _, distances in results] or [np.empty(0, np.int32)]
         return offsets, np.concatenate(ids), np.concatenate(distances)
+
+    def _with_ties(self, query: Codes, hits: Found, wanted: int) -> Found:
+        """The nearest `wanted`, when an answer has found how far the last of them is.
+
+        Learned codes repeat, so there may be thousands more at that distance.
+        """
+        last = int(hits[1][wanted - 1])
+        nearer = cut(hits, 0, last - 1)
+        tied = self._by_ids(query, last, last, wanted - len(nearer[0]))
+        ids = np.concatenate((nearer[0], tied[0]))
+        return in_order((ids, np.concatenate((nearer[1], tied[1]))), wanted)
 
     def _walk(self, query: Codes, wanted: int | None, radius: int) -> Found:
         """One query's list when a single answer cannot hold it: outwards, a full answer a time."""
@@ -231,8 +252,10 @@ class MilvusIndex:
             inside = f"id >= {first} and id <= {last}"
             ids, distances = self._nearest(query, MOST, radius, inner, inside)[0]
             if len(ids) == MOST and distances[-1] <= radius:
-                # Both halves hold found ids, so each is smaller than the whole.
-                middle = int(np.sort(ids)[MOST // 2])
+                # Both parts hold found ids, so each is smaller than the whole; what was found are
+                # any of the group, so a part with more than are wanted may be much smaller.
+                part = MOST // 2 if wanted is None else min(MOST // 2, 4 * (wanted - have))
+                middle = int(np.sort(ids)[part])
                 ranges += [(middle, last), (first, middle - 1)]
             else:
                 parts.append(cut((ids, distances), inner, radius))
@@ -276,7 +299,9 @@ class MilvusIndex:
         wanted, parts = np.unique(found.ids), [(np.empty(0, np.int64), self._no_codes())]
         for start in range(0, len(wanted), BATCH):
             some = wanted[start : start + BATCH].tolist()
-            ids, codes = self._columns(self._query(ids=some, output_fields=["id", "code"]))
+            # As fresh as the search that found them, which need not wait for other clients.
+            rows = self._query(self._place.consistency, ids=some, output_fields=["id", "code"])
+            ids, codes = self._columns(rows)
             order = np.argsort(ids)
             parts.append((ids[order], codes.packed[order]))
         known, packed = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -335,8 +360,8 @@ class MilvusIndex:
         ids = np.array([row["id"] for row in rows], np.int64)
         return ids, Codes(packed.reshape(len(rows), -1), self._bits)
 
-    def _query(self, **arguments: Any) -> Any:
-        return self._call("query", consistency_level="Strong", **arguments, **self._among)
+    def _query(self, consistency: str = "Strong", **arguments: Any) -> Any:
+        return self._call("query", consistency_level=consistency, **arguments, **self._among)
 
     def _call(self, verb: str, **arguments: Any) -> Any:
         return self._connection.call(verb, collection_name=self._place.table, **arguments)
