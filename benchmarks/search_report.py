@@ -87,7 +87,7 @@ def verdict(rows: Rows, disk: dict[str, Any]) -> str:
 
 
 def tables(rows: Rows) -> str:
-    """For each size, threads, batch and k a table: codes down, engines across."""
+    """For each size, threads, batch and k a table: codes down, engines across, times ours."""
     lines: list[str] = []
     keys = ("items", "threads", "batch", "k")
     for cell in dict.fromkeys(tuple(row[key] for key in keys) for row in rows):
@@ -96,12 +96,17 @@ def tables(rows: Rows) -> str:
         items, threads, batch, k = cell
         asked = "one query" if batch == 1 else f"batches of {batch}"
         threaded = "one thread" if threads == 1 else f"{threads} threads"
-        lines += ["", f"{items:.0e} items, {threaded}, {asked}, k = {k}: ms a query", ""]
+        lines += ["", f"{items:,} items, {threaded}, {asked}, k = {k}: ms a query", ""]
         lines += ["| codes | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
         for kind, bits in dict.fromkeys((row["kind"], row["bits"]) for row in mine):
             found = {r["engine"]: r for r in mine if (r["kind"], r["bits"]) == (kind, bits)}
             shown = [_shown(found[name], found["ours"]) if name in found else "" for name in names]
             lines.append(f"| {kind.partition(':')[0]} {bits} | " + " | ".join(shown) + " |")
+    slowest = sorted(ratios(rows), key=lambda pair: pair[1])[:3]
+    lines += ["", f"closest of {len(list(ratios(rows)))} cells to FAISS flat:"]
+    for row, ratio in slowest:
+        cell = "{kind} {bits} bits, {items:.0e} items, {threads} thread(s), batch {batch}, k {k}"
+        lines.append(f"- {cell.format(**row)}: {ratio:.2f}x")
     return "\n".join(lines)
 
 
@@ -109,7 +114,8 @@ def _shown(row: dict[str, Any], ours: dict[str, Any]) -> str:
     if row is ours:
         return f"{row['ms']:.3g}"
     missed = "" if row["recall"] == 1 else f", recall {row['recall']:.2f}"
-    return f"{row['ms']:.3g} ({row['ms'] / ours['ms']:.3g}x{missed})"
+    ratio = row["ms"] / ours["ms"]
+    return f"{row['ms']:.3g} ({ratio:,.{2 if ratio < 1 else 1 if ratio < 10 else 0}f}x{missed})"
 
 
 def draw(rows: Rows, path: Path) -> None:
@@ -137,7 +143,7 @@ def draw(rows: Rows, path: Path) -> None:
                 thick = 2.5 if engine == "ours" else 1.2
                 axis.plot(*zip(*points), style, marker="o", ms=4, label=engine, lw=thick,
                           color=f"C{number}")  # fmt: skip
-        axis.set(xscale="log", yscale="log", title=f"{kind}, {size:.0e} items")
+        axis.set(xscale="log", yscale="log", title=f"{kind}, {size:,} items")
         axis.set_xticks(sorted({x["bits"] for x in chosen}))
         axis.get_xaxis().set_major_formatter(matplotlib.ticker.ScalarFormatter())
         axis.minorticks_off()

@@ -1084,6 +1084,8 @@ static void *answer_alone(void *job) {
     return NULL;
 }
 
+#define SHARED 6.4e7 /* bytes of a scan that several threads share */
+
 /* Starting a thread costs as much as scanning a megabyte. */
 static int threads_for(double bytes, int threads) {
     return threads < 1 || bytes < 2e6 ? 1 : threads < MOST_THREADS ? threads : MOST_THREADS;
@@ -1091,7 +1093,10 @@ static int threads_for(double bytes, int threads) {
 
 static void run(Job *job, int threads) {
     if (!job->count || !job->segment->count) return;
-    threads = threads_for((double)job->count * job->segment->count * job->segment->stride, threads);
+    double scan = (double)job->segment->count * job->segment->stride;
+    threads = threads_for(job->count * scan, threads);
+    /* One scan is as fast as the memory; shared out, a short one loses more than it gains. */
+    if (!job->weights && scan < SHARED && job->count < (uint32_t)threads) threads = (int)job->count;
     uint32_t each_thread = (job->count + (uint32_t)threads - 1) / (uint32_t)threads;
     job->group = each_thread < GROUP ? each_thread : GROUP;
     if (job->count >= (uint32_t)threads) together(answer_alone, job, threads);
