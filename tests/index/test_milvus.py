@@ -33,6 +33,7 @@ from transhash.errors import DataError, EngineError
 from transhash.index import open_index
 from transhash.index.exact import ExactIndex
 from transhash.index.milvus import connection as milvus_connection
+from transhash.index.milvus import lists as milvus_lists
 from transhash.index.milvus import milvus as milvus_index
 from transhash.index.milvus.connection import Connection, passing
 from transhash.index.milvus.milvus import MilvusIndex
@@ -58,7 +59,7 @@ def opened(file: Path) -> Open:
 def test_a_tie_group_larger_than_an_answer_is_fetched_whole_and_by_id(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(milvus_index, "MOST", 64)  # Milvus says 16,384; the same path, sooner
+    monkeypatch.setattr(milvus_lists, "MOST", 64)  # Milvus says 16,384; the same path, sooner
     index, exact = opened(16), ExactIndex(16)
     codes = random_codes(3_000, 16, 1, 2)  # four distinct codes, so about 750 items a distance
     ids = np.random.default_rng(2).permutation(90_000)[:3_000]
