@@ -26,7 +26,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "serve": ("tests/service/test_search.py", "tests/service/test_changes.py"),
     "heic": ("tests/runs/test_media.py", "tests/features/test_image.py"),
     "plots": ("tests/experiments",),
-    "milvus": ("tests/index/test_contract.py", "-k", "milvus"),
+    "milvus": ("tests/index/test_milvus.py",),
     "ray": ("tests/scale/test_encoding.py", "tests/scale/test_shards.py"),
     "sentences": TEXTS,
     "static": TEXTS,
@@ -75,7 +75,7 @@ def tried(extra: str) -> bool:
             )
             return False
         took = time.perf_counter() - start
-        options = ("-q", "-rs", "-m", "not browser", "-p", "no:cacheprovider")
+        options = ("-rsfE", "-m", "not browser", "-p", "no:cacheprovider")
         done = run(str(python), "-m", "pytest", *options, *TESTS[extra])
     counts = dict(reversed(one.split()) for one in re.findall(r"\d+ \w+", done.stdout[-400:]))
     said = ", ".join(f"{counts[what]} {what}" for what in ("passed", "failed", "skipped", "error") if what in counts)  # fmt: skip  # noqa: E501

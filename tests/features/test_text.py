@@ -204,5 +204,6 @@ def test_the_model_in_a_wheel_is_the_default_and_found_where_the_wheel_is(
     assert np.allclose(again.transform(CAPTIONS), features.transform(CAPTIONS), atol=1e-5)
     shutil.rmtree(package)
     importlib.invalidate_caches()
-    with pytest.raises(DataError, match=r"whose wheel is not installed; pip install"):
-        load_text(run, config)
+    if meaning.carried_minilm() is None:  # else the published one is installed, and found instead
+        with pytest.raises(DataError, match=r"whose wheel is not installed; pip install"):
+            load_text(run, config)

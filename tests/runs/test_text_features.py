@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from transhash.features.meaning import usual_text_features
+from transhash.features.text import text_features
 from transhash.hashers import make_hasher
 from transhash.runs.encoder import Encoder
 from transhash.runs.fit import Sources, fit_files, read_sources
@@ -59,7 +61,7 @@ def test_a_hundred_short_captions_are_enough(
     run = tmp_path / "run"
     hasher = make_hasher("QCH", bits=8)
     encoder, report = fit_files(hasher, "QCH", read_sources(sources), run, None, texts=named)
-    assert report["text_features"] == (named or "words")
+    assert report["text_features"] == (named or text_features(usual_text_features()).name)
     again = Encoder.load(run)
     asked = [*CAPTIONS, "two dogs", "", "puppy"]
     assert np.array_equal(again.encode_texts(asked).packed, encoder.encode_texts(asked).packed)
