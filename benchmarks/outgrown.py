@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from serve import SERVER, Client, build_run, closed_loop, open_loop
+from serve import Client, build_run, closed_loop, open_loop, serving
 
 from transhash.codes import Codes
 from transhash.index import Index, open_index
@@ -59,27 +58,17 @@ def asked(index: Index, queries: Codes, repeats: int) -> tuple[list[np.ndarray],
 
 
 def served(run: Path, url: str | None, seconds: float, rate: float) -> None:
-    place = [url] if url else []
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(run), *place], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert server.stdout is not None
-        port = int(server.stdout.readline().strip().rstrip("/").rpartition(":")[2])
+    async def ask(port: int) -> None:
+        client = Client("127.0.0.1", port)
+        while await client.ask("GET /ready") != 200:
+            await asyncio.sleep(0.1)
+        name = f"service over {url or 'grouped:'}"
+        await closed_loop(port, 1, 3, f"{name}, warm-up")
+        await open_loop(port, rate, seconds, f"{name}, {rate:g} a second offered")
+        await closed_loop(port, 8, seconds / 3, f"{name}, as fast as it goes")
 
-        async def ask() -> None:
-            client = Client("127.0.0.1", port)
-            while await client.ask("GET /ready") != 200:
-                await asyncio.sleep(0.1)
-            name = f"service over {url or 'grouped:'}"
-            await closed_loop(port, 1, 3, f"{name}, warm-up")
-            await open_loop(port, rate, seconds, f"{name}, {rate:g} a second offered")
-            await closed_loop(port, 8, seconds / 3, f"{name}, as fast as it goes")
-
-        asyncio.run(ask())
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(60)
+    with serving(run, url) as (port, _):
+        asyncio.run(ask(port))
 
 
 def main() -> None:

@@ -22,6 +22,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -96,6 +98,19 @@ def build_run(folder: Path, items: int, bits: int = 32, *, learned: bool = False
 
 def sentence(rng: random.Random) -> str:
     return f"a {rng.choice(THINGS)} {rng.choice(WORDS)}, and a {rng.choice(THINGS)}"
+
+
+@contextmanager
+def serving(run: Path, index: str | None = None) -> Iterator[tuple[int, int]]:
+    """The service over a run, another process: its port and process id."""
+    command = [sys.executable, "-c", SERVER, str(run), *([index] if index else [])]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        yield int(server.stdout.readline().strip().rstrip("/").rpartition(":")[2]), server.pid
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(60)
 
 
 class Client:
@@ -290,17 +305,8 @@ def main() -> None:
     run = options.run or build_run(
         options.folder, options.items, options.bits, learned=options.learned
     )
-    place = [options.index] if options.index else []
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(run), *place], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert server.stdout is not None
-        port = int(server.stdout.readline().strip().rstrip("/").rpartition(":")[2])
-        rows = asyncio.run(measure(port, server.pid, options))
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(30)
+    with serving(run, options.index) as (port, process):
+        rows = asyncio.run(measure(port, process, options))
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2), "utf-8")
 

@@ -52,6 +52,7 @@ class CatalogFile:
         self.path = path
         self.read_only = read_only
         self._immutable = False
+        self._there = False  # the file, by a connection that was answered
         self._local = threading.local()
         self._open: list[sqlite3.Connection] = []
         self._lock = threading.Lock()
@@ -61,6 +62,7 @@ class CatalogFile:
             if not read_only:
                 path.parent.mkdir(parents=True, exist_ok=True)
             self.version = int(self._first_answer())
+            self._there = True
         if not 0 <= self.version <= CATALOG_VERSION:
             self.close()
             raise DataError(
@@ -128,7 +130,7 @@ class CatalogFile:
             return "ro&immutable=1" if self._immutable else "ro"
         # Made by the first connection only: a thread that connects later must not put an empty
         # file in the place of one that was moved away.
-        return "rw" if hasattr(self, "version") else "rwc"
+        return "rw" if self._there else "rwc"
 
     @contextmanager
     def errors(self) -> Iterator[None]:
