@@ -16,8 +16,11 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
+import typer
 from PIL import Image
 
+from transhash import cli
 from transhash.codes import Codes
 from transhash.datasets.drawn import draw_dataset
 from transhash.index import open_index
@@ -375,3 +378,28 @@ def test_votes_on_results_are_exported_and_a_second_fit_learns_from_them(
     transhash("feedback", mine, "--forget-gone")
     left = json.loads(transhash("feedback", mine, "--json").stdout)
     assert (left["up"] + left["down"], left["gone"]) == (9, 0)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")]
+)
+def test_too_little_memory_is_a_sentence(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def raised(app: typer.Typer) -> None:
+        raise error
+
+    monkeypatch.setattr(typer.Typer, "__call__", raised)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert "not enough memory" in capsys.readouterr().err
+
+
+def test_another_fault_is_not_called_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raised(app: typer.Typer) -> None:
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(typer.Typer, "__call__", raised)
+    with pytest.raises(RuntimeError, match="shapes"):
+        cli.main()

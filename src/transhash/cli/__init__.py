@@ -68,6 +68,14 @@ def main() -> None:
         sys.exit(141)
     except OSError as error:
         fail(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}")
+    except (MemoryError, RuntimeError) as error:
+        # torch's own errors are of several kinds, and importing it costs a second
+        if not isinstance(error, MemoryError) and "out of memory" not in str(error).lower():
+            raise
+        fail(
+            "there is not enough memory, of this machine or of its GPU; run with fewer --jobs, "
+            "smaller batches or other programs closed. What was finished is kept"
+        )
     except SystemExit as ended:
         if ended.code == 130:  # typer's answer to Ctrl-C
             err.print("interrupted; what was finished is kept, the same command goes on from there")
