@@ -225,8 +225,8 @@ def report(rows: list[dict[str, Any]]) -> None:
                 for name, values in by.items():
                     lost = 100 * (right.max() - right[values.argmax()])
                     told.setdefault(name, []).append((spearmanr(values, right).statistic, lost))
-            for name, values in told.items():
-                mean, spread = np.mean(values, axis=0), np.std(values, axis=0, ddof=1)
+            for name, each in told.items():
+                mean, spread = np.mean(each, axis=0), np.std(each, axis=0, ddof=1)
                 print(
                     f"| {relation} | {who} | {name} | {mean[0]:.2f} ± {spread[0]:.2f} "
                     f"| {mean[1]:.1f} ± {spread[1]:.1f} |"

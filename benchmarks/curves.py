@@ -1,63 +1,122 @@
 """MAP of THN against the number of unlabelled target items, and against that of the bridge's pairs.
 
-    python benchmarks/curves.py FOLDER --splits 100 101 102 --figure docs/images/curves.svg
+    python benchmarks/curves.py FOLDER --jobs 2 --out runs/curves --figure docs/images/curves.svg
+    python benchmarks/curves.py FOLDER --fine-tune --device cuda --jobs 12 --out runs/curves ...
 
-32 bits, frozen features, mean and deviation over splits, image -> text / text -> image. Target
-items: so many images and as many texts out of the database, related by labels or by 2,000 pairs.
-Pairs: so many captions are all that relates images and texts, beside 500 + 500 target items.
-Splits overlap.
+32 bits, mean and deviation over splits, image -> text / text -> image; frozen features, and with
+--fine-tune end to end as well. Target items: so many images and as many texts out of the database,
+related by labels or by 2,000 pairs. Pairs: so many captions are all that relates images and texts,
+beside 500 + 500 target items. Splits overlap. A point that is in the folder is not computed again.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+import json
+import multiprocessing
+import tempfile
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from fine_tune import read_by
 
 from transhash.data.benchmark import Benchmark, TaughtBy
-from transhash.features.image import image_features
+from transhash.features.image import EfficientNetLite0
+from transhash.features.picture import Pixels
 from transhash.hashers import make_hasher
-from transhash.progress import bar
+from transhash.hashers.fine_tuning import FineTuning, fine_tune
+from transhash.hashers.fine_tuning.views import decode_all
+from transhash.progress import bar, silent
 from transhash.runs.score.directions import directions_of, score_directions
 from transhash.runs.task import build_task, ready_benchmark
 
 TARGETS = (0, 100, 500, 2000, None)  # None: all there are
 PAIRS = (100, 200, 500, 1000, 2000)
-Curve = dict[int, list[list[float]]]  # by the number of items
+USUAL_TARGETS, USUAL_AUXILIARY = 500, 2000
+WAYS = ("image_to_text", "text_to_image")
+CURVES: dict[str, TaughtBy] = {
+    "target items, labels": "labels",
+    "pairs": "pairs",
+    "target items, pairs": "pairs",
+}
 
 
-def maps(ready: Benchmark, seed: int) -> list[float]:
-    task = build_task(ready, seed)
-    hasher = make_hasher("THN", bits=32, seed=seed).fit(task.training)
-    scores = score_directions(directions_of(hasher, task.target))
-    return [scores[way].map for way in ("image_to_text", "text_to_image")]
+@dataclass(frozen=True)
+class Point:
+    """What is shown to THN on a split."""
+
+    taught_by: TaughtBy
+    auxiliary: int
+    targets: int
+    tuned: bool
+    split: int
 
 
-def by_targets(ready: Benchmark, taught_by: TaughtBy, seeds: list[int]) -> Curve:
+class Data(NamedTuple):
+    """What every process has; pixels of both kinds of pictures where backbones are trained."""
+
+    ready: Benchmark
+    pixels: list[Path]
+    device: str
+
+
+_data: list[Data] = []
+
+
+def _start(data: Data) -> None:
+    torch.set_num_threads(1)
+    _data.append(data)
+
+
+def maps(point: Point) -> list[float]:
+    ready, files, device = _data[0]
+    sizes = replace(ready.sizes, target=point.targets, auxiliary=point.auxiliary)
+    sized = replace(ready, taught_by=point.taught_by, sizes=sizes)
+    task = build_task(sized, point.split)
+    hasher = make_hasher("THN", bits=32, seed=point.split).fit(task.training)
+    if point.tuned:
+        split = sized.split(point.split)
+        pixels: list[Pixels] = [np.load(file, mmap_mode="r") for file in files]
+        tuned = fine_tune(
+            EfficientNetLite0(device), pixels[0][split.auxiliary_images],
+            pixels[1][split.target_images], task.training, hasher,
+            FineTuning(seed=point.split, use_target=point.targets > 0),
+        )  # fmt: skip
+        task = read_by(tuned, task, split, pixels)
+        hasher = make_hasher("THN", bits=32, seed=point.split).fit(task.training)
+    scores = score_directions(directions_of(hasher, task.target), 1)
+    return [scores[way].map for way in WAYS]
+
+
+def points_of(curve: str, tuned: bool, most: int, splits: list[int]) -> list[Point]:
     """Queries and database are the same for every number: only how many are shown changes."""
-    split = ready.split(seeds[0])
-    most = min(len(split.database_images), len(split.database_texts))
-    found: Curve = {}
-    for count in bar(TARGETS, f"target items, {taught_by}"):
-        shown = most if count is None else count
-        sized = replace(ready, taught_by=taught_by, sizes=replace(ready.sizes, target=shown))
-        found[shown] = [maps(sized, seed) for seed in seeds]
-    return found
-
-
-def by_pairs(ready: Benchmark, seeds: list[int]) -> Curve:
-    return {
-        count: [
-            maps(
-                replace(ready, taught_by="pairs", sizes=replace(ready.sizes, auxiliary=count)),
-                seed,
-            )
-            for seed in seeds
+    taught_by = CURVES[curve]
+    if curve == "pairs":
+        return [
+            Point("pairs", count, USUAL_TARGETS, tuned, split)
+            for count in PAIRS
+            for split in splits
         ]
-        for count in bar(PAIRS, "pairs")
-    }
+    return [
+        Point(taught_by, USUAL_AUXILIARY, most if count is None else count, tuned, split)
+        for count in TARGETS
+        for split in splits
+    ]
+
+
+def by_count(
+    curve: str, points: list[Point], found: dict[Point, list[float]]
+) -> dict[int, list[list[float]]]:
+    """MAP both ways on each split, by the number that the curve is drawn over."""
+    by: dict[int, list[list[float]]] = {}
+    for point in points:
+        count = point.auxiliary if curve == "pairs" else point.targets
+        by.setdefault(count, []).append(found[point])
+    return by
 
 
 def shown(rows: list[list[float]]) -> str:
@@ -65,7 +124,7 @@ def shown(rows: list[list[float]]) -> str:
     return " / ".join(f"{m:.3f} ± {s:.3f}" for m, s in zip(mean, spread))
 
 
-def draw(curves: dict[str, Curve], path: Path) -> None:
+def draw(found: dict[Point, list[float]], kinds: list[bool], path: Path, most: int) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -73,19 +132,27 @@ def draw(curves: dict[str, Curve], path: Path) -> None:
 
     plt.rcParams.update({"font.size": 10, "svg.hashsalt": "curves", "svg.fonttype": "none"})
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
+    splits = sorted({point.split for point in found})
+    only = kinds == [False]  # then nothing has to be told apart
     lines = (
         (0, "target items, labels", "taught by labels", "#d1214f", "o"),
         (0, "target items, pairs", "by 2,000 pairs", "#0f766e", "s"),
         (1, "pairs", "500 + 500 target items", "#0f766e", "s"),
     )
-    for at, table, name, colour, marker in lines:
-        places = list(curves[table])
-        values = np.array([np.mean(curves[table][place], axis=1) for place in places])
-        axes[at].errorbar(
-            range(len(places)), values.mean(axis=1), values.std(axis=1, ddof=1),
-            color=colour, marker=marker, capsize=3, label=name,
-        )  # fmt: skip
-        axes[at].set_xticks(range(len(places)), [f"{place:,}" for place in places])
+    for at, curve, name, colour, marker in lines:
+        for tuned in kinds:
+            points = points_of(curve, tuned, most, splits)
+            if not all(point in found for point in points):
+                continue
+            by = by_count(curve, points, found)
+            places = list(by)
+            values = np.array([np.mean(rows, axis=1) for rows in by.values()])
+            axes[at].errorbar(
+                range(len(places)), values.mean(axis=1), values.std(axis=1, ddof=1),
+                color=colour, marker=marker, capsize=3, linestyle="-" if tuned or only else "--",
+                label=name if only else f"{name}, {'end to end' if tuned else 'frozen'}",
+            )  # fmt: skip
+            axes[at].set_xticks(range(len(places)), [f"{place:,}" for place in places])
     axes[0].set(
         xlabel="unlabelled target images, and as many texts", ylabel="MAP, mean of both ways"
     )
@@ -97,26 +164,69 @@ def draw(curves: dict[str, Curve], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
+class Kept:
+    """Points as they come, in a file that a later run reads."""
+
+    def __init__(self, out: Path) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        self.path = out / "curves.json"
+        self.found: dict[Point, list[float]] = {}
+        if self.path.exists():
+            rows: list[dict[str, Any]] = json.loads(self.path.read_text())
+            self.found = {Point(**row["point"]): row["map"] for row in rows}
+
+    def add(self, point: Point, ways: list[float]) -> None:
+        self.found[point] = ways
+        rows = [{"point": asdict(one), "map": value} for one, value in self.found.items()]
+        self.path.write_text(json.dumps(rows, indent=1))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--splits", type=int, nargs="+", default=[100, 101, 102])
-    parser.add_argument("--image-features", default="efficientnet-lite0", help="as --features")
+    parser.add_argument("--curves", nargs="+", choices=CURVES, default=list(CURVES))
+    parser.add_argument("--fine-tune", action="store_true")
+    parser.add_argument("--only-tuned", action="store_true", help="no frozen points")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--figure", type=Path)
     arguments = parser.parse_args()
-    features = image_features(arguments.image_features)
-    ready, _ = ready_benchmark(arguments.folder, features, track=bar)
-    curves = {
-        "target items, labels": by_targets(ready, "labels", arguments.splits),
-        "target items, pairs": by_targets(ready, "pairs", arguments.splits),
-        "pairs": by_pairs(ready, arguments.splits),
-    }
-    for name, curve in curves.items():
-        print(f"\n| {name} | I → T / T → I |\n|---|---|")
-        for count, rows in curve.items():
-            print(f"| {count:,} | {shown(rows)} |", flush=True)
+    backbone = EfficientNetLite0(arguments.device)
+    ready, _ = ready_benchmark(arguments.folder, backbone, track=bar)
+    split = ready.split(arguments.splits[0])
+    most = min(len(split.database_images), len(split.database_texts))
+    kinds = [*([] if arguments.only_tuned else [False]), *([True] if arguments.fine_tune else [])]
+    kept = Kept(arguments.out)
+    wanted = dict.fromkeys(
+        point
+        for curve in arguments.curves
+        for tuned in kinds
+        for point in points_of(curve, tuned, most, arguments.splits)
+    )
+    todo = [point for point in wanted if point not in kept.found]
+    with tempfile.TemporaryDirectory() as scratch:
+        files: list[Path] = []
+        if any(point.tuned for point in todo):
+            for part in (ready.auxiliary_images, ready.images):
+                files.append(Path(scratch) / f"{len(files)}.npy")
+                np.save(files[-1], decode_all(part.items, backbone.size, arguments.device, silent))
+        spawn = multiprocessing.get_context("spawn")
+        data = Data(ready, files, arguments.device)
+        with ProcessPoolExecutor(arguments.jobs, spawn, _start, (data,)) as pool:
+            of = {pool.submit(maps, point): point for point in todo}
+            for one in bar(as_completed(of), "points", total=len(of)):
+                kept.add(of[one], one.result())
+    for curve in arguments.curves:
+        for tuned in kinds:
+            read = "end to end" if tuned else "frozen"
+            print(f"\n| {curve}, {read} | I → T / T → I |\n|---|---|")
+            points = points_of(curve, tuned, most, arguments.splits)
+            for count, rows in by_count(curve, points, kept.found).items():
+                print(f"| {count:,} | {shown(rows)} |", flush=True)
     if arguments.figure:
-        draw(curves, arguments.figure)
+        draw(kept.found, kinds, arguments.figure, most)
 
 
 if __name__ == "__main__":

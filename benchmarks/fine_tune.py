@@ -4,9 +4,10 @@
     python benchmarks/fine_tune.py FOLDER --splits 0 --variant "no D:alignment_weight=0" ...
 
 MAP of the target, image -> text / text -> image, chance beside it, and the gain over the frozen
-features of the same split with its 95% interval over splits. A variant is a name and settings of
-the fine-tuning; `teacher=QCH` among them names another teacher. Every method learns anew from each
-kind of features. Pairs: both halves of the auxiliary rows whose images a split trains on.
+features of the same split with its 95% interval over splits; beside them the two numbers that need
+no target label (benchmarks/criterion.py). A variant is a name and settings of the fine-tuning;
+`teacher=QCH` among them names another teacher. Every method learns anew from each kind of features.
+Pairs: both halves of the auxiliary rows whose images a split trains on.
 """
 
 from __future__ import annotations
@@ -14,23 +15,28 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from criterion import unlabelled
 from scipy import stats
 
-from transhash.data.benchmark import Benchmark, fitted_sizes, load_benchmark
-from transhash.data.relation import SparseRelation
-from transhash.data.training import TrainingSet
-from transhash.features.image import EfficientNetLite0
-from transhash.hashers import make_hasher
+from transhash.data.benchmark import Benchmark, Split, fitted_sizes, load_benchmark
+from transhash.data.relation import Rows, SparseRelation
+from transhash.data.training import Features, TrainingSet
+from transhash.features.backbone import TunedFeatures
+from transhash.features.image import image_features
+from transhash.features.picture import Pixels
+from transhash.hashers import Hasher, make_hasher
 from transhash.hashers.fine_tuning import FineTuning, fine_tune
 from transhash.hashers.fine_tuning.views import decode_all
 from transhash.progress import Track, silent
+from transhash.runs.fine_tune import backbone_of
 from transhash.runs.score.directions import directions_of, score_directions
-from transhash.runs.task import LabelledRows, Task, build_task, with_image_features
+from transhash.runs.task import Task, build_task, with_image_features
 
 WAYS = ("image_to_text", "text_to_image")
 
@@ -47,8 +53,35 @@ def by_pairs(task: Task, ready: Benchmark, seed: int) -> TrainingSet:
     )
 
 
-def variant_of(text: str) -> tuple[str, str, dict[str, Any]]:
-    """Name, teacher and settings of "name:key=value,key=value"."""
+def read_by(tuned: TunedFeatures, task: Task, split: Split, pixels: Sequence[Pixels]) -> Task:
+    """The same split, with images as a fine-tuned backbone reads them."""
+
+    def rows(where: Rows) -> Features:
+        return tuned.of_pixels(pixels[1][where])
+
+    shown = task.training.target_images is not None
+    training = replace(
+        task.training,
+        images=tuned.of_pixels(pixels[0][split.auxiliary_images]),
+        target_images=rows(split.target_images) if shown else None,
+    )
+    target = replace(
+        task.target,
+        query_images=task.target.query_images._replace(features=rows(split.query_images)),
+        database_images=task.target.database_images._replace(features=rows(split.database_images)),
+    )
+    held_out = replace(task.held_out, images=tuned.of_pixels(pixels[0][split.held_out_images]))
+    return replace(task, training=training, target=target, held_out=held_out)
+
+
+class Variant(NamedTuple):
+    name: str
+    teacher: str
+    settings: dict[str, Any]
+
+
+def variant_of(text: str) -> Variant:
+    """Of "name:key=value,key=value"."""
     name, _, rest = text.partition(":")
     settings: dict[str, Any] = {}
     for pair in filter(None, rest.split(",")):
@@ -57,7 +90,7 @@ def variant_of(text: str) -> tuple[str, str, dict[str, Any]]:
             settings[key] = json.loads(value)
         except ValueError:
             settings[key] = value
-    return name, settings.pop("teacher", "THN"), settings
+    return Variant(name, settings.pop("teacher", "THN"), settings)
 
 
 class Table:
@@ -68,12 +101,14 @@ class Table:
         self.rows: list[dict[str, Any]] = []
         out.mkdir(parents=True, exist_ok=True)
 
-    def add(self, task: Task, hasher: Any, seconds: float, **about: Any) -> None:
+    def add(self, task: Task, frozen: Task, hasher: Any, seconds: float, **about: Any) -> None:
         directions = directions_of(hasher, task.target)
         scores = score_directions(directions)
         maps = [round(scores[way].map, 5) for way in WAYS]
         chance = [round(scores[way].chance, 5) for way in WAYS]
+        told = unlabelled(hasher, task.training, task.held_out, frozen.training, frozen.held_out)
         row = {**about, "map": maps, "chance": chance, "seconds": round(seconds, 1)}
+        row |= {name: round(told[name], 5) for name in ("round trip", "information")}
         self.rows.append(row)
         (self.out / "scores.json").write_text(json.dumps(self.rows, indent=1))
         name = "-".join(str(value) for value in about.values()).replace(" ", "_")
@@ -84,7 +119,11 @@ class Table:
         }
         np.savez_compressed(self.out / f"codes-{name}.npz", **packed)
         words = " ".join(f"{value}" for value in about.values())
-        print(f"{words}: {maps[0]:.3f} / {maps[1]:.3f} ({seconds:.0f} s)", flush=True)
+        print(
+            f"{words}: {maps[0]:.3f} / {maps[1]:.3f} ({seconds:.0f} s), "
+            f"round trip {row['round trip']:.4f}, information {row['information']:.3f}",
+            flush=True,
+        )
 
     def summary(self) -> None:
         """Means, and gains over the frozen features of the same split."""
@@ -125,6 +164,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=["THN"])
     parser.add_argument("--variant", action="append", default=[], help="name:key=value,...")
     parser.add_argument("--bits", type=int, default=32)
+    parser.add_argument("--image-features", default="efficientnet-lite0", help="as --features")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--bars", action="store_true")
@@ -133,7 +173,7 @@ def main() -> None:
     if arguments.bars:
         from transhash.progress import bar as track
     variants = [variant_of(text) for text in arguments.variant or ["fine-tuned"]]
-    backbone = EfficientNetLite0(arguments.device)
+    backbone = backbone_of(image_features(arguments.image_features, arguments.device))
     start = time.perf_counter()
     loaded, _ = with_image_features(load_benchmark(arguments.folder), backbone, track)
     ready = replace(loaded, sizes=fitted_sizes(loaded))
@@ -145,49 +185,38 @@ def main() -> None:
         split = ready.split(split_seed)
         plain = build_task(ready, split_seed)
         for relation in arguments.relations:
-            training = plain.training
+            frozen = plain
             if relation == "pairs":
-                training = by_pairs(plain, ready, split_seed)
-            fitted: dict[str, Any] = {}
-            for method in dict.fromkeys((*arguments.methods, *(one[1] for one in variants))):
+                frozen = replace(plain, training=by_pairs(plain, ready, split_seed))
+            about = {"split": split_seed, "relation": relation}
+            fitted: dict[str, Hasher] = {}
+            for method in dict.fromkeys((*arguments.methods, *(one.teacher for one in variants))):
                 start = time.perf_counter()
                 fitted[method] = make_hasher(method, bits=arguments.bits, seed=split_seed)
-                fitted[method].fit(training)
+                fitted[method].fit(frozen.training)
+                took = time.perf_counter() - start
                 table.add(
-                    plain, fitted[method], time.perf_counter() - start,
-                    split=split_seed, relation=relation, method=method, features="frozen",
-                )  # fmt: skip
-            for name, teacher, settings in variants:
+                    frozen, frozen, fitted[method], took, **about, method=method, features="frozen"
+                )
+            for variant in variants:
                 start = time.perf_counter()
-                place = arguments.out / f"{name}-{relation}-{split_seed}".replace(" ", "_")
+                place = arguments.out / f"{variant.name}-{relation}-{split_seed}".replace(" ", "_")
+                settings = FineTuning(**{"seed": split_seed, **variant.settings})
                 tuned = fine_tune(
                     backbone, pixels[0][split.auxiliary_images], pixels[1][split.target_images],
-                    training, fitted[teacher], FineTuning(**{"seed": split_seed, **settings}),
-                    folder=place, track=track,
+                    frozen.training, fitted[variant.teacher], settings, folder=place, track=track,
                 )  # fmt: skip
                 took = time.perf_counter() - start
-                print(f"{name}, {relation}, split {split_seed}: tuned in {took:.0f} s", flush=True)
-                tuned_training = replace(
-                    training,
-                    images=tuned.of_pixels(pixels[0][split.auxiliary_images]),
-                    target_images=tuned.of_pixels(pixels[1][split.target_images]),
+                task = read_by(tuned, frozen, split, pixels)
+                print(
+                    f"{variant.name}, {relation}, {split_seed}: tuned in {took:.0f} s", flush=True
                 )
-                target = plain.target
-                queries, database = (
-                    LabelledRows(tuned.of_pixels(pixels[1][rows]), part.labels)
-                    for rows, part in (
-                        (split.query_images, target.query_images),
-                        (split.database_images, target.database_images),
-                    )
-                )
-                target = replace(target, query_images=queries, database_images=database)
-                task = replace(plain, training=tuned_training, target=target)
                 for method in arguments.methods:
                     hasher = make_hasher(method, bits=arguments.bits, seed=split_seed)
+                    hasher.fit(task.training)
                     table.add(
-                        task, hasher.fit(tuned_training), took,
-                        split=split_seed, relation=relation, method=method, features=name,
-                    )  # fmt: skip
+                        task, frozen, hasher, took, **about, method=method, features=variant.name
+                    )
     table.summary()
 
 
