@@ -8,7 +8,7 @@ instead of one after the other, so on a GPU a step is a few launches.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,16 @@ from torch import Tensor
 _BETAS = 0.9, 0.999  # of AdamW, as is usual
 _EPSILON = 1e-8
 _DECAY = 0.01  # of AdamW's weights, where a group does not say
+
+
+class Alike(NamedTuple):
+    """Parameters of one rate and decay, and what is remembered of them."""
+
+    parameters: list[Tensor]
+    gradients: list[Tensor]
+    memory: Mapping[str, list[Tensor]]
+    rate: float
+    decay: float
 
 
 class Descent:
@@ -51,17 +61,10 @@ class Descent:
             parameters = [self.parameters[place] for place in places]
             gradients = [one.grad for one in parameters if one.grad is not None]
             memory = {slot: [kept[place] for place in places] for slot, kept in self.memory.items()}
-            self.go(parameters, gradients, memory, rate, decay)
+            self.go(Alike(parameters, gradients, memory, rate, decay))
 
-    def go(
-        self,
-        parameters: list[Tensor],
-        gradients: list[Tensor],
-        memory: Mapping[str, list[Tensor]],
-        rate: float,
-        decay: float,
-    ) -> None:
-        """Move parameters of one rate and decay, and change what is remembered of them."""
+    def go(self, some: Alike) -> None:
+        """Move parameters, and change what is remembered of them."""
         raise NotImplementedError
 
     def state(self) -> dict[str, Tensor]:
@@ -108,14 +111,8 @@ class Momentum(Descent):
         super().__init__(groups)
         self.momentum = momentum
 
-    def go(
-        self,
-        parameters: list[Tensor],
-        gradients: list[Tensor],
-        memory: Mapping[str, list[Tensor]],
-        rate: float,
-        decay: float,
-    ) -> None:
+    def go(self, some: Alike) -> None:
+        parameters, gradients, memory, rate, decay = some
         if decay:
             gradients = list(torch._foreach_add(gradients, parameters, alpha=decay))
         buffers = memory["momentum_buffer"]
@@ -130,14 +127,8 @@ class AdamW(Descent):
     slots = ("exp_avg", "exp_avg_sq")
     decay = _DECAY
 
-    def go(
-        self,
-        parameters: list[Tensor],
-        gradients: list[Tensor],
-        memory: Mapping[str, list[Tensor]],
-        rate: float,
-        decay: float,
-    ) -> None:
+    def go(self, some: Alike) -> None:
+        parameters, gradients, memory, rate, decay = some
         first, second = _BETAS
         mean, square = memory["exp_avg"], memory["exp_avg_sq"]
         if decay:
