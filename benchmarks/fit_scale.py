@@ -5,8 +5,8 @@
 
 Draws features into .npy files in FOLDER (float32, 1,280 numbers an image and 384 a text, as from an
 image network and a sentence model: 7.3 GB), then runs the command that a user would type, without
-and with the verdict, and prints its seconds, those of the fit itself and the largest resident size,
-mapped pages included. The files are deleted unless --keep.
+and with the verdict, three times each, and prints its seconds, those of the fit itself and the
+largest resident size, mapped pages included: mean and deviation. The files go unless --keep.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -52,18 +53,25 @@ def draw(folder: Path, pairs: int, targets: int) -> None:
     write({"texts": "texts"}, targets, 0.2)
 
 
-def measured(command: list[str], out: Path) -> None:
+def measured(command: list[str], out: Path) -> tuple[float, float, float]:
+    """Seconds in all, those of the fit itself, and the largest size in GB."""
     start = time.perf_counter()
     process = subprocess.Popen([*command, "--out", str(out)], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"{' '.join(command)} failed")
     fit = json.loads((out / "report.json").read_text())["training_seconds"]
-    print(
-        f"{time.perf_counter() - start:.0f} s, of which THN {fit:.0f} s; peak "
-        f"{usage.ru_maxrss / 2**20:.2f} GB: {' '.join(command[1:])}",
-        flush=True,
-    )
+    return time.perf_counter() - start, fit, usage.ru_maxrss / 2**20
+
+
+def told(command: list[str], folder: Path, repeats: int) -> None:
+    """Each time into a folder of its own: a run that is there is not learned again."""
+    found = []
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            found.append(measured(command, Path(place) / "run"))
+    each = [f"{np.mean(one):.1f} ± {np.std(one, ddof=1):.1f}" for one in zip(*found)]
+    print(f"{each[0]} s, THN {each[1]} s, peak {each[2]} GB: {' '.join(command[1:])}", flush=True)
 
 
 def main() -> None:
@@ -71,6 +79,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pairs", type=int, default=100_000)
     parser.add_argument("--targets", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--keep", action="store_true", help="leave the files and use those there")
     arguments = parser.parse_args()
     folder: Path = arguments.folder
@@ -92,8 +101,8 @@ def main() -> None:
             "--auxiliary-texts", str(files["aux-texts"]),
             "--images", str(files["images"]), "--texts", str(files["texts"]),
         ]  # fmt: skip
-        measured([*command, "--no-verdict"], folder / "quiet")
-        measured(command, folder / "judged")
+        told([*command, "--no-verdict"], folder, arguments.repeats)
+        told(command, folder, arguments.repeats)
     finally:
         if not arguments.keep:
             for file in files.values():
