@@ -73,6 +73,20 @@ def test_a_backbone_of_a_split_serves_every_method_and_length(
         run(file, folder, out)
 
 
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_backbone_that_fails_costs_its_own_rows_only(
+    file: Path, folder: Path, tmp_path: Path, jobs: int
+) -> None:
+    out = tmp_path / "out"
+    file.write_text(PLAN.replace("learning_rate = 0.01", "learning_rate = 1e30"))
+    with pytest.raises(DataError, match="8 of 12 cells failed, first CVH@QCH, 8 bits, seed 0"):
+        run(file, folder, out, jobs)
+    rows = [json.loads(line) for line in (out / "results.jsonl").open()]
+    assert {row["method"] for row in rows} == {"CVH"}
+    assert len(rows) == 4
+    assert len((out / "failures.jsonl").read_text().splitlines()) == 8
+
+
 @pytest.mark.slow
 def test_many_processes_find_the_same(file: Path, folder: Path, tmp_path: Path) -> None:
     alone, many = (run(file, folder, tmp_path / str(jobs), jobs) for jobs in (1, 2))

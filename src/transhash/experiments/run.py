@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from functools import lru_cache
+from itertools import chain
 from multiprocessing import connection
 from pathlib import Path
 from typing import NamedTuple
@@ -104,8 +105,12 @@ def run_plan(
         benchmark, features if plan.tunings else None, out, plan.text_features,
         plan.image_components,
     )  # fmt: skip
-    _make_backbones(plan, todo, tasks, jobs)
-    finished = (_in_processes if jobs > 1 else _in_turn)(plan, todo, tasks, jobs)
+    unmade = _make_backbones(plan, todo, tasks, jobs)
+    able = [cell for cell in todo if (cell.teacher, cell.seed) not in unmade]
+    finished = chain(
+        (Finished(cell, unmade[cell.teacher, cell.seed], 0.0) for cell in todo if cell not in able),
+        (_in_processes if jobs > 1 else _in_turn)(plan, able, tasks, jobs),
+    )
     failed: list[Finished] = []
     start, earlier = time.monotonic(), plan.size - len(todo)
     track = bar if console.is_terminal else silent  # else each cell has a line of its own
@@ -132,17 +137,36 @@ def run_plan(
         )
 
 
-def _make_backbones(plan: Plan, todo: list[Cell], tasks: Tasks, jobs: int) -> None:
-    """Those that the cells need."""
+def _make_backbones(
+    plan: Plan, todo: list[Cell], tasks: Tasks, jobs: int
+) -> dict[tuple[str, int], BaseException]:
+    """Those that the cells need; by teacher and seed, why one could not be made."""
     wanted = list(dict.fromkeys((cell.teacher, cell.seed) for cell in todo if cell.teacher))
+    failed: dict[tuple[str, int], BaseException] = {}
     if jobs == 1 or len(wanted) < 2:
         for teacher, seed in wanted:
-            tasks.make_backbone(plan, teacher, seed, bar)
-        return
+            try:
+                tasks.make_backbone(plan, teacher, seed, bar)
+            except Exception as error:  # as with cells: the others go on
+                failed[teacher, seed] = error
+        return failed
     with _processes(min(jobs, len(wanted)), tasks) as pool:
-        made = [pool.submit(_make_backbone, plan, teacher, seed) for teacher, seed in wanted]
-        for one in bar(made, "backbones", total=len(made)):
-            one.result()
+        made = {one: pool.submit(_make_backbone, plan, *one) for one in wanted}
+        for one, future in bar(made.items(), "backbones", total=len(made)):
+            reason = future.exception()
+            if reason is not None:
+                failed[one] = _killed(reason, "the backbone of {}, seed {}".format(*one))
+    return failed
+
+
+def _killed(error: BaseException, near: object) -> BaseException:
+    """What a future says, or, if its process is gone, a sentence that ends the experiment."""
+    if isinstance(error, BrokenProcessPool):
+        raise DataError(
+            f"a process was killed, perhaps for lack of memory, near {near}; what is finished is "
+            "kept: run the same command with fewer --jobs"
+        )
+    return error
 
 
 class Finished(NamedTuple):
@@ -182,12 +206,8 @@ def _in_processes(plan: Plan, todo: list[Cell], tasks: Tasks, jobs: int) -> Iter
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 (cell, start), error = running.pop(future), future.exception()
-                if isinstance(error, BrokenProcessPool):
-                    raise DataError(
-                        f"a process was killed, perhaps for lack of memory, near {cell}; what "
-                        "is finished is kept: run the same command with fewer --jobs"
-                    )
-                yield Finished(cell, error or future.result(), time.monotonic() - start)
+                outcome = _killed(error, cell) if error else future.result()
+                yield Finished(cell, outcome, time.monotonic() - start)
 
 
 @contextmanager
