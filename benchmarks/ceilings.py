@@ -87,7 +87,7 @@ def main() -> None:
         )
         for told, (images, texts) in sides.items():
             x, y = (
-                [posteriors(*side, part.features) for part in parts]
+                [posteriors(side[0], side[1], part.features) for part in parts]
                 for side, parts in (
                     (images, (target.query_images, target.database_images)),
                     (texts, (target.query_texts, target.database_texts)),

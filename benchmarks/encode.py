@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transhash.data.collection import Collection
+from transhash.data.collection import Collection, Images
 from transhash.data.manifest import read_images
 from transhash.features.decode import PixelBatch, Reader, Seen, decode_batches, default_workers
 from transhash.features.image import EfficientNetLite0
@@ -71,7 +71,7 @@ def rate_from_memory(encoder: Encoder, side: int, count: int = 50) -> float:
     return sum(step for _ in parts) / (time.perf_counter() - start)
 
 
-def one_core(reader: Reader, paths: Sequence[Path]) -> list[float]:
+def one_core(reader: Reader, paths: Sequence[Path | bytes]) -> list[float]:
     """Files a second from disk to pixels, five times."""
     rates = []
     for _ in range(5):
@@ -125,7 +125,7 @@ def main() -> None:
     encoder = Encoder.load(options.run, options.device)
     images = read_images(options.pictures)
     rows = np.resize(np.arange(len(images)), options.items)  # repeated where there are too few
-    many: Collection[Path] = Collection(
+    many: Images = Collection(
         [str(i) for i in range(len(rows))], [images.items[int(row)] for row in rows]
     )
     size = encoder.image_features.size if encoder.image_features else 224

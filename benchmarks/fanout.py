@@ -22,10 +22,11 @@ def shard_times(
 ) -> npt.NDArray[np.float64]:
     """Milliseconds of each asked shard."""
     scan = options.ms_per_million * options.shard / 1e6
-    times = scan * rng.lognormal(0.0, options.spread, shape)
+    times: npt.NDArray[np.float64] = scan * rng.lognormal(0.0, options.spread, shape)
     times += options.network_ms * rng.lognormal(0.0, 0.25, shape)
     paused = rng.random(shape) < options.pause_rate
-    return times + paused * rng.exponential(options.pause_ms, shape)
+    times += paused * rng.exponential(options.pause_ms, shape)
+    return times
 
 
 def simulate(options: argparse.Namespace) -> list[dict[str, float]]:

@@ -68,7 +68,8 @@ def drawn(seed: int, n: int = 2000, targets: int = 500, queries: int = 1000) -> 
     def items(side: int, label: np.ndarray, own: np.ndarray, target: bool) -> np.ndarray:
         rows = (centres[label] + own) @ views[side]
         rows += rng.standard_normal(rows.shape) * 8 + target * shifts[side]
-        return np.maximum(rows, 0).astype(np.float32)  # as after a ReLU
+        found: np.ndarray = np.maximum(rows, 0).astype(np.float32)  # as after a ReLU
+        return found
 
     def some(count: int, target: bool) -> tuple[np.ndarray, np.ndarray]:
         shares = rng.dirichlet(np.full(classes, 3.0)) if target else np.full(classes, 1 / classes)
@@ -90,12 +91,14 @@ def drawn(seed: int, n: int = 2000, targets: int = 500, queries: int = 1000) -> 
 
 def of_folder(folder: Path, seed: int) -> dict[str, object]:
     """A split of a benchmark folder; its auxiliary rows stand for pairs in the order they have."""
+    from transhash.data.relation import LabelRelation
     from transhash.features.image import EfficientNetLite0
     from transhash.runs.task import build_task, ready_benchmark
 
     ready, _ = ready_benchmark(folder, EfficientNetLite0())
     task = build_task(ready, seed)
     t, target = task.training, task.target
+    assert isinstance(t.relation, LabelRelation)
     return {
         "x": t.images, "y": t.texts, "x_paired": t.images[: len(t.texts)],
         "x_labels": t.relation.image_labels, "y_labels": t.relation.text_labels,

@@ -54,7 +54,7 @@ def asked(index: Index, queries: Codes, repeats: int) -> tuple[list[np.ndarray],
             index.search(queries[i : i + 50], K)
         batches.append(1e3 * (time.perf_counter() - start) / len(queries))
     flat = [np.concatenate((one.ids[0], one.distances[0])) for one in found]
-    return flat, [np.mean(ones), np.std(ones), np.mean(batches), np.std(batches)]
+    return flat, [float(part(times)) for times in (ones, batches) for part in (np.mean, np.std)]
 
 
 def served(run: Path, url: str | None, seconds: float, rate: float) -> None:
@@ -97,7 +97,7 @@ def main() -> None:
         size = sum(file.stat().st_size for file in Path(place).rglob("*") if file.is_file())
     print(
         f"grouped: filled in {filled:.1f} s ({len(ids) / filled:,.0f} a second), "
-        f"{size / 2**20:,.0f} MiB of files, {grouped.nbytes / 2**20:,.0f} MiB of memory"
+        f"{size / 2**20:,.0f} MiB of files, which are mapped"
     )
     idle, start = server_memory(), time.perf_counter()
     command = ["index", str(run), "--from", f"grouped:{run / 'index'}", "--into", options.url]

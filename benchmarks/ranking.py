@@ -64,6 +64,7 @@ def main() -> None:
 
         def rows(which: np.ndarray) -> tuple[np.ndarray, np.ndarray, SparseRelation]:
             images = ready.auxiliary_images.take(which).features
+            assert images is not None
             texts = task.text_features.transform(ready.auxiliary_texts.take(which).items)  # noqa: B023
             keys = [str(row) for row in which]
             return images, texts, SparseRelation.from_pairs(keys, keys)
@@ -97,9 +98,9 @@ def main() -> None:
     )
     print(f"{np.mean(chance[2::4]):.3f} / {np.mean(chance[3::4]):.3f} of the held-out captions")
     print("| taught by | bits | ranking | target | held-out captions |\n|---|---|---|---|---|")
-    for key in sorted(target, key=lambda k: (k[0], k[1], RANKING_MODES.index(k[2]))):
-        name, bits, mode = key
-        print(f"| {name} | {bits} | {mode} | {shown(target[key])} | {shown(captions[key])} |")
+    for of in sorted(target, key=lambda k: (k[0], k[1], RANKING_MODES.index(k[2]))):
+        said = " | ".join(map(str, of))
+        print(f"| {said} | {shown(target[of])} | {shown(captions[of])} |")
 
 
 if __name__ == "__main__":

@@ -94,8 +94,10 @@ class World:
             (x, of_x), (y, of_y) = self.draw(n, 0, False), self.draw(n, 1, False)
             relation = LabelRelation(self.one_hot(of_x), self.one_hot(of_y))
         t_x, t_y = (self.draw(TARGET, view, True)[0] for view in (0, 1))
-        return TrainingSet(*(part.astype(np.float32) for part in (x, y)), relation,
-                           t_x.astype(np.float32), t_y.astype(np.float32))  # fmt: skip
+        return TrainingSet(
+            x.astype(np.float32), y.astype(np.float32), relation, t_x.astype(np.float32),
+            t_y.astype(np.float32),
+        )  # fmt: skip
 
     def one_hot(self, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         return np.eye(self.case.classes, dtype=bool)[labels]

@@ -19,6 +19,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def measure(
         warm: list[float] = []
         while len(warm) < 4 or (len(warm) < 100 and sum(warm) < CAP / 2):
             some = queries[len(warm) : len(warm) + 1]
-            warm.append(_cpu(lambda engine=engine, some=some: engine.search(some, k, threads))[0])
+            warm.append(_cpu(partial(engine.search, some, k, threads))[0])
         cpu = min(warm)
         asked[engine.name] = max(1, min(batch, int(CAP / max(cpu, 1e-6))))
         # A fast engine answers call after call, each with other queries: a turn takes 10 ms.
@@ -100,11 +101,13 @@ def cells(args: argparse.Namespace) -> Iterator[tuple[str, int, int, Packed, Pac
     for count in args.sizes:
         for bits in args.bits:
             for kind in args.kinds:
-                make = {
-                    "uniform": lambda n, seed, b=bits: uniform(n, b, seed),
-                    "clustered": lambda n, seed, b=bits: clustered(n, b, seed, args.flip),
-                }[kind]
-                yield kind, count, bits, make(count, 1), make(2000, 2)
+                drawn = [
+                    uniform(n, bits, seed)
+                    if kind == "uniform"
+                    else clustered(n, bits, seed, args.flip)
+                    for n, seed in ((count, 1), (2000, 2))
+                ]
+                yield kind, count, bits, drawn[0], drawn[1]
         for path in args.codes:
             codes = np.load(path)
             bits = codes.shape[1] * 8

@@ -105,8 +105,8 @@ def tables(rows: Rows) -> str:
     slowest = sorted(ratios(rows), key=lambda pair: pair[1])[:3]
     lines += ["", f"closest of {len(list(ratios(rows)))} cells to FAISS flat:"]
     for row, ratio in slowest:
-        cell = "{kind} {bits} bits, {items:.0e} items, {threads} thread(s), batch {batch}, k {k}"
-        lines.append(f"- {cell.format(**row)}: {ratio:.2f}x")
+        said = "{kind} {bits} bits, {items:.0e} items, {threads} thread(s), batch {batch}, k {k}"
+        lines.append(f"- {said.format(**row)}: {ratio:.2f}x")
     return "\n".join(lines)
 
 

@@ -84,7 +84,7 @@ def main() -> None:
         engine.add_codes("images", million(learned, arguments.items, arguments.codes))
         engine.close()
         engine = SearchEngine.open(run)
-        stored = sum(part.segment.words.shape[0] for part in engine.indexes["images"]._now().parts)
+        stored = engine.indexes["images"].export()[1].distinct()
         print(
             f"{len(engine.indexes['images']):,} pictures, {arguments.codes} codes of "
             f"{arguments.bits} bits ({stored:,} distinct), texts read as "

@@ -250,12 +250,14 @@ np.savez(sys.argv[2], asking_pictures=hasher.encode_images(given["asking_picture
 def beside(part: Part, checkout: Path, bits: int, seed: int) -> Counted:
     """THN and its text features as another checkout has them, in a process of its own."""
     trial = part.trial
+    images = trial.images.take(part.pairs).features
+    assert images is not None
     with tempfile.TemporaryDirectory() as place:
         given, coded = Path(place) / "given.npz", Path(place) / "coded.npz"
         np.savez(
             given,
             captions=trial.captions.take(part.pairs).items,
-            images=trial.images.take(part.pairs).features,
+            images=images,
             texts=trial.texts.take(part.texts).items,
             pictures=part.image_rows(part.pictures),
             asking_texts=list(part.asking_texts),
@@ -317,10 +319,14 @@ def contenders(arguments: argparse.Namespace) -> dict[str, Callable[[Part, int],
         )
     for named in arguments.text_features:
         for method in arguments.methods:
-            rows[f"{method}, {Path(named).name}"] = lambda part, seed, method=method, named=named: (
-                learned(part, method, named, arguments.bits, seed, arguments.ranking)
-            )
+            rows[f"{method}, {Path(named).name}"] = _learning(method, named, arguments)
     return rows
+
+
+def _learning(
+    method: str, named: str, arguments: argparse.Namespace
+) -> Callable[[Part, int], Counted]:
+    return lambda part, seed: learned(part, method, named, arguments.bits, seed, arguments.ranking)
 
 
 def table(

@@ -91,7 +91,8 @@ def bridge(downloads: Path) -> Iterator[tuple[str, Image.Image, str]]:
     font = TTFont(emoji)
     glyphs, pixels = font.getBestCmap(), font["CBDT"].strikeData[0]
     told = unpacked(NAMES, downloads) / "usr/share/unicode/cldr/common/annotations/en.xml"
-    names, keywords = {}, {}
+    names: dict[str | None, str] = {}
+    keywords: dict[str | None, str] = {}
     for one in ElementTree.parse(told).iter("annotation"):
         (names if one.get("type") == "tts" else keywords)[one.get("cp")] = one.text or ""
     for character in shown_emoji(downloads):

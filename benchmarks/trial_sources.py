@@ -20,6 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from PIL import Image
 
 Image.MAX_IMAGE_PIXELS = None  # some drawings of openclipart have 169 million
@@ -175,7 +176,7 @@ def clip_art(downloads: Path, folders: re.Pattern[str]) -> Iterator[tuple[str, I
     for place in sorted(path.relative_to(top).as_posix() for path in top.rglob("*.png")):
         if folders.match(place):
             image = on_white(Image.open(top / place))
-            if image.convert("L").getextrema()[0] < 250:
+            if np.asarray(image.convert("L")).min() < 250:
                 yield place.removesuffix(".png"), image
 
 
@@ -210,14 +211,16 @@ def write_trial(
     pictures, texts = list(pictures), list(texts)
     shown, told = Counter(p.kind for p in pictures), Counter(t.kind for t in texts)
     kinds = {kind for kind in shown if min(shown[kind], told[kind]) >= FEWEST}
-    rows, seen = [], set()
+    rows: list[tuple[str, str]] = []
+    seen: set[bytes] = set()
     for name, image, caption in bridge:
         image = on_white(image)
         content = hashlib.sha256(image.tobytes()).digest()
         if content not in seen:  # the same drawing under two names is one pair
             seen.add(content)
             rows.append((_save(folder, "bridge", len(rows), name, image), caption))
-    shown_rows, kind_rows = [], []
+    shown_rows: list[tuple[str]] = []
+    kind_rows: list[tuple[str, str]] = []
     for picture in pictures:
         image = on_white(picture.image)
         content = hashlib.sha256(image.tobytes()).digest()

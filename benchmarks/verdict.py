@@ -52,6 +52,7 @@ def held_out_features(bench: Benchmark, count: int, seed: int) -> None:
     """The same captions asked twice: known and unknown to the text features."""
     rng = np.random.default_rng(seed)
     rows = rng.permutation(len(bench.auxiliary_images))[:count]
+    assert bench.auxiliary_images.features is not None
     images = bench.auxiliary_images.features[rows]
     captions = [bench.auxiliary_texts.items[row] for row in rows]
     target = [bench.texts.items[row] for row in rng.permutation(len(bench.texts))[:TARGET]]
@@ -91,6 +92,8 @@ def explained(
     words = text_features(None).fit(captions, texts.items[:TARGET])
     ids = [str(row) for row in range(len(rows))]
     x, y = images.features, words.transform(texts.items)
+    assert x is not None
+    assert bench.auxiliary_images.features is not None
     training = TrainingSet(
         bench.auxiliary_images.features[rows], words.transform(captions),
         SparseRelation.from_pairs(ids, ids), x[:TARGET], y[:TARGET],
