@@ -83,7 +83,7 @@ def engines(packed: Packed, args: argparse.Namespace) -> Iterator[Engine]:
         return ranking.distances, ranking.ids
 
     yield Engine("ours", search_ours, seconds, index.nbytes / count, True)
-    if native is not None:
+    if native is not None and index._state.parts:  # a small one has no segment yet
         segment = index._state.parts[0].segment
 
         def scan(queries: Packed, k: int, threads: int) -> tuple[np.ndarray, np.ndarray]:
