@@ -94,18 +94,11 @@ def maps(point: Point) -> list[float]:
 
 def points_of(curve: str, tuned: bool, most: int, splits: list[int]) -> list[Point]:
     """Queries and database are the same for every number: only how many are shown changes."""
-    taught_by = CURVES[curve]
     if curve == "pairs":
-        return [
-            Point("pairs", count, USUAL_TARGETS, tuned, split)
-            for count in PAIRS
-            for split in splits
-        ]
-    return [
-        Point(taught_by, USUAL_AUXILIARY, most if count is None else count, tuned, split)
-        for count in TARGETS
-        for split in splits
-    ]
+        shown = [(count, USUAL_TARGETS) for count in PAIRS]
+    else:
+        shown = [(USUAL_AUXILIARY, most if count is None else count) for count in TARGETS]
+    return [Point(CURVES[curve], *counts, tuned, split) for counts in shown for split in splits]
 
 
 def by_count(

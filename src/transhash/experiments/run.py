@@ -105,11 +105,13 @@ def run_plan(
         benchmark, features if plan.tunings else None, out, plan.text_features,
         plan.image_components,
     )  # fmt: skip
-    unmade = _make_backbones(plan, todo, tasks, jobs)
-    able = [cell for cell in todo if (cell.teacher, cell.seed) not in unmade]
+    reasons = _make_backbones(plan, todo, tasks, jobs)
+    without = {cell: why for cell in todo if (why := reasons.get((cell.teacher, cell.seed)))}
     finished = chain(
-        (Finished(cell, unmade[cell.teacher, cell.seed], 0.0) for cell in todo if cell not in able),
-        (_in_processes if jobs > 1 else _in_turn)(plan, able, tasks, jobs),
+        (Finished(cell, why, 0.0) for cell, why in without.items()),
+        (_in_processes if jobs > 1 else _in_turn)(
+            plan, [cell for cell in todo if cell not in without], tasks, jobs
+        ),
     )
     failed: list[Finished] = []
     start, earlier = time.monotonic(), plan.size - len(todo)
