@@ -3,13 +3,16 @@
     python benchmarks/trial.py FOLDER --text-features words all-MiniLM-L6-v2/
     python benchmarks/trial.py FOLDER --queries benchmarks/trial_queries.csv
     python benchmarks/trial.py FOLDER --beside 2163542=CHECKOUT
+    python benchmarks/trial.py FOLDER --methods THN THN@THN kNN@THN --tuning blocks=6 --device cuda
 
 A seed draws 80% of the bridge's pairs, three quarters of the pictures and of the texts as
 databases, which methods that use target items are given unlabelled, and the others as queries,
 which nothing is fitted on. Kinds are read for scoring only. MAP over the whole list and precision
 of the first ten, ties in expectation, mean and deviation over seeds. Beside the methods, all with
 their defaults: `random`; `keyword`, tf-idf of texts against the pictures' file names; and THN as
-another checkout of this repository has it, with its own text features.
+another checkout of this repository has it, with its own text features. METHOD@TEACHER
+sees pictures through a backbone fine-tuned on those of the pairs and of the database, not on
+queries, by a teacher that learned from the same part, with the same bits and text features.
 
 `--queries` fits on the whole bridge, with all pictures and texts as target, asks for pictures with
 the typed queries of the trial that the folder is named after, and counts right ones of the first
@@ -28,11 +31,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
+from fine_tune import variant_of
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from transhash.codes import Codes
@@ -40,14 +45,20 @@ from transhash.data.collection import Auxiliary, Images, Texts, label_matrix
 from transhash.data.manifest import images_of, read_images, read_manifest, read_texts, texts_of
 from transhash.data.training import TrainingSet
 from transhash.evaluation import DistanceHistogram, Scores
+from transhash.experiments.plan import Cell
+from transhash.features.backbone import TunedFeatures
 from transhash.features.image import ImageFeatures, image_features
 from transhash.features.meaning import Meaning
+from transhash.features.picture import Pixels
 from transhash.features.text import JoinedText, TextFeatures, text_features
-from transhash.hashers.base import Hasher
+from transhash.hashers.base import Hasher, Scorer
+from transhash.hashers.fine_tuning import fine_tune
+from transhash.hashers.fine_tuning.views import decode_all
 from transhash.hashers.methods import make_learner
 from transhash.index.weighted import RankingMode
 from transhash.progress import bar
 from transhash.runs.encoder import image_rows
+from transhash.runs.fine_tune import TuningRequest, backbone_of
 from transhash.runs.score.directions import Coded, ScoredDirection, both_ways, directions_of
 from transhash.runs.task import LabelledRows, LabelMatrix, Target
 
@@ -89,6 +100,15 @@ class Trial:
             computed(images_of(bridge)), texts_of(bridge), computed(pictures), texts,
             kinds, of(pictures), of(texts),
         )  # fmt: skip
+
+    def read_by(self, tuned: TunedFeatures, pixels: Sequence[Pixels]) -> Trial:
+        """The same files, all pictures as a fine-tuned backbone reads them."""
+        images, pictures = map(tuned.of_pixels, pixels)
+        return replace(
+            self,
+            images=replace(self.images, features=images),
+            pictures=replace(self.pictures, features=pictures),
+        )
 
 
 @dataclass(frozen=True)
@@ -159,31 +179,68 @@ def unfitted(named: str) -> TextFeatures:
     return words
 
 
-def learned(
-    part: Part, method: str, named: str, bits: int, seed: int, ranking: RankingMode
-) -> Counted:
-    """What a method of the package ranks, fitted as `transhash fit` would."""
+def training_set(
+    part: Part, learner: Hasher | Scorer, named: str
+) -> tuple[TrainingSet, TextFeatures]:
+    """What a method of the package learns from, as `transhash fit` would give it; no kind is."""
     trial = part.trial
-    learner = make_learner(method, bits=bits, seed=seed)
     images, captions = trial.images.take(part.pairs), trial.captions.take(part.pairs)
     bridge = Auxiliary.build(images, captions)
     texts = trial.texts.take(part.texts).items
     words = unfitted(named)
     words.fit(captions.items, *([texts] if learner.uses_target else ()))
-    rows = words.transform(texts)
     assert images.features is not None
     training = TrainingSet(
         images.features, words.transform(captions.items), bridge.relation,
-        part.image_rows(part.pictures), rows,
+        part.image_rows(part.pictures), words.transform(texts),
     )  # fmt: skip
+    return training, words
+
+
+def learned(part: Part, learner: Hasher | Scorer, named: str, ranking: RankingMode) -> Counted:
+    """What it ranks once it is fitted."""
+    training, words = training_set(part, learner, named)
     learner.fit(training)
-    target = part.target(words.transform(part.asking_texts), rows)
+    assert training.target_texts is not None
+    target = part.target(words.transform(part.asking_texts), training.target_texts)
     ways: Mapping[str, Any] = (
         directions_of(learner, target, ranking)
         if isinstance(learner, Hasher)
         else directions_of(learner, target)
     )
     return {way: each.counted() for way, each in ways.items()}
+
+
+class TunedTrials:
+    """The trial as fine-tuned backbones read it: one of a teacher's fits serves all methods."""
+
+    def __init__(self, trial: Trial, features: ImageFeatures, settings: dict[str, Any]) -> None:
+        self.trial, self.features, self.settings = trial, features, settings
+        self.known: dict[tuple[str, str, int, int], Trial] = {}  # rows; backbones are not kept
+
+    @cached_property
+    def pixels(self) -> list[Pixels]:
+        """Of the bridge and of the target, decoded once a backbone is to learn from them."""
+        size, device = self.features.size, self.features.device
+        parts = (self.trial.images, self.trial.pictures)
+        return [decode_all(images.items, size, device, bar) for images in parts]
+
+    def request(self, cell: Cell) -> TuningRequest:
+        told = {"bits": cell.bits, "seed": cell.seed}
+        return TuningRequest.of(cell.teacher, told, {"seed": cell.seed, **self.settings})
+
+    def read(self, part: Part, cell: Cell, named: str) -> Part:
+        """The same rows of the trial as the backbone of a cell's teacher reads it."""
+        key = (cell.teacher, named, cell.bits, cell.seed)  # a seed has one part in a run
+        if key not in self.known:
+            request, (images, pictures) = self.request(cell), self.pixels
+            training, _ = training_set(part, request.teacher, named)
+            tuned = fine_tune(
+                backbone_of(self.features), images[part.pairs], pictures[part.pictures],
+                training, request.teacher.fit(training), request.settings, track=bar,
+            )  # fmt: skip
+            self.known[key] = self.trial.read_by(tuned, self.pixels)
+        return replace(part, trial=self.known[key])
 
 
 def scored(part: Part, score: npt.NDArray[Any], back: npt.NDArray[Any]) -> Counted:
@@ -290,15 +347,19 @@ def main() -> None:
     parser.add_argument("--bits", type=int, default=32)
     parser.add_argument("--ranking", choices=get_args(RankingMode), default="hamming")
     parser.add_argument("--beside", metavar="NAME=CHECKOUT", help="THN of another checkout")
+    parser.add_argument("--tuning", nargs="+", default=[], metavar="KEY=VALUE", help="FineTuning's")
+    parser.add_argument("--device", default="cpu", help="of the backbone")
     parser.add_argument("--queries", type=Path, help="a csv of trial, query, kinds")
     parser.add_argument("--json", type=Path, help="where every seed's scores go")
     arguments = parser.parse_args()
-    trial = Trial.read(arguments.folder, image_features(arguments.image_features))
+    features = image_features(arguments.image_features, arguments.device)
+    trial = Trial.read(arguments.folder, features)
+    tuned = TunedTrials(trial, features, variant_of(f":{','.join(arguments.tuning)}").settings)
     print(
         f"{len(trial.captions)} pairs, {len(trial.pictures)} pictures, {len(trial.texts)} texts, "
         f"{len(trial.kinds)} kinds; {arguments.bits} bits, ranked by {arguments.ranking}"
     )
-    rankers = contenders(arguments)
+    rankers = contenders(arguments, tuned)
     found = (
         typed(trial, arguments, rankers) if arguments.queries else table(trial, arguments, rankers)
     )
@@ -306,7 +367,9 @@ def main() -> None:
         arguments.json.write_text(json.dumps(found, indent=1))
 
 
-def contenders(arguments: argparse.Namespace) -> dict[str, Callable[[Part, int], Counted]]:
+def contenders(
+    arguments: argparse.Namespace, tuned: TunedTrials
+) -> dict[str, Callable[[Part, int], Counted]]:
     """A name a row, in the order of the table."""
     rows: dict[str, Callable[[Part, int], Counted]] = {
         "random": random,
@@ -319,14 +382,24 @@ def contenders(arguments: argparse.Namespace) -> dict[str, Callable[[Part, int],
         )
     for named in arguments.text_features:
         for method in arguments.methods:
-            rows[f"{method}, {Path(named).name}"] = _learning(method, named, arguments)
+            rows[f"{method}, {Path(named).name}"] = _learning(method, named, arguments, tuned)
     return rows
 
 
 def _learning(
-    method: str, named: str, arguments: argparse.Namespace
+    method: str, named: str, arguments: argparse.Namespace, tuned: TunedTrials
 ) -> Callable[[Part, int], Counted]:
-    return lambda part, seed: learned(part, method, named, arguments.bits, seed, arguments.ranking)
+    if "@" in method:  # refused, if at all, before the first minute is spent
+        backbone_of(tuned.features)
+        tuned.request(Cell(method, arguments.bits, 0))
+
+    def rank(part: Part, seed: int) -> Counted:
+        cell = Cell(method, arguments.bits, seed)
+        learner = make_learner(cell.learner, bits=cell.bits, seed=seed)
+        read = tuned.read(part, cell, named) if cell.teacher else part
+        return learned(read, learner, named, arguments.ranking)
+
+    return rank
 
 
 def table(
