@@ -153,7 +153,7 @@ def draw(found: dict[Point, list[float]], kinds: list[bool], path: Path, most: i
     for axis in axes:
         axis.grid(axis="y", color="#e4e4e0")
         axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(frameon=False, fontsize=8)
+        axis.legend(frameon=False, fontsize=8, handlelength=4)  # dashes are to be seen
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
