@@ -24,9 +24,9 @@ import numpy as np
 from criterion import unlabelled
 from scipy import stats
 
-from transhash.data.benchmark import Benchmark, Split, fitted_sizes, load_benchmark
-from transhash.data.relation import Rows, SparseRelation
-from transhash.data.training import Features, TrainingSet
+from transhash.data.benchmark import Split, fitted_sizes, load_benchmark
+from transhash.data.relation import Rows
+from transhash.data.training import Features
 from transhash.features.backbone import TunedFeatures
 from transhash.features.image import image_features
 from transhash.features.picture import Pixels
@@ -39,18 +39,6 @@ from transhash.runs.score.directions import directions_of, score_directions
 from transhash.runs.task import Task, build_task, with_image_features
 
 WAYS = ("image_to_text", "text_to_image")
-
-
-def by_pairs(task: Task, ready: Benchmark, seed: int) -> TrainingSet:
-    """The split's training images with their own captions, and nothing else known of them."""
-    rows = ready.split(seed).auxiliary_images
-    captions = ready.auxiliary_texts.take(rows).items
-    keys = [str(row) for row in rows]
-    return replace(
-        task.training,
-        texts=task.text_features.transform(captions),
-        relation=SparseRelation.from_pairs(keys, keys),
-    )
 
 
 def read_by(tuned: TunedFeatures, task: Task, split: Split, pixels: Sequence[Pixels]) -> Task:
@@ -160,7 +148,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--splits", type=int, nargs="+", default=[0])
-    parser.add_argument("--relations", nargs="+", default=["labels", "pairs"])
+    parser.add_argument(
+        "--relations", nargs="+", choices=("labels", "pairs"), default=["labels", "pairs"]
+    )
     parser.add_argument("--methods", nargs="+", default=["THN"])
     parser.add_argument("--variant", action="append", default=[], help="name:key=value,...")
     parser.add_argument("--bits", type=int, default=32)
@@ -182,12 +172,9 @@ def main() -> None:
     print(f"pictures read in {time.perf_counter() - start:.0f} s", flush=True)
     table = Table(arguments.out)
     for split_seed in arguments.splits:
-        split = ready.split(split_seed)
-        plain = build_task(ready, split_seed)
         for relation in arguments.relations:
-            frozen = plain
-            if relation == "pairs":
-                frozen = replace(plain, training=by_pairs(plain, ready, split_seed))
+            taught = replace(ready, taught_by=relation)
+            split, frozen = taught.split(split_seed), build_task(taught, split_seed)
             about = {"split": split_seed, "relation": relation}
             fitted: dict[str, Hasher] = {}
             for method in dict.fromkeys((*arguments.methods, *(one.teacher for one in variants))):
