@@ -1,6 +1,8 @@
 import io
 import multiprocessing
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,6 +191,22 @@ def test_worker_processes_leave_out_what_the_cache_holds(tmp_path: Path) -> None
     assert seen[7].row is not None
     assert seen[7].row.tolist() == [7, 7, 7]
     assert all(one.thumbnail for one in seen)
+
+
+@pytest.mark.slow
+def test_decoding_processes_do_not_run_the_callers_script_again(tmp_path: Path) -> None:
+    path, script = photo(tmp_path / "a.png"), tmp_path / "careless.py"
+    script.write_text(
+        "from pathlib import Path\n"
+        "from transhash.features.decode import Reader, decode_batches\n"
+        "print('once')\n"  # and no guard around what follows
+        f"batches = decode_batches([Path({str(path)!r})] * 300, Reader(8), 100, workers=2)\n"
+        "print(sum(len(batch.pixels) for batch in batches), __name__)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("once\n300 __main__\n", "")
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 import signal
+import sys
 import tempfile
 import warnings
 from collections import deque
@@ -20,6 +21,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.queues import Queue
 from pathlib import Path
 from queue import Empty
+from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -188,7 +190,8 @@ class _Workers:
             answer, writer = context.Pipe(duplex=False)
             arguments = (self._tasks, writer, memory, shape, reader)
             process = context.Process(target=_work, args=arguments, daemon=True)
-            process.start()
+            with _out_of_sight("__main__"):
+                process.start()
             writer.close()  # the worker's end alone is open now: its death is the end of the pipe
             self._processes.append(process)
             self._answers.append(answer)
@@ -209,9 +212,8 @@ class _Workers:
                     first, seen = answer.recv()
                 except EOFError:
                     raise EngineError(
-                        "a process that decodes images died: for want of memory (use fewer "
-                        "--workers), or because the script that calls transhash does not keep its "
-                        "work under `if __name__ == '__main__':`"
+                        "a process that decodes images died, perhaps for want of memory: use fewer "
+                        "--workers"
                     ) from None
                 self._seen.update(enumerate(seen, first))
         return [self._seen.pop(i) for i in range(start, end)]
@@ -223,6 +225,16 @@ class _Workers:
             process.join()
         self._tasks.cancel_join_thread()
         self._tasks.close()
+
+
+@contextlib.contextmanager
+def _out_of_sight(module: str) -> Iterator[None]:
+    """A new process runs the caller's script first if it sees one: imports, or all of its work."""
+    kept, sys.modules[module] = sys.modules[module], ModuleType(module)
+    try:
+        yield
+    finally:
+        sys.modules[module] = kept
 
 
 def _work(
