@@ -352,6 +352,8 @@ def main() -> None:
     parser.add_argument("--queries", type=Path, help="a csv of trial, query, kinds")
     parser.add_argument("--json", type=Path, help="where every seed's scores go")
     arguments = parser.parse_args()
+    if arguments.tuning and not any("@" in method for method in arguments.methods):
+        parser.error("--tuning is of the backbones behind an @, and no method has one")
     features = image_features(arguments.image_features, arguments.device)
     trial = Trial.read(arguments.folder, features)
     tuned = TunedTrials(trial, features, variant_of(f":{','.join(arguments.tuning)}").settings)

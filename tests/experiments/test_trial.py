@@ -161,3 +161,11 @@ def test_what_cannot_be_tuned_is_refused_before_anything_is_ranked(
     with pytest.raises(DataError, match=said):
         run(trial, files, *options)
     assert "random" not in capsys.readouterr().out
+
+
+def test_settings_of_a_tuning_that_nobody_asked_for_are_refused(
+    trial: ModuleType, files: Path, capsys: Any
+) -> None:
+    with pytest.raises(SystemExit):
+        run(trial, files, "--methods", "CVH")
+    assert "no method has one" in capsys.readouterr().err
