@@ -95,10 +95,10 @@ def maps(point: Point) -> list[float]:
 def points_of(curve: str, tuned: bool, most: int, splits: list[int]) -> list[Point]:
     """Queries and database are the same for every number: only how many are shown changes."""
     if curve == "pairs":
-        shown = [(count, USUAL_TARGETS) for count in PAIRS]
+        given = [(count, USUAL_TARGETS) for count in PAIRS]
     else:
-        shown = [(USUAL_AUXILIARY, most if count is None else count) for count in TARGETS]
-    return [Point(CURVES[curve], *counts, tuned, split) for counts in shown for split in splits]
+        given = [(USUAL_AUXILIARY, most if count is None else count) for count in TARGETS]
+    return [Point(CURVES[curve], *counts, tuned, split) for counts in given for split in splits]
 
 
 def by_count(

@@ -1,4 +1,4 @@
-"""How long fine-tuning takes alone on a machine, on pictures of noise: the time is that of others.
+"""How long fine-tuning takes alone on a machine. Pictures of noise take as long as others.
 
     python benchmarks/tuning_speed.py --device cuda --steps 600
     python benchmarks/tuning_speed.py --blocks 6 --steps 20

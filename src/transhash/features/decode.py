@@ -190,7 +190,7 @@ class _Workers:
             answer, writer = context.Pipe(duplex=False)
             arguments = (self._tasks, writer, memory, shape, reader)
             process = context.Process(target=_work, args=arguments, daemon=True)
-            with _out_of_sight("__main__"):
+            with _without_main():
                 process.start()
             writer.close()  # the worker's end alone is open now: its death is the end of the pipe
             self._processes.append(process)
@@ -228,13 +228,13 @@ class _Workers:
 
 
 @contextlib.contextmanager
-def _out_of_sight(module: str) -> Iterator[None]:
+def _without_main() -> Iterator[None]:
     """A new process runs the caller's script first if it sees one: imports, or all of its work."""
-    kept, sys.modules[module] = sys.modules[module], ModuleType(module)
+    kept, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
     try:
         yield
     finally:
-        sys.modules[module] = kept
+        sys.modules["__main__"] = kept
 
 
 def _work(
