@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from transhash.features.image import image_features
+from transhash.features.images import image_features
 from transhash.hashers.thn import PAPER, THN
-from transhash.runs.score import directions_of, score_directions
-from transhash.runs.task import build_task, ready_benchmark
+from transhash.scoring import directions_of, score_directions
+from transhash.training.split_data import build_task, ready_benchmark
 
 PLAIN: dict[str, Any] = {"inputs": "features", "image_hidden": (512,), "text_hidden": (1000, 500)}
 VARIANTS: dict[str, dict[str, Any]] = {

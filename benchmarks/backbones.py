@@ -14,7 +14,7 @@ import time
 import numpy as np
 import torch
 
-from transhash.features.image import image_features
+from transhash.features.images import image_features
 
 
 def main() -> None:

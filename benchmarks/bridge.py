@@ -20,15 +20,15 @@ import numpy.typing as npt
 
 from transhash.data.benchmark import Benchmark, Split
 from transhash.data.relation import SparseRelation
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.experiments import draw_embedded
-from transhash.features.image import EfficientNetLite0
-from transhash.features.text import text_features
+from transhash.features.images import EfficientNetLite0
+from transhash.features.texts import text_features
 from transhash.hashers import Hasher
 from transhash.hashers.methods import make_learner
 from transhash.progress import bar
-from transhash.runs.score.directions import directions_of, score_directions
-from transhash.runs.task import LabelledRows, Target, build_target, ready_benchmark
+from transhash.scoring.directions import directions_of, score_directions
+from transhash.training.split_data import LabelledRows, Target, build_target, ready_benchmark
 
 BITS = 128  # what `fit` gives own files
 PAIRS = (25, 50, 100, 200, 400, 800)

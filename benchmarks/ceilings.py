@@ -22,12 +22,12 @@ from sklearn.preprocessing import normalize
 
 from transhash.data.relation import LabelRelation
 from transhash.evaluation import ranked_blocks
-from transhash.features.image import image_features
+from transhash.features.images import image_features
 from transhash.hashers import make_hasher
 from transhash.hashers.tuning import mean_map
 from transhash.progress import bar
-from transhash.runs.score.directions import directions_of, score_directions
-from transhash.runs.task import LabelledRows, build_task, labels_among, ready_benchmark
+from transhash.scoring.directions import directions_of, score_directions
+from transhash.training.split_data import LabelledRows, build_task, labels_among, ready_benchmark
 
 Matrix = npt.NDArray[Any]
 

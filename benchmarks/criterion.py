@@ -36,16 +36,16 @@ from scipy.stats import rankdata, spearmanr
 
 from transhash.codes import Codes
 from transhash.data.relation import SparseRelation
-from transhash.data.training import Features, Related, TrainingSet
+from transhash.data.training_set import Features, Related, TrainingSet
 from transhash.evaluation import ranked_blocks
-from transhash.features.image import EfficientNetLite0
+from transhash.features.images import EfficientNetLite0
 from transhash.hashers import make_hasher
 from transhash.hashers.base import Hasher
 from transhash.hashers.thn.transfer import soft_match
 from transhash.hashers.tuning import held_out_map, map_both_ways, mean_map
 from transhash.progress import bar
-from transhash.runs.score.directions import directions_of, score_directions
-from transhash.runs.task import Task, build_task, ready_benchmark
+from transhash.scoring.directions import directions_of, score_directions
+from transhash.training.split_data import Task, build_task, ready_benchmark
 
 Signs = npt.NDArray[np.float32]
 _TEMPERATURE = 0.1  # of a step of the round trip, cosines of codes

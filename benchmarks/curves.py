@@ -25,14 +25,14 @@ import torch
 from fine_tune import read_by
 
 from transhash.data.benchmark import Benchmark, TaughtBy
-from transhash.features.image import EfficientNetLite0
-from transhash.features.picture import Pixels
+from transhash.features.decode import Pixels
+from transhash.features.images import EfficientNetLite0
 from transhash.hashers import make_hasher
 from transhash.hashers.fine_tuning import FineTuning, fine_tune
-from transhash.hashers.fine_tuning.views import decode_all
+from transhash.hashers.fine_tuning.batches import decode_all
 from transhash.progress import bar, silent
-from transhash.runs.score.directions import directions_of, score_directions
-from transhash.runs.task import build_task, ready_benchmark
+from transhash.scoring.directions import directions_of, score_directions
+from transhash.training.split_data import build_task, ready_benchmark
 
 TARGETS = (0, 100, 500, 2000, None)  # None: all there are
 PAIRS = (100, 200, 500, 1000, 2000)

@@ -23,13 +23,19 @@ from torch import Tensor
 
 from transhash.data.collection import Collection, Images
 from transhash.data.manifest import read_images
-from transhash.features.decode import PixelBatch, Reader, Seen, decode_batches, default_workers
-from transhash.features.image import EfficientNetLite0
-from transhash.features.lite import LITE0, load_lite, original_lite
-from transhash.features.picture import Pixels
+from transhash.features.decode import (
+    PixelBatch,
+    Pixels,
+    Reader,
+    Seen,
+    decode_batches,
+    default_workers,
+)
+from transhash.features.efficientnet import LITE0, load_lite, original_lite
+from transhash.features.images import EfficientNetLite0
 from transhash.features.stream import computed
-from transhash.runs.encode.job import encode_shards
-from transhash.runs.encoder import Encoder
+from transhash.model.encode_job import encode_shards
+from transhash.model.encoder import Encoder
 
 
 def bare_rate(encoder: Encoder, seconds: float = 6.0) -> float:

@@ -20,9 +20,9 @@ import numpy.typing as npt
 import transhash
 from transhash.data.collection import Auxiliary, Images, Texts
 from transhash.data.manifest import images_of, read_images, read_manifest, read_texts, texts_of
-from transhash.datasets.drawn import draw_dataset
+from transhash.datasets.synthetic import draw_dataset
 from transhash.evaluation import DistanceHistogram, Scores
-from transhash.runs.search import SearchEngine
+from transhash.search.engine import SearchEngine
 
 NEW = frozenset({"cup", "fish", "umbrella"})
 ASKED, FIRST, PER_CLASS = 6, 10, 24

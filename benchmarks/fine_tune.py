@@ -26,17 +26,17 @@ from scipy import stats
 
 from transhash.data.benchmark import Split, fitted_sizes, load_benchmark
 from transhash.data.relation import Rows
-from transhash.data.training import Features
+from transhash.data.training_set import Features
 from transhash.features.backbone import TunedFeatures
-from transhash.features.image import image_features
-from transhash.features.picture import Pixels
+from transhash.features.decode import Pixels
+from transhash.features.images import image_features
 from transhash.hashers import Hasher, make_hasher
 from transhash.hashers.fine_tuning import FineTuning, fine_tune
-from transhash.hashers.fine_tuning.views import decode_all
+from transhash.hashers.fine_tuning.batches import decode_all
 from transhash.progress import Track, silent
-from transhash.runs.fine_tune import backbone_of
-from transhash.runs.score.directions import directions_of, score_directions
-from transhash.runs.task import Task, build_task, with_image_features
+from transhash.scoring.directions import directions_of, score_directions
+from transhash.training.fine_tune import backbone_of
+from transhash.training.split_data import Task, build_task, with_image_features
 
 WAYS = ("image_to_text", "text_to_image")
 

@@ -30,7 +30,7 @@ import json, sys, time
 begun = time.perf_counter()
 import numpy as np, scipy.sparse
 from transhash.data.relation import LabelRelation, SparseRelation
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.hashers import THN
 ready = time.perf_counter()
 z, sort, settings = np.load(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
@@ -92,8 +92,8 @@ def drawn(seed: int, n: int = 2000, targets: int = 500, queries: int = 1000) -> 
 def of_folder(folder: Path, seed: int) -> dict[str, object]:
     """A split of a benchmark folder; its auxiliary rows stand for pairs in the order they have."""
     from transhash.data.relation import LabelRelation
-    from transhash.features.image import EfficientNetLite0
-    from transhash.runs.task import build_task, ready_benchmark
+    from transhash.features.images import EfficientNetLite0
+    from transhash.training.split_data import build_task, ready_benchmark
 
     ready, _ = ready_benchmark(folder, EfficientNetLite0())
     task = build_task(ready, seed)

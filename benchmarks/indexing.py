@@ -25,14 +25,14 @@ from PIL import Image
 
 from transhash.codes import Codes
 from transhash.data.manifest import read_images
-from transhash.data.training import Features
-from transhash.features.image import EfficientNetLite0, ImageFeatures
-from transhash.features.picture import Pixels
+from transhash.data.training_set import Features
+from transhash.features.decode import Pixels
+from transhash.features.images import EfficientNetLite0, ImageFeatures
 from transhash.index import open_index
-from transhash.runs.asker import Asker
-from transhash.runs.catalog import Catalog
-from transhash.runs.encoder import Encoder
-from transhash.runs.search import SearchEngine
+from transhash.model.encoder import Encoder
+from transhash.model.query_encoder import Asker
+from transhash.search.catalog import Catalog
+from transhash.search.engine import SearchEngine
 
 
 class Colours:

@@ -24,18 +24,18 @@ import numpy.typing as npt
 import torch
 
 from transhash.codes import Codes
-from transhash.features.image import image_features
+from transhash.features.images import image_features
 from transhash.hashers import make_learner
-from transhash.hashers.thn.start import itq
+from transhash.hashers.thn.initialization import itq
 from transhash.progress import bar
-from transhash.runs.score.directions import (
+from transhash.scoring.directions import (
     Coded,
     ScoredDirection,
     both_ways,
     directions_of,
     score_directions,
 )
-from transhash.runs.task import LabelledRows, Task, build_task, ready_benchmark
+from transhash.training.split_data import LabelledRows, Task, build_task, ready_benchmark
 
 Rows = npt.NDArray[Any]
 Projection = Callable[[Rows], Rows]  # embeddings -> real values whose signs are the code

@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from transhash.data.collection import label_matrix
 from transhash.data.relation import GradedRelation, LabelRelation, Relation, SparseRelation
-from transhash.data.training import TrainingSet
-from transhash.features.image import EfficientNetLite0
+from transhash.data.training_set import TrainingSet
+from transhash.features.images import EfficientNetLite0
 from transhash.hashers.thn import THN
 from transhash.progress import bar
-from transhash.runs.score.directions import directions_of, score_directions
-from transhash.runs.task import build_task, ready_benchmark
+from transhash.scoring.directions import directions_of, score_directions
+from transhash.training.split_data import build_task, ready_benchmark
 
 
 def place_in_class(scores: npt.NDArray[np.float64], alike: npt.NDArray[np.bool_]) -> float:

@@ -20,12 +20,12 @@ import torch
 
 from transhash.codes import Codes
 from transhash.data.manifest import read_images
-from transhash.datasets.drawn import draw_dataset
+from transhash.datasets.synthetic import draw_dataset
 from transhash.features.backbone import rows_of_pixels
-from transhash.features.image import EfficientNetLite0
-from transhash.features.lite import LITE0, folded_lite, trainable_lite
-from transhash.features.onnx_graph import InRuntime
-from transhash.features.picture import decode
+from transhash.features.decode import decode
+from transhash.features.efficientnet import LITE0, folded_lite, trainable_lite
+from transhash.features.images import EfficientNetLite0
+from transhash.features.onnx import InRuntime
 from transhash.features.stream import stream_images
 
 

@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from transhash.data.relation import SparseRelation
-from transhash.data.training import TrainingSet
-from transhash.features.image import image_features
+from transhash.data.training_set import TrainingSet
+from transhash.features.images import image_features
 from transhash.hashers.methods import make_learner
 from transhash.progress import bar
-from transhash.runs.score.directions import directions_of, score_directions
-from transhash.runs.task import Task, build_task, ready_benchmark
+from transhash.scoring.directions import directions_of, score_directions
+from transhash.training.split_data import Task, build_task, ready_benchmark
 
 
 def maps(method: str, training: TrainingSet, task: Task, seed: int) -> list[float]:

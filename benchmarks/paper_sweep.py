@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-from transhash.features.image import EfficientNetLite0
+from transhash.features.images import EfficientNetLite0
 from transhash.hashers import THN
 from transhash.hashers.tuning import held_out_map
 from transhash.progress import bar
-from transhash.runs.score.directions import directions_of, score_directions
-from transhash.runs.task import Task, build_task, ready_benchmark
+from transhash.scoring.directions import directions_of, score_directions
+from transhash.training.split_data import Task, build_task, ready_benchmark
 
 RATES = (1e-4, 1e-3, 1e-2, 1e-1)
 QUANTIZATIONS = (0.0, 1e-4, 1e-2, 1.0)  # λ

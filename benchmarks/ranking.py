@@ -18,14 +18,14 @@ import numpy as np
 
 from transhash.codes import Codes
 from transhash.data.relation import Relation, SparseRelation
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.evaluation import Scores, ranked_blocks
-from transhash.features.image import EfficientNetLite0
+from transhash.features.images import EfficientNetLite0
 from transhash.hashers.thn import THN
 from transhash.index.weighted import RANKING_MODES, RankingMode, query_weights, weighted_costs
 from transhash.progress import bar
-from transhash.runs.score.directions import directions_of, score_directions
-from transhash.runs.task import build_task, ready_benchmark
+from transhash.scoring.directions import directions_of, score_directions
+from transhash.training.split_data import build_task, ready_benchmark
 
 Maps = dict[RankingMode, list[float]]  # image -> text, text -> image
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from transhash.runs.encode.shards import read_shards
+from transhash.model.shards import read_shards
 
 HERE = Path(__file__).resolve().parents[1]
 _SIZE = 96  # of a picture, as its codes are asked for

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.data.relation import LabelRelation, Relation, SparseRelation
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.evaluation import evaluate
 from transhash.hashers import make_hasher
 

@@ -31,15 +31,13 @@ import numpy as np
 from search_engines import resampled
 
 from transhash.codes import Codes
-from transhash.datasets.drawn import draw_dataset
-from transhash.datasets.drawn.words import THINGS
-from transhash.features.image import image_features
+from transhash.datasets.synthetic import THINGS, draw_dataset
+from transhash.features.images import image_features
 from transhash.hashers import make_hasher
 from transhash.index import open_index
-from transhash.runs.asker import Asker
-from transhash.runs.catalog import Catalog
-from transhash.runs.fit import Sources, fit_files, read_sources
-from transhash.runs.identity import NewItem
+from transhash.model.query_encoder import Asker
+from transhash.search.catalog import Catalog, NewItem
+from transhash.training.fit import Sources, fit_files, read_sources
 
 SERVER = """
 import sys

@@ -36,13 +36,13 @@ from transhash.codes import Codes
 from transhash.data.collection import label_matrix
 from transhash.data.manifest import read_images
 from transhash.evaluation import DistanceHistogram
-from transhash.evaluation.rankings import weighted_blocks
-from transhash.features.image import ImageFeatures, image_features
+from transhash.evaluation.scores import weighted_blocks
+from transhash.features.images import ImageFeatures, image_features
 from transhash.hashers.thn import THN
 from transhash.index.weighted import RankingMode, query_weights
+from transhash.model.encoder import image_rows
 from transhash.progress import bar
-from transhash.runs.encoder import image_rows
-from transhash.runs.fit import Sources, fit_files, read_sources
+from transhash.training.fit import Sources, fit_files, read_sources
 
 LIST = Path(__file__).with_name("synonyms.csv")
 SENSES = {  # the first sense of the kind's word, and of banana the fruit

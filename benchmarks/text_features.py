@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.data.benchmark import load_benchmark
-from transhash.features.image import EfficientNetLite0
-from transhash.features.text import text_features
+from transhash.features.images import EfficientNetLite0
+from transhash.features.texts import text_features
 from transhash.hashers.canonical import canonical_analysis
-from transhash.hashers.directions import left_out_coordinates, left_out_correlations
+from transhash.hashers.components import left_out_coordinates, left_out_correlations
+from transhash.model.encoder import image_rows
 from transhash.progress import bar
-from transhash.runs.encoder import image_rows
 
 Matrix = npt.NDArray[np.float64]
 LEARNED = 2000  # the most that are learned from; what comes after is held out

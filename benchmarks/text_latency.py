@@ -24,14 +24,13 @@ import numpy as np
 
 from transhash.codes import Codes
 from transhash.data.manifest import read_images
-from transhash.datasets.drawn import draw_dataset
-from transhash.datasets.drawn.words import THINGS
-from transhash.features.image import image_features
+from transhash.datasets.synthetic import THINGS, draw_dataset
+from transhash.features.images import image_features
 from transhash.hashers.thn import THN
 from transhash.index.weighted import RANKING_MODES
-from transhash.runs.encode.shards import CodesPart
-from transhash.runs.fit import Sources, fit_files, read_sources
-from transhash.runs.search import SearchEngine
+from transhash.model.shards import CodesPart
+from transhash.search.engine import SearchEngine
+from transhash.training.fit import Sources, fit_files, read_sources
 
 _BLOCK = 100_000
 _WORDS = ("small", "blue", "old", "by the door", "in the rain", "at night", "with sails", "asleep")

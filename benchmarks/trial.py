@@ -43,24 +43,23 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from transhash.codes import Codes
 from transhash.data.collection import Auxiliary, Images, Texts, label_matrix
 from transhash.data.manifest import images_of, read_images, read_manifest, read_texts, texts_of
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.evaluation import DistanceHistogram, Scores
 from transhash.experiments.plan import Cell
 from transhash.features.backbone import TunedFeatures
-from transhash.features.image import ImageFeatures, image_features
-from transhash.features.meaning import Meaning
-from transhash.features.picture import Pixels
-from transhash.features.text import JoinedText, TextFeatures, text_features
+from transhash.features.decode import Pixels
+from transhash.features.images import ImageFeatures, image_features
+from transhash.features.texts import JoinedText, Meaning, TextFeatures, text_features
 from transhash.hashers.base import Hasher, Scorer
 from transhash.hashers.fine_tuning import fine_tune
-from transhash.hashers.fine_tuning.views import decode_all
+from transhash.hashers.fine_tuning.batches import decode_all
 from transhash.hashers.methods import make_learner
 from transhash.index.weighted import RankingMode
+from transhash.model.encoder import image_rows
 from transhash.progress import bar
-from transhash.runs.encoder import image_rows
-from transhash.runs.fine_tune import TuningRequest, backbone_of
-from transhash.runs.score.directions import Coded, ScoredDirection, both_ways, directions_of
-from transhash.runs.task import LabelledRows, LabelMatrix, Target
+from transhash.scoring.directions import Coded, ScoredDirection, both_ways, directions_of
+from transhash.training.fine_tune import TuningRequest, backbone_of
+from transhash.training.split_data import LabelledRows, LabelMatrix, Target
 
 WAYS = ("image_to_text", "text_to_image")
 Rows = npt.NDArray[np.int64]
@@ -285,8 +284,8 @@ BESIDE = """
 import sys
 import numpy as np
 from transhash.data.relation import SparseRelation
-from transhash.data.training import TrainingSet
-from transhash.features.text import BagOfWords
+from transhash.data.training_set import TrainingSet
+from transhash.features.texts import BagOfWords
 from transhash.hashers import make_hasher
 
 given = np.load(sys.argv[1])

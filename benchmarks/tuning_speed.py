@@ -15,8 +15,8 @@ import time
 import numpy as np
 
 from transhash.data.relation import SparseRelation
-from transhash.data.training import TrainingSet
-from transhash.features.image import EfficientNetLite0
+from transhash.data.training_set import TrainingSet
+from transhash.features.images import EfficientNetLite0
 from transhash.hashers import make_hasher
 from transhash.hashers.fine_tuning import FineTuning, fine_tune
 

@@ -23,20 +23,18 @@ from transhash.data.benchmark import Benchmark
 from transhash.data.collection import Images, Texts
 from transhash.data.manifest import read_images
 from transhash.data.relation import SparseRelation
-from transhash.data.training import Related, TrainingSet
+from transhash.data.training_set import Related, TrainingSet
 from transhash.evaluation import DEFINITIONS
-from transhash.evaluation.rankings import tie_groups
+from transhash.evaluation.scores import tie_groups
 from transhash.experiments import draw_embedded
-from transhash.features.image import ImageFeatures, image_features
-from transhash.features.text import text_features
+from transhash.features.images import ImageFeatures, image_features
+from transhash.features.texts import text_features
 from transhash.hashers import make_hasher
-from transhash.hashers.knn import NearestNeighbours
-from transhash.hashers.ridge import RidgeRegression
+from transhash.hashers.baselines import NearestNeighbours, RidgeRegression
+from transhash.model.encoder import image_rows
 from transhash.progress import silent
-from transhash.runs.coverage import coverage
-from transhash.runs.encoder import image_rows
-from transhash.runs.task import labels_among, ready_benchmark
-from transhash.runs.verdict import THE_METHOD, KeptAside, answer, keep_aside
+from transhash.training.split_data import labels_among, ready_benchmark
+from transhash.training.validation import THE_METHOD, KeptAside, answer, coverage, keep_aside
 
 TARGET, QUERIES = 500, 800
 

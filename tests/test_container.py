@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from transhash.cli.searching import serve
+from transhash.cli.search import serve
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from transhash.cli.demo import _forget_older_index
-from transhash.runs.catalog import Catalog
-from transhash.runs.model_files import model_digest
+from transhash.model.files import model_digest
+from transhash.search.catalog import Catalog
 
 PACKED = Path(__file__).parent / "runs" / "run-2163542.tar.xz"
 

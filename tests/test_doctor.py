@@ -7,7 +7,7 @@ import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
-from transhash.cli.doctor import EXTRAS, examine
+from transhash.cli.diagnose import EXTRAS, examine
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
 OFFERED = PROJECT["project"]["optional-dependencies"]

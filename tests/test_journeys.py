@@ -22,10 +22,10 @@ from PIL import Image
 
 from transhash import cli
 from transhash.codes import Codes
-from transhash.datasets.drawn import draw_dataset
+from transhash.datasets.synthetic import draw_dataset
 from transhash.index import open_index
-from transhash.runs.encoder import Encoder
-from transhash.runs.search import SearchEngine
+from transhash.model.encoder import Encoder
+from transhash.search.engine import SearchEngine
 
 pytestmark = pytest.mark.slow
 QUICK = ("--set", "steps=60", "--set", "batch=64", "--set", "target_batch=32", "--bits", "16")

@@ -16,10 +16,10 @@ import pytest
 
 from transhash.data.manifest import read_images, read_texts
 from transhash.errors import DataError, TranshashError
-from transhash.runs.catalog import MODALITIES, Modality
-from transhash.runs.encoder import Encoder, load
-from transhash.runs.search import SearchEngine
-from transhash.runs.verify import verify_run
+from transhash.model.encoder import Encoder, load
+from transhash.search.catalog import MODALITIES, Modality
+from transhash.search.engine import SearchEngine
+from transhash.search.verify import verify_run
 
 FILES = Path(__file__).parent / "files-2163542"
 METHODS = ("thn", "qch")

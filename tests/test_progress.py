@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from transhash import progress
-from transhash.hashers import training
-from transhash.hashers.training import TrainingLog
+from transhash.hashers import training_loop
+from transhash.hashers.training_loop import TrainingLog
 from transhash.progress import bar
 
 
@@ -54,11 +54,11 @@ def test_a_resumed_run_counts_what_was_done_but_not_in_the_rate(
 def test_losses_are_on_disk_once_a_second_has_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "_LOG_SECONDS", 1e9)
+    monkeypatch.setattr(training_loop, "_LOG_SECONDS", 1e9)
     log = TrainingLog(tmp_path, 0)
     log.write(0, {"loss": torch.tensor(1.5)})
     assert (tmp_path / "metrics.jsonl").read_text() == ""
-    monkeypatch.setattr(training, "_LOG_SECONDS", 0.0)
+    monkeypatch.setattr(training_loop, "_LOG_SECONDS", 0.0)
     log.write(1, {"loss": torch.tensor(0.5)})
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     log.close()

@@ -11,28 +11,28 @@ if TYPE_CHECKING:
     from transhash.codes import Codes
     from transhash.data.benchmark import load_benchmark
     from transhash.data.relation import GradedRelation, LabelRelation, SparseRelation
-    from transhash.data.training import Related, TrainingSet
+    from transhash.data.training_set import Related, TrainingSet
     from transhash.evaluation import evaluate
     from transhash.hashers import CVH, DCMH, HTH, IMH, QCH, THN
     from transhash.index import open_index
-    from transhash.runs.encoder import Encoder, load
-    from transhash.runs.own import fit
-    from transhash.runs.search import SearchEngine
+    from transhash.model.encoder import Encoder, load
+    from transhash.search.engine import SearchEngine
+    from transhash.training.fit import fit
 
 # Imported when first used: the command line and decoding workers start without torch.
 _HOMES = {
     **dict.fromkeys(("THN", "CVH", "IMH", "QCH", "HTH", "DCMH"), "hashers"),
     "Codes": "codes",
-    "Encoder": "runs.encoder",
+    "Encoder": "model.encoder",
     "GradedRelation": "data.relation",
     "LabelRelation": "data.relation",
     "SparseRelation": "data.relation",
-    "Related": "data.training",
-    "TrainingSet": "data.training",
-    "SearchEngine": "runs.search",
+    "Related": "data.training_set",
+    "TrainingSet": "data.training_set",
+    "SearchEngine": "search.engine",
     "evaluate": "evaluation",
-    "fit": "runs.own",
-    "load": "runs.encoder",
+    "fit": "training.fit",
+    "load": "model.encoder",
     "load_benchmark": "data.benchmark",
     "open_index": "index",
 }

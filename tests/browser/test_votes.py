@@ -11,7 +11,7 @@ import pytest
 
 from service.served import Served
 from service.small_run import picture
-from transhash.runs.feedback import Votes
+from transhash.search.feedback import Votes
 
 from .test_page import IMAGES, TEXTS, search, upload
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transhash.data import arrays
-from transhash.data.arrays import read_array
+from transhash.data import manifest
+from transhash.data.manifest import read_array
 from transhash.errors import DataError
 
 
@@ -17,8 +17,8 @@ def rows() -> np.ndarray:
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays, "_WHOLE", 100)
-    monkeypatch.setattr(arrays, "_PART", 200)  # eight rows and a bit
+    monkeypatch.setattr(manifest, "_WHOLE", 100)
+    monkeypatch.setattr(manifest, "_PART", 200)  # eight rows and a bit
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from transhash.data.relation import GradedRelation, LabelRelation, Relation, SparseRelation
-from transhash.data.training import Related, TrainingSet
+from transhash.data.training_set import Related, TrainingSet
 from transhash.errors import DataError
 
 RNG = np.random.default_rng(0)

@@ -9,9 +9,7 @@ import pytest
 from PIL import Image
 
 from transhash.data.collection import Auxiliary, Collection
-from transhash.data.relation import GradedRelation, LabelRelation, Relation, SparseRelation
-from transhash.data.training import TrainingSet
-from transhash.data.votes import (
+from transhash.data.feedback import (
     VotedPair,
     VotedRelation,
     holds_votes,
@@ -19,6 +17,8 @@ from transhash.data.votes import (
     with_votes,
     without_votes,
 )
+from transhash.data.relation import GradedRelation, LabelRelation, Relation, SparseRelation
+from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 
 LABELS = LabelRelation.of_classes(["a", "b", "b", "c"], ["a", "b", "c"])

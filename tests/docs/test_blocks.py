@@ -25,7 +25,7 @@ import pytest
 pytest.importorskip("fastapi", reason="pip install 'transhash[serve]'")
 pytest.importorskip("pillow_heif", reason="pip install 'transhash[heic]'")
 
-from transhash.datasets.drawn import THINGS, draw_dataset
+from transhash.datasets.synthetic import THINGS, draw_dataset
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from transhash.codes import Codes
 from transhash.data.relation import LabelRelation, Relation, SparseRelation
 from transhash.errors import DataError
-from transhash.evaluation import DistanceHistogram, counting
+from transhash.evaluation import DistanceHistogram
 from transhash.evaluation import histogram as histograms
 
 
 @pytest.fixture(scope="module", autouse=True, params=["kernel", "numpy"])
 def _counter(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.param == "kernel" and counting.native is None:
+    if request.param == "kernel" and histograms.native is None:
         pytest.skip("the native kernel was not built")
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "numpy":
-            patch.setattr(counting, "native", None)
+            patch.setattr(histograms, "native", None)
         yield
 
 

@@ -30,7 +30,7 @@ def test_a_saved_histogram_is_read_back(tmp_path: Path) -> None:
 
 def test_without_the_kernel_the_counts_are_the_same() -> None:
     source = (
-        "import numpy as np; from transhash.evaluation.counting import count_pairs, native;"
+        "import numpy as np; from transhash.evaluation.histogram import count_pairs, native;"
         "rng = np.random.default_rng(0); codes = rng.integers(0, 256, (300, 4), np.uint8);"
         "labels = rng.random((300, 5)) < 0.3;"
         "items, relevant = count_pairs(codes[:20], codes, labels[:20], labels);"

@@ -10,8 +10,8 @@ from ir_measures import AP, P, R
 from transhash.codes import Codes
 from transhash.data.relation import LabelRelation, SparseRelation
 from transhash.errors import DataError
-from transhash.evaluation import DistanceHistogram, Scores, evaluate, rankings, tie_groups
-from transhash.evaluation.rankings import ranked_blocks
+from transhash.evaluation import DistanceHistogram, Scores, evaluate, scores, tie_groups
+from transhash.evaluation.scores import ranked_blocks
 
 
 def drawn(seed: int = 0, items: int = 60) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -86,7 +86,7 @@ def test_the_scores_do_not_depend_on_how_the_queries_are_cut(
         return Scores.of(blocks, definition=definition, at=cut)
 
     whole = scored()
-    monkeypatch.setattr(rankings, "_PAIRS", 130)  # two queries at a time
+    monkeypatch.setattr(scores, "_PAIRS", 130)  # two queries at a time
     assert scored() == whole
     assert whole.worst_tie_order < whole.map < whole.best_tie_order
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from threadpoolctl import threadpool_limits
 
-from transhash.datasets.drawn import draw_dataset
+from transhash.datasets.synthetic import draw_dataset
 
 from .tiny import PLAN, run
 

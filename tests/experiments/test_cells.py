@@ -10,13 +10,13 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.evaluation import evaluate
 from transhash.experiments.cells import describe_cell, untuned
 from transhash.experiments.plan import Cell
 from transhash.hashers.base import Scorer, Setting
 from transhash.hashers.qch import QCH
-from transhash.runs.task import build_task
+from transhash.training.split_data import build_task
 
 from .test_splits import benchmark
 

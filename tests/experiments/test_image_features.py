@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from features.tiny_models import tiny_clip
-from transhash.datasets.drawn import draw_dataset
+from transhash.datasets.synthetic import draw_dataset
 from transhash.errors import DataError
-from transhash.experiments.run import run_experiment
+from transhash.experiments.runner import run_experiment
 
 
 def test_numbers_of_two_models_do_not_meet_in_one_file(tmp_path: Path) -> None:

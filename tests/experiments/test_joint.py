@@ -14,10 +14,10 @@ import pytest
 
 from features.tiny_models import tiny_clip
 from transhash.data.relation import LabelRelation
-from transhash.data.training import Related, TrainingSet
-from transhash.datasets.drawn import draw_dataset
+from transhash.data.training_set import Related, TrainingSet
+from transhash.datasets.synthetic import draw_dataset
 from transhash.features.words import Words
-from transhash.runs.task import LabelledRows, Target, Task
+from transhash.training.split_data import LabelledRows, Target, Task
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "joint.py"
 CLASSES, WIDTH = 6, 24

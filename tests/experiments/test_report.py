@@ -15,8 +15,8 @@ from transhash.errors import DataError
 from transhash.experiments.plan import read_plan
 from transhash.hashers import KNOWN
 from transhash.report import write_report
+from transhash.report.figures import css_colour, css_variables
 from transhash.report.formats import html_table, latex, markdown
-from transhash.report.style import css_colour, css_variables
 from transhash.report.summary import Mean, Summary, published_maps
 from transhash.report.tables import ablation, comparison, costs, differences, margins
 

@@ -10,7 +10,7 @@ import pytest
 
 from transhash.errors import DataError
 from transhash.experiments import read_plan
-from transhash.experiments.sources import open_benchmark
+from transhash.experiments.runner import open_benchmark
 
 LINES = 'methods = ["QCH"]\nbits = [8]\nseeds = [0]\n'
 

@@ -18,10 +18,10 @@ from transhash.data.benchmark import Benchmark, Sizes, Split
 from transhash.data.collection import Collection
 from transhash.errors import DataError
 from transhash.experiments.plan import Cell
-from transhash.experiments.run import _uses_target
+from transhash.experiments.runner import _uses_target
 from transhash.hashers import KNOWN, METHODS, make_hasher
 from transhash.hashers.tuning import tune
-from transhash.runs.task import build_task
+from transhash.training.split_data import build_task
 
 CLASSES = ("boat", "cat", "tree", "house")
 PROTOCOLS = ("imagenet-yahooqa", "nus-wide")

@@ -12,8 +12,8 @@ from PIL import Image
 from hashers.tiny_backbone import TinyBackbone
 from transhash.errors import DataError
 from transhash.features.backbone import BACKBONE_FILE, Backbone, TunedFeatures
-from transhash.features.image import AlexNetPixels, EfficientNetLite0
-from transhash.features.lite import LITE0, load_lite, original_lite, trainable_lite
+from transhash.features.efficientnet import LITE0, load_lite, original_lite, trainable_lite
+from transhash.features.images import AlexNetPixels, EfficientNetLite0
 from transhash.features.stream import extract
 from transhash.storage import read_tensors, write_tensors
 

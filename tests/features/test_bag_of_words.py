@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from transhash.errors import DataError, NotFittedError
-from transhash.features.bag_of_words import BagOfWords
+from transhash.features.words import BagOfWords
 
 TEXTS = ["A dog runs on the beach", "the dog sleeps", "a cat on the beach", "the cat sleeps"] * 3
 

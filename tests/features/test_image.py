@@ -16,12 +16,19 @@ from PIL import Image, features
 from transhash.data.manifest import read_images
 from transhash.errors import DataError, EngineError
 from transhash.features.cache import FeatureCache
-from transhash.features.decode import PixelBatch, Reader, decode_batches
-from transhash.features.image import AlexNetPixels, EfficientNetLite0, image_features
-from transhash.features.lite import LITE0, load_lite, original_lite
-from transhash.features.picture import Pixels, content_digest, decode, open_image, square
-from transhash.features.resample import enlarged
-from transhash.features.stream import extract, stream_images
+from transhash.features.decode import (
+    PixelBatch,
+    Pixels,
+    Reader,
+    content_digest,
+    decode,
+    decode_batches,
+    open_image,
+    square,
+)
+from transhash.features.efficientnet import LITE0, load_lite, original_lite
+from transhash.features.images import AlexNetPixels, EfficientNetLite0, image_features
+from transhash.features.stream import enlarged, extract, stream_images
 
 
 def photo(path: Path, colour: str = "red", size: tuple[int, int] = (40, 30)) -> Path:

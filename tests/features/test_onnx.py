@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from transhash.codes import Codes
-from transhash.datasets.drawn import draw_dataset
+from transhash.datasets.synthetic import draw_dataset
 from transhash.errors import DataError
-from transhash.features import lite
+from transhash.features import efficientnet
 from transhash.features.backbone import TunedFeatures, rows_of_pixels
-from transhash.features.image import EfficientNetLite0
-from transhash.features.onnx_graph import InRuntime, has_runtime, onnx_graph, torch_network
-from transhash.features.picture import Pixels, decode
+from transhash.features.decode import Pixels, decode
+from transhash.features.images import EfficientNetLite0
+from transhash.features.onnx import InRuntime, has_runtime, onnx_graph, torch_network
 from transhash.features.stream import extract
 
 
@@ -53,7 +53,7 @@ def none(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def forget() -> None:
     has_runtime.cache_clear()
-    lite.load_lite.cache_clear()
+    efficientnet.load_lite.cache_clear()
 
 
 def tuned() -> TunedFeatures:

@@ -16,12 +16,12 @@ import torch
 from PIL import Image
 
 from transhash.errors import DataError
-from transhash.features.image import EfficientNetLite0, EfficientNetLite2, image_features
-from transhash.features.lite import LITE2, load_lite, original_lite, trainable_lite
-from transhash.features.onnx_graph import OfBytes, onnx_graph
-from transhash.features.picture import Pixels
+from transhash.features.decode import Pixels
+from transhash.features.efficientnet import LITE2, load_lite, original_lite, trainable_lite
+from transhash.features.images import EfficientNetLite0, EfficientNetLite2, image_features
+from transhash.features.onnx import OfBytes, onnx_graph
 from transhash.features.stream import extract
-from transhash.features.text import load_text, save_text, text_features
+from transhash.features.texts import load_text, save_text, text_features
 
 from .tiny_models import (
     BUILDERS,

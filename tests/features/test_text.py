@@ -9,9 +9,17 @@ import numpy as np
 import pytest
 
 from transhash.errors import DataError
-from transhash.features import meaning
-from transhash.features.meaning import folder_digest, saved_meaning, usual_text_features
-from transhash.features.text import JoinedText, TextFeatures, load_text, save_text, text_features
+from transhash.features import texts as texts_module
+from transhash.features.texts import (
+    JoinedText,
+    TextFeatures,
+    folder_digest,
+    load_text,
+    save_text,
+    saved_meaning,
+    text_features,
+    usual_text_features,
+)
 from transhash.features.words import Words
 from transhash.storage import write_json
 
@@ -168,7 +176,7 @@ def wheel_with(model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_without_a_wheel_that_carries_a_model_own_texts_are_read_by_words() -> None:
-    if meaning.carried_minilm() is None:
+    if texts_module.carried_minilm() is None:
         assert usual_text_features() == "words"
 
 
@@ -192,7 +200,7 @@ def test_the_model_in_a_wheel_is_the_default_and_found_where_the_wheel_is(
     model = tiny_sentences(tmp_path / "small")
     package = wheel_with(model, monkeypatch)
     weights = (package / "model" / "model.safetensors").read_bytes()
-    monkeypatch.setattr(meaning, "_PUBLISHED", hashlib.sha256(weights).hexdigest())
+    monkeypatch.setattr(texts_module, "_PUBLISHED", hashlib.sha256(weights).hexdigest())
     assert usual_text_features() == "all-MiniLM-L6-v2"
     features = text_features(usual_text_features()).fit(CAPTIONS)
     assert features.name == "words+all-MiniLM-L6-v2"
@@ -204,6 +212,8 @@ def test_the_model_in_a_wheel_is_the_default_and_found_where_the_wheel_is(
     assert np.allclose(again.transform(CAPTIONS), features.transform(CAPTIONS), atol=1e-5)
     shutil.rmtree(package)
     importlib.invalidate_caches()
-    if meaning.carried_minilm() is None:  # else the published one is installed, and found instead
+    if (
+        texts_module.carried_minilm() is None
+    ):  # else the published one is installed, and found instead
         with pytest.raises(DataError, match=r"whose wheel is not installed; pip install"):
             load_text(run, config)

@@ -10,11 +10,10 @@ import numpy.typing as npt
 import pytest
 
 from transhash.data.relation import LabelRelation, Relation
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError, NotFittedError
 from transhash.hashers import KNOWN, Scorer, make_hasher, make_learner
-from transhash.hashers.knn import NearestNeighbours
-from transhash.hashers.ridge import RidgeRegression
+from transhash.hashers.baselines import NearestNeighbours, RidgeRegression
 
 from .worlds import View, World, dense
 

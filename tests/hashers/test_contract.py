@@ -12,7 +12,7 @@ import pytest
 from sklearn.base import clone
 
 from transhash.codes import Codes
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError, NotFittedError, TranshashError
 from transhash.hashers import KNOWN, METHODS, find_method, make_hasher
 from transhash.hashers.base import Hasher

@@ -5,12 +5,12 @@ import pytest
 from sklearn.cross_decomposition import CCA
 
 from transhash.data.relation import LabelRelation, Relation, SparseRelation
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 from transhash.hashers import canonical
 from transhash.hashers.canonical import canonical_analysis, covariances, lower_factor
+from transhash.hashers.components import useful_directions
 from transhash.hashers.cvh import CVH
-from transhash.hashers.directions import useful_directions
 
 from .worlds import World, dense
 

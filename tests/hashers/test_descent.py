@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from transhash.hashers.descent import AdamW, Descent, Momentum
+from transhash.hashers.training_loop import AdamW, Descent, Momentum
 
 Groups = list[dict[str, Any]]
 OURS: dict[str, Callable[[Groups], Descent]] = {
@@ -93,7 +93,7 @@ def test_a_training_does_not_import_the_compiler() -> None:
 import sys
 import numpy as np
 from transhash.data.relation import LabelRelation
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.hashers import THN
 rng = np.random.default_rng(0)
 x, y = rng.standard_normal((60, 8)), rng.standard_normal((60, 8))

@@ -13,7 +13,7 @@ from transhash.hashers import make_hasher
 from transhash.hashers.thn import THN
 from transhash.hashers.thn.transfer import Extended
 from transhash.hashers.tuning import map_both_ways
-from transhash.runs.encoder import load
+from transhash.model.encoder import load
 
 from .worlds import World, dense
 

@@ -19,10 +19,9 @@ from transhash.hashers import make_hasher
 from transhash.hashers.base import Hasher
 from transhash.hashers.deep import Device
 from transhash.hashers.fine_tuning import FineTuning, fine_tune
-from transhash.hashers.fine_tuning.budget import TuningPlan, steps_within
-from transhash.hashers.fine_tuning.lessons import lessons_of
-from transhash.hashers.fine_tuning.loop import warm_cosine
-from transhash.hashers.fine_tuning.views import FreshViews, KeptViews, augmented, draw_crops
+from transhash.hashers.fine_tuning.batches import FreshViews, KeptViews, augmented, draw_crops
+from transhash.hashers.fine_tuning.loop import TuningPlan, steps_within, warm_cosine
+from transhash.hashers.fine_tuning.teacher import lessons_of
 from transhash.hashers.thn import THN
 from transhash.hashers.world import ALONE
 from transhash.progress import silent

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from transhash.data.relation import GradedRelation, LabelRelation, SparseRelation
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.hashers.thn import THN
-from transhash.hashers.thn.finer import finer_bits
+from transhash.hashers.thn.initialization import finer_bits
 from transhash.hashers.thn.transfer import Transfer
-from transhash.runs.encoder import load
+from transhash.model.encoder import load
 
 from .worlds import World
 

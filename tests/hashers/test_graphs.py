@@ -9,12 +9,11 @@ from torch import nn
 
 from transhash.codes import Codes
 from transhash.data.relation import LabelRelation
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.features.backbone import Stages, TunedFeatures
 from transhash.hashers import CVH, KNOWN, find_method, make_hasher
 from transhash.hashers.base import Hasher
-from transhash.hashers.graphs import image_graph, text_graph
-from transhash.hashers.modules import WithCode
+from transhash.hashers.modules import WithCode, image_graph, text_graph
 from transhash.hashers.thn import THN
 
 from .test_finer import rows_with_both

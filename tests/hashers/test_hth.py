@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from transhash.data.relation import SparseRelation
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 from transhash.hashers.hth import (
     HTH,

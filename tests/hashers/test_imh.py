@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from transhash.data.relation import LabelRelation
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 from transhash.hashers.imh import (
     IMH,

@@ -7,8 +7,8 @@ import pytest
 
 from transhash.errors import DataError
 from transhash.hashers import KNOWN, make_hasher
-from transhash.hashers.numpy_texts import needed_arrays, text_projector
 from transhash.hashers.thn import THN
+from transhash.model.query_encoder import needed_arrays, text_projector
 
 from .test_finer import rows_with_both
 from .worlds import World

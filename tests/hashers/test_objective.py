@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from transhash.data.relation import LabelRelation, SparseRelation
+from transhash.hashers.components import left_out_correlations
 from transhash.hashers.deep import Device
-from transhash.hashers.directions import left_out_correlations
 from transhash.hashers.losses import alignment_loss, inner_product_loss, relation_loss
 from transhash.hashers.thn import THN
 from transhash.hashers.thn.batches import Batch, Batches, Items
-from transhash.hashers.thn.bridge import Inputs
+from transhash.hashers.thn.input_layer import Inputs
 from transhash.hashers.thn.objective import (
     Alignment,
     Inherited,

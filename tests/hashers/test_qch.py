@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.hashers.canonical import canonical_analysis
-from transhash.hashers.directions import useful_directions
+from transhash.hashers.components import useful_directions
 from transhash.hashers.qch import QCH
 from transhash.hashers.tuning import held_out_map
 

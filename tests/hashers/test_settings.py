@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from transhash.cli import main
-from transhash.cli.learn import parse_settings
+from transhash.cli.fit import parse_settings
 from transhash.errors import DataError
 from transhash.experiments import read_plan
 from transhash.hashers import KNOWN, find_method, make_hasher

@@ -12,16 +12,16 @@ import torch
 
 from transhash.codes import Codes
 from transhash.data.relation import LabelRelation, SparseRelation
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 from transhash.hashers import make_hasher
 from transhash.hashers.canonical import canonical_analysis
-from transhash.hashers.directions import left_out_coordinates
+from transhash.hashers.components import left_out_coordinates
+from transhash.hashers.deep import AlexNet
 from transhash.hashers.thn import PAPER, THN
-from transhash.hashers.thn.start import calibrate
+from transhash.hashers.thn.initialization import calibrate
 from transhash.hashers.thn.transfer import Transfer
-from transhash.hashers.towers import AlexNet
-from transhash.hashers.training import collapse, fingerprint, rate_factor
+from transhash.hashers.training_loop import collapse, fingerprint, rate_factor
 from transhash.storage import write_tensors
 
 from .worlds import World

@@ -7,7 +7,7 @@ import pytest
 
 from transhash.codes import Codes
 from transhash.data.relation import LabelRelation, SparseRelation
-from transhash.data.training import Related, TrainingSet
+from transhash.data.training_set import Related, TrainingSet
 from transhash.errors import DataError, NotFittedError
 from transhash.hashers.base import Hasher, Scorer, Setting
 from transhash.hashers.cvh import CVH

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from transhash.data.feedback import VotedRelation
 from transhash.data.relation import LabelRelation, Relation, SparseRelation
-from transhash.data.training import TrainingSet
-from transhash.data.votes import VotedRelation
+from transhash.data.training_set import TrainingSet
 from transhash.hashers import THN
 
 KINDS, NEW, ASKED = 10, 2, 8  # the bridge knows nothing of the last two kinds

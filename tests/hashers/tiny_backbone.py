@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from transhash.data.relation import LabelRelation, Relation, SparseRelation
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.features.backbone import Stages, rows_of_pixels
-from transhash.features.picture import Pixels
+from transhash.features.decode import Pixels
 
 SIZE, CLASSES = 16, 4
 

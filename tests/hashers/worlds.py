@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.data.relation import LabelRelation, Relation, SparseRelation
-from transhash.data.training import Related, TrainingSet
+from transhash.data.training_set import Related, TrainingSet
 
 Array = npt.NDArray[np.float32]
 

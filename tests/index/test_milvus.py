@@ -32,12 +32,11 @@ from transhash.codes import Codes
 from transhash.errors import DataError, EngineError
 from transhash.index import open_index
 from transhash.index.exact import ExactIndex
+from transhash.index.milvus import MilvusIndex
 from transhash.index.milvus import connection as milvus_connection
 from transhash.index.milvus import lists as milvus_lists
 from transhash.index.milvus import milvus as milvus_index
-from transhash.index.milvus.connection import Connection, passing
-from transhash.index.milvus.milvus import MilvusIndex
-from transhash.index.milvus.place import Place
+from transhash.index.milvus_client import Connection, Place, passing
 
 _numbers = itertools.count()
 

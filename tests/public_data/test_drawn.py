@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from transhash.datasets.drawn import DRAWN_VERSION, THINGS, draw_dataset
-from transhash.datasets.drawn.words import LEXICONS, target_text
+from transhash.datasets.synthetic import DRAWN_VERSION, LEXICONS, THINGS, draw_dataset, target_text
 from transhash.errors import DataError
 
 PER_CLASS = 4

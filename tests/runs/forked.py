@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-import transhash.runs.fit  # noqa: F401 (before forking)
+import transhash.training.fit  # noqa: F401 (before forking)
 from transhash.cli import main
 
 forking = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

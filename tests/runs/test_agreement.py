@@ -15,10 +15,10 @@ import pytest
 
 from transhash.data.collection import Collection
 from transhash.errors import EngineError, TranshashError
-from transhash.runs.agreement import compare
-from transhash.runs.catalog import Modality
-from transhash.runs.search import SearchEngine
-from transhash.runs.verify import verify_run
+from transhash.search.catalog import Modality
+from transhash.search.consistency import compare
+from transhash.search.engine import SearchEngine
+from transhash.search.verify import verify_run
 
 TEXTS = {"boat": "a boat with sails", "cat": "the cat sleeps", "car": "a red car"}
 

@@ -16,10 +16,10 @@ import pytest
 from transhash.cli import main
 from transhash.codes import Codes
 from transhash.errors import DataError, EngineError
+from transhash.export import STORES, export_items
 from transhash.index import open_index
-from transhash.runs.encode.shards import CodesPart
-from transhash.runs.export import STORES, export_items
-from transhash.runs.search import SearchEngine
+from transhash.model.shards import CodesPart
+from transhash.search.engine import SearchEngine
 
 DOC = (Path(__file__).parents[2] / "docs" / "ecosystem.md").read_text("utf-8")
 PLACE = "postgresql://me@localhost/photos"  # in the docs

@@ -16,13 +16,13 @@ import pytest
 from PIL import Image
 
 import transhash
-from transhash.data.votes import read_votes
+from transhash.data.feedback import read_votes
 from transhash.errors import DataError
-from transhash.runs.encoder import Encoder
-from transhash.runs.feedback import Vote, VotedImage, Votes, export_votes, gone_votes
-from transhash.runs.learned_votes import LEARNED_VOTES
-from transhash.runs.score import count_benchmark, count_files
-from transhash.runs.search import SearchEngine
+from transhash.model.encoder import Encoder
+from transhash.model.files import LEARNED_VOTES
+from transhash.scoring import count_benchmark, count_files
+from transhash.search.engine import SearchEngine
+from transhash.search.feedback import Vote, VotedImage, Votes, export_votes, gone_votes
 
 from .forked import forked, forking
 from .test_own import KINDS, square

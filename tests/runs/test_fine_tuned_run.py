@@ -14,13 +14,13 @@ import transhash
 from runs.feature_files import write_features
 from scale.command import Command
 from transhash.data.manifest import read_images
-from transhash.datasets.drawn import draw_dataset
+from transhash.datasets.synthetic import draw_dataset
 from transhash.features.backbone import TunedFeatures
-from transhash.runs import fit as fitting
-from transhash.runs.encoder import Encoder
-from transhash.runs.search import SearchEngine
-from transhash.runs.verify import verify_run
+from transhash.model.encoder import Encoder
+from transhash.search.engine import SearchEngine
+from transhash.search.verify import verify_run
 from transhash.storage import read_tensors, write_tensors
+from transhash.training import fit as fitting
 
 TUNING = [
     "--fine-tune", "--blocks", "2", "--set", "fine_tune.steps=3", "--set", "fine_tune.batch=8",

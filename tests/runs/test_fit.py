@@ -20,10 +20,10 @@ from runs.forked import forked, forking
 from scale.command import Command
 from transhash.codes import OWN_BITS, TABLE_BITS
 from transhash.data.relation import LabelRelation
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 from transhash.hashers import KNOWN, make_hasher
-from transhash.runs.encoder import Encoder
+from transhash.model.encoder import Encoder
 
 HASHERS = [method.name for method in KNOWN if method.has_codes]
 STEPPED = [

@@ -14,11 +14,10 @@ import pytest
 import transhash
 from transhash.errors import DataError, EngineError
 from transhash.features.backbone import TunedFeatures
-from transhash.features.image import EfficientNetLite0
-from transhash.features.meaning import SentenceMeaning
-from transhash.features.text import JoinedText
+from transhash.features.images import EfficientNetLite0
+from transhash.features.texts import JoinedText, SentenceMeaning
 from transhash.features.words import Words
-from transhash.runs.encoder import Encoder
+from transhash.model.encoder import Encoder
 from transhash.storage import write_json
 
 from .conftest import photo

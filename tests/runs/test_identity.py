@@ -14,10 +14,10 @@ import pytest
 from transhash.data.collection import Collection
 from transhash.data.manifest import read_images, read_texts
 from transhash.errors import DataError
-from transhash.runs.encode.job import encode_shards
-from transhash.runs.encode.shards import read_shards
-from transhash.runs.holdings import Indexed
-from transhash.runs.search import SearchEngine
+from transhash.model.encode_job import encode_shards
+from transhash.model.shards import read_shards
+from transhash.search.engine import SearchEngine
+from transhash.search.writer import Indexed
 
 from .conftest import photo
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
+from transhash.data.inputs import as_auxiliary, as_images, as_picture, as_texts
 from transhash.data.relation import GradedRelation, SparseRelation
 from transhash.errors import DataError
-from transhash.features.picture import open_image
-from transhash.runs.inputs import as_auxiliary, as_images, as_picture, as_texts
+from transhash.features.decode import open_image
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (12, 9, 3)).astype(np.uint8)
 

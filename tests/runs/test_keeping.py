@@ -12,9 +12,9 @@ import pytest
 
 from scale.command import Command
 from transhash.data.manifest import read_images
-from transhash.runs.search import SearchEngine
-from transhash.runs.sync import keep_in_step, read_sync
-from transhash.runs.verify import verify_run
+from transhash.search.engine import SearchEngine
+from transhash.search.sync import keep_in_step, read_sync
+from transhash.search.verify import verify_run
 
 from .conftest import LONG_AGO, old_photo, photo
 from .test_agreement import killed

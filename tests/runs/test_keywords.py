@@ -11,8 +11,7 @@ import pytest
 from runs.conftest import photo
 from scale.command import Command
 from transhash.evaluation import Scores
-from transhash.runs.score.files import read_labelled
-from transhash.runs.score.keywords import keyword_directions
+from transhash.scoring.labeled_files import keyword_directions, read_labelled
 
 
 @pytest.fixture

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from transhash.data.collection import Collection
-from transhash.runs.search import SearchEngine
+from transhash.search.engine import SearchEngine
 
 OWN_MOUNT = ("unshare", "--mount")
 SCRIPT = """
 import json, sys
 from pathlib import Path
 from transhash.errors import TranshashError
-from transhash.runs.search import SearchEngine
-from transhash.runs.verify import verify_run
+from transhash.search.engine import SearchEngine
+from transhash.search.verify import verify_run
 run = Path(sys.argv[1])
 engine = SearchEngine.open(run)
 found = [hit.item.id for hit in engine.similar_to_text("a boat", 5, "texts")]

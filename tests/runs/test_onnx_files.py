@@ -16,12 +16,12 @@ from PIL import Image
 import transhash
 from scale.command import Command
 from transhash.errors import DataError
-from transhash.runs.encoder import Encoder
+from transhash.model.encoder import Encoder
 
 pytest.importorskip("onnxruntime", reason="pip install 'transhash[onnx]'")
 pytest.importorskip("onnx", reason="pip install 'transhash[onnx]'")
 
-from transhash.runs.export.onnx_files import export_onnx
+from transhash.export.onnx import export_onnx
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ import pytest
 
 from features.tiny_models import BUILDERS, need, tiny_clip
 from scale.command import Command
-from transhash.datasets.drawn import draw_dataset
+from transhash.datasets.synthetic import draw_dataset
 from transhash.errors import DataError
-from transhash.features.image import image_features
-from transhash.runs.encoder import Encoder
+from transhash.features.images import image_features
+from transhash.model.encoder import Encoder
 
 from .hub_server import serving
 
@@ -104,7 +104,7 @@ import sys
 from features.tiny_models import torchvision_imports
 torchvision_imports()
 from transhash.errors import DataError
-from transhash.features.image import image_features
+from transhash.features.images import image_features
 for named in sys.argv[1:]:
     try:
         features = image_features(named)

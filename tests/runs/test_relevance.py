@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from transhash.runs.relevance import curve_of, distance_curve, in_words
+from transhash.training.calibration import curve_of, distance_curve, in_words
 
 BITS = 16
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from transhash.data.manifest import read_images
-from transhash.runs.search import SearchEngine
-from transhash.runs.verify import verify_run
+from transhash.search.engine import SearchEngine
+from transhash.search.verify import verify_run
 
 from .conftest import LONG_AGO, old_photo, photo
 from .test_identity import counts, opened

@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transhash.features.meaning import usual_text_features
-from transhash.features.text import text_features
+from transhash.features.texts import text_features, usual_text_features
 from transhash.hashers import make_hasher
-from transhash.runs.encoder import Encoder
-from transhash.runs.fit import Sources, fit_files, read_sources
-from transhash.runs.search import SearchEngine
+from transhash.model.encoder import Encoder
+from transhash.search.engine import SearchEngine
+from transhash.training.fit import Sources, fit_files, read_sources
 
 CAPTIONS = ["small dog", "a cat", "red train", "pizza", "blue boat"]
 TARGET = ["tell me about gondolas", "what dog barks", "where do gondolas float"] * 8
@@ -80,7 +79,7 @@ def test_a_question_in_words_is_answered_without_torch(run: Path) -> None:
     with SearchEngine.open(run, writable=True) as engine:
         engine.add_texts(["a red thing", "something blue"])
     code = (
-        "import sys; from transhash.runs.search import SearchEngine; "
+        "import sys; from transhash.search.engine import SearchEngine; "
         "engine = SearchEngine.open(sys.argv[1]); "
         "found = engine.similar_to_text('a red thing', 2, 'texts'); "
         "quick = engine.asker.project_texts(['a red thing', 'blue']); "

@@ -17,18 +17,19 @@ from runs.feature_files import write_features
 from runs.test_fit import in_own_process, wait_for
 from scale.command import Command
 from transhash.data.relation import LabelRelation, SparseRelation
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 from transhash.hashers import Hasher, make_hasher
 from transhash.hashers.world import ALONE
 from transhash.progress import silent
-from transhash.runs.coverage import coverage, coverage_sentences
-from transhash.runs.verdict import (
+from transhash.training.validation import (
     THE_METHOD,
     KeptAside,
     advice,
     answer,
     ask_held_out,
+    coverage,
+    coverage_sentences,
     found,
     held_out_sentence,
     keep_aside,

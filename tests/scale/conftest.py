@@ -12,11 +12,11 @@ import pytest
 from milvus_server import TOKEN, MilvusServer, NoFence, fence
 
 from transhash.data.manifest import read_images, read_texts
-from transhash.datasets.drawn import draw_dataset
-from transhash.features.image import image_features
+from transhash.datasets.synthetic import draw_dataset
+from transhash.features.images import image_features
 from transhash.hashers import make_hasher
-from transhash.runs.fit import Sources, fit_files, read_sources
-from transhash.runs.search import SearchEngine
+from transhash.search.engine import SearchEngine
+from transhash.training.fit import Sources, fit_files, read_sources
 
 
 @pytest.fixture(scope="session")

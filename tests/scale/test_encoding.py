@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from transhash.cli import app, scale  # noqa: F401
+from transhash.cli import app, encode  # noqa: F401
 from transhash.codes import Codes
 from transhash.data.collection import Collection
 from transhash.data.manifest import read_images, read_texts
 from transhash.errors import DataError
-from transhash.runs.encode.job import encode_shards
-from transhash.runs.encode.shards import read_shards, shard_path
-from transhash.runs.encoder import Encoder
+from transhash.model.encode_job import encode_shards
+from transhash.model.encoder import Encoder
+from transhash.model.shards import read_shards, shard_path
 
 
 @pytest.fixture

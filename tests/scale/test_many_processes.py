@@ -12,8 +12,8 @@ import pytest
 
 from transhash.codes import Codes
 from transhash.data.manifest import read_texts
-from transhash.features.lite import LITE0, trainable_lite
-from transhash.runs.encoder import Encoder
+from transhash.features.efficientnet import LITE0, trainable_lite
+from transhash.model.encoder import Encoder
 from transhash.storage import read_tensors
 
 SCRIPT = Path(__file__).with_name("training_script.py")

@@ -27,8 +27,8 @@ from transhash.codes import Codes
 from transhash.errors import EngineError
 from transhash.index import open_index
 from transhash.index.exact import ExactIndex
+from transhash.index.milvus import MilvusIndex
 from transhash.index.milvus import milvus as milvus_index
-from transhash.index.milvus.milvus import MilvusIndex
 
 pytestmark = pytest.mark.server
 _numbers = itertools.count()

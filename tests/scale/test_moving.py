@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 pytest.importorskip("pymilvus", reason="needs the milvus extra: pip install 'transhash[milvus]'")
 
-from transhash.cli import app, scale, searching  # noqa: F401
+from transhash.cli import app, encode, search  # noqa: F401
 from transhash.errors import DataError
 from transhash.index import open_index
-from transhash.runs.encode.shards import read_job
+from transhash.model.shards import read_job
 
 
 def call(*arguments: Any) -> str:

@@ -19,16 +19,16 @@ from transhash.codes import Codes
 from transhash.data.manifest import read_images, read_texts
 from transhash.evaluation import DistanceHistogram, Scores, evaluate, label_matrix
 from transhash.index import open_index
-from transhash.runs.encoder import Encoder
-from transhash.runs.score import (
+from transhash.model.encoder import Encoder
+from transhash.scoring import (
     Direction,
     directions_of,
     engine_histograms,
     engines,
     score_directions,
 )
-from transhash.runs.search import SearchEngine
-from transhash.runs.task import build_target, ready_benchmark
+from transhash.search.engine import SearchEngine
+from transhash.training.split_data import build_target, ready_benchmark
 
 ENGINES = ["grouped:{}/g", "exact:{}/e", "faiss:{}/f", "faiss:", "{}/bare", "milvus:{}/codes.db"]
 _numbers = itertools.count()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from transhash.data.relation import LabelRelation, SparseRelation
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.hashers.deep import Device
 from transhash.hashers.thn import THN
 from transhash.hashers.world import World, joined_world

@@ -12,7 +12,7 @@ pytest.importorskip("fastapi", reason="pip install 'transhash[serve]'")
 
 from fastapi.testclient import TestClient
 
-from transhash.runs.search import SearchEngine
+from transhash.search.engine import SearchEngine
 from transhash.service import create_app
 
 from .small_run import LOCAL, build_run

@@ -14,8 +14,8 @@ from typing import Self
 # The command itself, with shorter patience where a test would wait for it to end.
 _COMMAND = """
 import sys
-from transhash.service import bodies, connections
-connections.HEAD_SECONDS, bodies.STALL_SECONDS = {head}, {stall}
+from transhash.service import limits
+limits.HEAD_SECONDS, limits.STALL_SECONDS = {head}, {stall}
 from transhash.cli import main
 main()
 """

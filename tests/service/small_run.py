@@ -10,11 +10,11 @@ from PIL import Image
 
 from transhash.data.collection import Collection
 from transhash.data.manifest import read_images, read_texts
-from transhash.datasets.drawn import draw_dataset
-from transhash.features.image import image_features
+from transhash.datasets.synthetic import draw_dataset
+from transhash.features.images import image_features
 from transhash.hashers import make_hasher
-from transhash.runs.fit import Sources, fit_files, read_sources
-from transhash.runs.search import SearchEngine
+from transhash.search.engine import SearchEngine
+from transhash.training.fit import Sources, fit_files, read_sources
 
 LOCAL = "http://127.0.0.1:8000"
 HOSTILE = (

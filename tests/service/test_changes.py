@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from transhash.runs.search import SearchEngine
+from transhash.search.engine import SearchEngine
 from transhash.service import create_app
 
 from .small_run import EACH, HOSTILE, LOCAL, picture

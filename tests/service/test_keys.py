@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from transhash.errors import DataError, EngineError
-from transhash.runs.search import SearchEngine
+from transhash.search.engine import SearchEngine
 from transhash.service import create_app, serve_run
 
 from .served import Served

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from transhash.runs.search import SearchEngine
+from transhash.search.engine import SearchEngine
 from transhash.service import create_app
 
 OPERATIONS = {

@@ -15,11 +15,11 @@ from fastapi.testclient import TestClient
 from PIL import Image
 from starlette.types import Message, Receive, Scope, Send
 
-from transhash.runs.catalog import Item
-from transhash.runs.search import SearchEngine
+from transhash.search.catalog import Item
+from transhash.search.engine import SearchEngine
 from transhash.service import create_app
+from transhash.service.diagnostics import RequestMetrics
 from transhash.service.guard import Guard, InWork
-from transhash.service.metrics import RequestMetrics
 
 from .served import Served
 from .small_run import LOCAL, picture

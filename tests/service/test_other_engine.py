@@ -10,8 +10,8 @@ from fastapi.testclient import TestClient
 
 pytest.importorskip("pymilvus", reason="needs the milvus extra: pip install 'transhash[milvus]'")
 
-from transhash.cli.scale import copy_indexes
-from transhash.runs.search import SearchEngine
+from transhash.cli.encode import copy_indexes
+from transhash.search.engine import SearchEngine
 from transhash.service import create_app
 
 from .small_run import EACH, LOCAL, picture

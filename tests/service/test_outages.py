@@ -15,8 +15,8 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from transhash.runs.search import SearchEngine
-from transhash.service import create_app, opened
+from transhash.search.engine import SearchEngine
+from transhash.service import create_app, server
 
 from .small_run import EACH, LOCAL, picture
 
@@ -90,7 +90,7 @@ def test_a_part_that_is_gone_is_noticed_too(own_run: Path, gone: str) -> None:
 def test_a_folder_that_is_replaced_is_opened_anew(
     run: Path, own_run: Path, writable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opened, "_AGAIN", 0.0)
+    monkeypatch.setattr(server, "_AGAIN", 0.0)
     with client_of(own_run, writable=writable) as client:
         assert client.get("/api/about").json()["images"] == EACH
         shutil.rmtree(own_run)
@@ -109,7 +109,7 @@ def test_a_folder_that_is_replaced_is_opened_anew(
 def test_the_first_files_are_opened_anew_after_others_in_their_place_were_refused(
     own_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opened, "_AGAIN", 0.0)
+    monkeypatch.setattr(server, "_AGAIN", 0.0)
     with client_of(own_run, writable=True) as client:
         catalog = own_run / "catalog.sqlite"
         away = catalog.rename(own_run / "away")

@@ -12,9 +12,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from transhash.errors import DataError, EngineError
-from transhash.runs.search import SearchEngine
-from transhash.service import bodies, create_app, guard
-from transhash.service.lanes import Lane
+from transhash.search.engine import SearchEngine
+from transhash.service import create_app, guard, limits
+from transhash.service.limits import Lane
 
 from .small_run import LOCAL, picture
 
@@ -285,7 +285,7 @@ def test_a_full_lane_refuses_and_the_others_go_on(
 def test_too_many_uploads_at_once_are_429(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "PLACE_SECONDS", 0.0)
+    monkeypatch.setattr(limits, "PLACE_SECONDS", 0.0)
     app = create_app(engine, max_upload=1 << 20)
 
     async def ask() -> list[int]:

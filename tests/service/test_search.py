@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from transhash.runs.search import SearchEngine
+from transhash.search.engine import SearchEngine
 
 from .small_run import EACH, HOSTILE, picture
 

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from transhash.errors import DataError
-from transhash.runs.search import SearchEngine
-from transhash.runs.sheet import contact_sheet
+from transhash.search.engine import SearchEngine
+from transhash.search.hits import contact_sheet
 
 
 def test_a_sheet_shows_every_hit_in_rows(engine: SearchEngine, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from transhash.runs.feedback import VOTES_FILE, Votes
-from transhash.runs.search import SearchEngine
-from transhash.runs.verify import verify_run
+from transhash.search.engine import SearchEngine
+from transhash.search.feedback import VOTES_FILE, Votes
+from transhash.search.verify import verify_run
 from transhash.service import create_app
 
 from .small_run import LOCAL, picture

@@ -29,10 +29,10 @@ from transhash.cli import main as transhash
 from transhash.codes import Codes
 from transhash.data.manifest import read_texts
 from transhash.index.grouped.grouped import GroupedIndex
-from transhash.runs.catalog import Catalog
-from transhash.runs.encode.shards import read_job, read_shards, shard_path
-from transhash.runs.encoder import Encoder
-from transhash.runs.verify import verify_run
+from transhash.model.encoder import Encoder
+from transhash.model.shards import read_job, read_shards, shard_path
+from transhash.search.catalog import Catalog
+from transhash.search.verify import verify_run
 
 
 class Tally(NamedTuple):

@@ -28,9 +28,9 @@ from dying import Calls
 from experiments import tiny
 from runs.feature_files import write_features
 from runs.forked import forked
-from transhash.datasets.drawn import draw_dataset
+from transhash.datasets.synthetic import draw_dataset
 from transhash.experiments import read_results
-from transhash.runs.encoder import Encoder
+from transhash.model.encoder import Encoder
 
 STEPS = 120
 FIT = {

@@ -15,7 +15,7 @@ from flipping import one_bit_flipped
 from run_history import new_run
 
 from transhash.errors import TranshashError
-from transhash.runs.encoder import Encoder
+from transhash.model.encoder import Encoder
 
 TEXTS = ("a boat with sails", "the cat sleeps", "a red car", "a house and a tree")
 

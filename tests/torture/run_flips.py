@@ -17,8 +17,8 @@ from run_history import new_run
 
 from transhash.data.collection import Collection
 from transhash.errors import TranshashError
-from transhash.runs.search import SearchEngine
-from transhash.runs.verify import verify_run
+from transhash.search.engine import SearchEngine
+from transhash.search.verify import verify_run
 
 TEXTS = {"boat": "a boat with sails", "cat": "the cat sleeps", "car": "a red car"}
 

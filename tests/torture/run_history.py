@@ -8,8 +8,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from transhash.runs.agreement import compare
-from transhash.runs.search import SearchEngine
+from transhash.search.consistency import compare
+from transhash.search.engine import SearchEngine
 
 ARCHIVE = Path(__file__).parent.parent / "runs" / "run-2163542.tar.xz"
 TEXTS, PICTURES = 3000, 6

@@ -21,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from service.served import Served
 from service.small_run import build_run, picture
-from transhash.datasets.drawn.words import THINGS
-from transhash.runs.catalog import MODALITIES
-from transhash.runs.search import SearchEngine
+from transhash.datasets.synthetic import THINGS
+from transhash.search.catalog import MODALITIES
+from transhash.search.engine import SearchEngine
 
 KEY = "key"
 WRITERS = 4

@@ -33,20 +33,7 @@ _WIDE = 10_000
 
 def main() -> None:
     """Run the command; an error meant for the user is one sentence and exit code 2."""
-    from transhash.cli import (  # noqa: F401
-        benchmarks,
-        completion,
-        demo,
-        doctor,
-        export,
-        feedback,
-        keeping,
-        learn,
-        scale,
-        scoring,
-        searching,
-        verify,
-    )
+    from transhash.cli import benchmark, demo, diagnose, encode, fit, items, search  # noqa: F401
 
     warnings.filterwarnings("ignore", module=r"PIL\b")  # of odd metadata in people's pictures
     for stream in (sys.stdout, sys.stderr):

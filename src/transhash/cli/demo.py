@@ -13,12 +13,12 @@ import typer
 from rich.table import Table
 
 from transhash.cli import app, err, out
-from transhash.cli.learn import print_verdict
+from transhash.cli.fit import print_verdict
 from transhash.progress import bar
 
 if TYPE_CHECKING:  # slow to import
     from transhash.hashers import Hasher
-    from transhash.runs.task import Target
+    from transhash.training.split_data import Target
 
 _PER_CLASS = 60  # pictures and texts of each thing: the whole demo in a minute and a half
 _SHOWN = ("THN", "THN-D", "QCH", "CVH", "kNN")
@@ -48,15 +48,15 @@ def demo(
     """
     from transhash.experiments import Cell, Plan, Results, draw_embedded, run_plan
     from transhash.experiments.cells import describe_cell, untuned
-    from transhash.features.image import image_features
+    from transhash.features.images import image_features
     from transhash.hashers import make_hasher
     from transhash.report.summary import REAL_VALUED
     from transhash.report.tables import MARK
-    from transhash.runs.fit import fit_run
-    from transhash.runs.search import SearchEngine
-    from transhash.runs.task import build_task, ready_benchmark
+    from transhash.search.engine import SearchEngine
     from transhash.service import has_parts
     from transhash.storage import write_json
+    from transhash.training.fit import fit_run
+    from transhash.training.split_data import build_task, ready_benchmark
 
     start = time.perf_counter()
     out.print(_INTRODUCTION, soft_wrap=True)
@@ -122,8 +122,8 @@ def demo(
 def _forget_older_index(run: Path) -> None:
     """What an earlier demo indexed by another model, of another version or seed, is drawn anew."""
     from transhash.errors import DataError
-    from transhash.runs.agreement import check_model
-    from transhash.runs.catalog import Catalog
+    from transhash.search.catalog import Catalog
+    from transhash.search.consistency import check_model
 
     if not ((run / "results.json").exists() and (run / "catalog.sqlite").exists()):
         return  # no demo wrote it
@@ -142,7 +142,7 @@ def _forget_older_index(run: Path) -> None:
 def _middling(hasher: Hasher, target: Target) -> int:
     """Which asking drawing finds its riddles middling well: as many do better as do worse."""
     from transhash.evaluation import DEFINITIONS, DistanceHistogram
-    from transhash.runs.score import directions_of
+    from transhash.scoring import directions_of
 
     counted = directions_of(hasher, target)["image_to_text"].counted()
     assert isinstance(counted, DistanceHistogram)  # Hamming distances
@@ -151,7 +151,7 @@ def _middling(hasher: Hasher, target: Target) -> int:
 
 
 def _print_searches(run: Path, drawing: str) -> None:
-    from transhash.runs.search import SearchEngine
+    from transhash.search.engine import SearchEngine
 
     engine = SearchEngine.open(run)
     for sentence in _SENTENCES:

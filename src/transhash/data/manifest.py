@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,15 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from transhash.data.arrays import read_array
 from transhash.data.collection import Collection, Images, Labels, Medium, Paths, Problem, Texts
-from transhash.data.folders import (
-    IMAGE_SUFFIXES,
-    NOTE_SUFFIXES,
-    files_below,
-    not_by_extension,
-    read_note,
-)
 from transhash.data.tables import (
     COLUMNS,
     Record,
@@ -38,6 +30,106 @@ from transhash.data.tables import (
     short,
 )
 from transhash.errors import DataError
+
+# What stands in a folder: pictures, or notes, each a text in a file of its own.
+
+IMAGE_SUFFIXES = {
+    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".heif",
+}  # fmt: skip
+NOTE_SUFFIXES = {".txt", ".md"}
+
+
+def files_below(folder: Path, report: Callable[[str, str], None]) -> Iterator[str]:
+    """Everything in the folder that is no folder, as a relative path with slashes.
+
+    What cannot be entered is reported, by its place and the reason.
+    """
+
+    def told(error: OSError) -> None:
+        where = Path(os.fsdecode(error.filename)).relative_to(folder).as_posix()
+        if where == ".":
+            raise DataError(f"{folder} cannot be read ({cause(error)})") from None
+        report(where, f"folder cannot be read ({cause(error)})")
+
+    for place, folders, files in os.walk(folder, onerror=told):
+        for name in folders:
+            if os.path.islink(os.path.join(place, name)):
+                where = (Path(place) / name).relative_to(folder).as_posix()
+                report(where, "a link to a folder, not followed; give that folder itself")
+        inner = Path(place).relative_to(folder).as_posix()
+        yield from files if inner == "." else (f"{inner}/{name}" for name in files)
+
+
+def not_by_extension(suffix: str, part: str) -> str:
+    """Why a file is no image, or no text."""
+    if part == "image" and suffix.lower() in (".svg", ".svgz"):
+        return "an SVG drawing, which has no pixels; export it as PNG"
+    return f"not {'an image' if part == 'image' else 'a text'} by its extension {suffix!r}"
+
+
+def read_note(path: Path) -> tuple[str, str]:
+    """The whole text of a file, or "" and what is wrong with it."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig").strip()
+    except UnicodeDecodeError:
+        return "", "not UTF-8; save it as UTF-8"
+    except OSError as error:
+        return "", f"cannot be read ({cause(error)})"
+    if "\0" in text:
+        return "", "text holds a NUL character"
+    return text, "" if text else "holds no text"
+
+
+# Features that were computed elsewhere: the rows of a .npy file.
+
+_WHOLE = 1 << 28  # bytes of a file that is read as a whole; a larger one stays where it is
+_PART = 1 << 25  # bytes of a larger one that are looked at together
+
+
+def read_array(source: Path) -> npt.NDArray[np.float32]:
+    """The rows of a .npy of finite numbers, (items, features).
+
+    A large one of float32 is not copied: it is mapped, and what is never asked for is never held.
+    """
+    try:
+        with np.errstate(over="ignore"):
+            # Mapped, so that a header that promises more than the file holds allocates nothing.
+            mapped = np.load(source, mmap_mode="r", allow_pickle=False)
+            if not isinstance(mapped, np.ndarray):
+                raise ValueError("it is an archive of arrays")
+            if mapped.ndim == 2 and mapped.dtype.kind in "fiu":
+                stays = mapped.dtype == np.float32 and mapped.nbytes > _WHOLE
+                array = mapped if stays else np.array(mapped, dtype=np.float32)
+    except Exception as error:  # a damaged header fails in tokenize, ast, struct, mmap and zipfile
+        raise DataError(f"{source} is not a plain .npy array ({cause(error)})") from None
+    if mapped.ndim != 2 or mapped.dtype.kind not in "fiu" or not array.size:
+        raise DataError(
+            f"{source} must be a matrix of numbers (items x features), "
+            f"got {mapped.dtype} of shape {mapped.shape}"
+        )
+    bad = _not_finite(array, source)
+    if len(bad):
+        raise DataError(
+            f"{source}, row {bad[0]}: a feature is not a finite number (NaN, infinity, or beyond "
+            f"3e38), as in {len(bad)} of {len(array)} rows; remove or mend them"
+        )
+    return array
+
+
+def _not_finite(array: npt.NDArray[Any], source: Path) -> npt.NDArray[np.int64]:
+    """Numbers of the rows that are not."""
+    mapped = isinstance(array, np.memmap) and array.flags.c_contiguous
+    size = array.itemsize * array.shape[1]
+    count = max(1, _PART // size)
+    bad = []
+    for start in range(0, len(array), count):
+        part = array[start : start + count]
+        if mapped:  # by a map of its own: pages of the other one would stay and count as memory
+            offset = array.offset + start * size  # type: ignore[attr-defined]
+            part = np.memmap(source, array.dtype, "r", offset, part.shape)
+        bad.append(start + np.flatnonzero(~np.isfinite(part).all(axis=1)))
+    return np.concatenate(bad)
+
 
 _READABLE = (
     "a folder of images or of notes (.txt, .md), or a .csv, .tsv, .jsonl, .parquet, .txt or .npy "

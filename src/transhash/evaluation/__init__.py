@@ -3,8 +3,15 @@
 from transhash.data.collection import label_matrix
 from transhash.evaluation.definitions import DEFINITIONS, Definition, find_definition
 from transhash.evaluation.histogram import DistanceHistogram
-from transhash.evaluation.rankings import answered_costs, ranked_blocks, tie_groups, weighted_blocks
-from transhash.evaluation.scores import RANKS, Scores, evaluate
+from transhash.evaluation.scores import (
+    RANKS,
+    Scores,
+    answered_costs,
+    evaluate,
+    ranked_blocks,
+    tie_groups,
+    weighted_blocks,
+)
 
 __all__ = [
     "DEFINITIONS",

@@ -2,8 +2,7 @@
 
 from transhash.experiments.plan import Cell, Plan, read_plan
 from transhash.experiments.results import Results, read_results
-from transhash.experiments.run import run_experiment, run_plan
-from transhash.experiments.sources import draw_embedded
+from transhash.experiments.runner import draw_embedded, run_experiment, run_plan
 
 __all__ = [
     "Cell",

@@ -19,8 +19,8 @@ from transhash.hashers import Hasher, make_learner
 from transhash.hashers.base import Scorer, Setting
 from transhash.hashers.tuning import Trial, held_out_map, tune
 from transhash.progress import Track, silent
-from transhash.runs.score import Direction, ScoredDirection, directions_of, score_directions
-from transhash.runs.task import Task
+from transhash.scoring import Direction, ScoredDirection, directions_of, score_directions
+from transhash.training.split_data import Task
 
 
 def run_cell(

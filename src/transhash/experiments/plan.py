@@ -13,7 +13,7 @@ from transhash.data.benchmark import Sizes, TaughtBy
 from transhash.errors import DataError
 from transhash.hashers import find_method, make_learner
 from transhash.hashers.base import Setting
-from transhash.runs.fine_tune import TuningRequest
+from transhash.training.fine_tune import TuningRequest
 
 BENCHMARKS = ("nus-wide", "imagenet-yahooqa", "folder", "embedded")
 _SIZES = tuple(size.name for size in fields(Sizes))

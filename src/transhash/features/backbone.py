@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from transhash.errors import DataError
 from transhash.features import BACKBONE_FILE, TUNED
-from transhash.features.onnx_graph import arithmetic
-from transhash.features.picture import Pixels
+from transhash.features.decode import Pixels
+from transhash.features.onnx import arithmetic
 from transhash.storage import read_tensors, write_tensors
 
 _COUNTERS = "num_batches_tracked"  # of batch norms: nothing is computed from them

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.codes import MOST_BITS, Codes, check_bits
-from transhash.data.training import Features, TrainingSet
+from transhash.data.training_set import Features, TrainingSet
 from transhash.errors import DataError, NotFittedError
 from transhash.hashers.methods import HASHER_FORMAT
 from transhash.hashers.settings import Seed, check_settings

@@ -27,7 +27,7 @@ import numpy.typing as npt
 import scipy.linalg
 import scipy.sparse.linalg
 
-from transhash.data.training import Features
+from transhash.data.training_set import Features
 from transhash.errors import DataError
 
 Matrix = npt.NDArray[np.float64]

@@ -9,11 +9,11 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 from transhash.hashers.base import Setting
 from transhash.hashers.canonical import canonical_analysis, vectors
-from transhash.hashers.directions import useful_directions
+from transhash.hashers.components import useful_directions
 from transhash.hashers.linear import LinearHasher
 from transhash.hashers.settings import FromOne, NotNegative
 from transhash.progress import Track, silent

@@ -12,14 +12,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from transhash.data.training import Features, TrainingSet
+from transhash.data.training_set import Features, TrainingSet
 from transhash.hashers.base import Array, Setting
-from transhash.hashers.deep import DeepHasher, Device, learning_rates
+from transhash.hashers.deep import DeepHasher, Device, Perceptron, learning_rates
 from transhash.hashers.losses import dcmh_loss, pair_weights
 from transhash.hashers.modules import Affine
 from transhash.hashers.settings import FromOne, NotNegative, Positive
-from transhash.hashers.towers import Perceptron
-from transhash.hashers.training import Optimizer, check_learned, draw, make_optimizer, step_seed
+from transhash.hashers.training_loop import (
+    Optimizer,
+    check_learned,
+    draw,
+    make_optimizer,
+    step_seed,
+)
 from transhash.progress import Track, silent
 
 _OUTPUT_START = 0.01  # deviation of the output layer's weights

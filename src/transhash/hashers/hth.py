@@ -20,15 +20,14 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from transhash.data.relation import Relation, Rows
-from transhash.data.training import Features, Related, TrainingSet
+from transhash.data.training_set import Features, Related, TrainingSet
 from transhash.errors import DataError
 from transhash.hashers.base import Setting
 from transhash.hashers.canonical import Matrix, vectors
-from transhash.hashers.descent import AdamW
 from transhash.hashers.linear import LinearHasher
 from transhash.hashers.modules import Translated
 from transhash.hashers.settings import FromOne, NotNegative, Positive, Range, ShareBelowOne
-from transhash.hashers.training import check_learned
+from transhash.hashers.training_loop import AdamW, check_learned
 from transhash.hashers.tuning import held_out_map
 from transhash.progress import Track, silent
 

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.linalg
 
 from transhash.data.relation import Relation
-from transhash.data.training import Features, TrainingSet
+from transhash.data.training_set import Features, TrainingSet
 from transhash.errors import DataError
 from transhash.hashers.base import Setting
 from transhash.hashers.canonical import Matrix, vectors

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from transhash.data.training import Features
+from transhash.data.training_set import Features
 from transhash.errors import DataError
 from transhash.hashers.base import Array, Hasher
 from transhash.hashers.canonical import Matrix, chunks, vectors

@@ -66,16 +66,16 @@ class Method:
 
 # In the order of the paper's tables, ours last.
 KNOWN: tuple[Method, ...] = (
-    Method("kNN", "knn.NearestNeighbours", "baseline", ("#4d7c0f", "#a3d65c"), "<"),
-    Method("ridge", "ridge.RidgeRegression", "baseline", ("#0e7490", "#5cc8de"), ">"),
+    Method("kNN", "baselines.NearestNeighbours", "baseline", ("#4d7c0f", "#a3d65c"), "<"),
+    Method("ridge", "baselines.RidgeRegression", "baseline", ("#0e7490", "#5cc8de"), ">"),
     Method("IMH", "imh.IMH", "rival", ("#6d7680", "#a8b1bb"), "h"),
     Method("CVH", "cvh.CVH", "rival", ("#7448c8", "#b798ff"), "*"),
     Method("QCH", "qch.QCH", "rival", ("#0c8560", "#3fcf9c"), "^"),
     Method("HTH", "hth.HTH", "rival", ("#c96a00", "#ffab4d"), "P"),
     Method("DCMH", "dcmh.DCMH", "rival", ("#1668c7", "#6fb1ff"), "v"),
-    Method("CVH-fed", "fed.FedCVH", "fed", ("#55309c", "#cdb8ff"), "H"),
-    Method("QCH-fed", "fed.FedQCH", "fed", ("#075940", "#7fe3bf"), "8"),
-    Method("DCMH-fed", "fed.FedDCMH", "fed", ("#0d458a", "#a5ceff"), "x"),
+    Method("CVH-fed", "transductive.FedCVH", "fed", ("#55309c", "#cdb8ff"), "H"),
+    Method("QCH-fed", "transductive.FedQCH", "fed", ("#075940", "#7fe3bf"), "8"),
+    Method("DCMH-fed", "transductive.FedDCMH", "fed", ("#0d458a", "#a5ceff"), "x"),
     # The canonical layer and its rotation alone: what the towers of THN start from.
     Method("CCA-fed", "thn.THN", "fed", ("#4b5563", "#9ca3af"), "p", fixed={"steps": 0}),
     Method("THN-ip", "thn.THN", "variant", ("#5c6b8a", "#93a4c9"), "X",

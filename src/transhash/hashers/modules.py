@@ -9,6 +9,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from transhash.features.images import ImageFeatures
+from transhash.features.onnx import OfBytes, onnx_graph, torch_network
+from transhash.hashers.base import Hasher
+
 _PLACES = [128, 64, 32, 16, 8, 4, 2, 1]  # of the bits in a byte, as numpy.packbits has them
 
 
@@ -102,3 +106,30 @@ class WithCode(nn.Module):
         bits = (z > 0).to(torch.int32).reshape(-1, z.shape[1] // 8, 8)
         places = torch.tensor(_PLACES, dtype=torch.int32)
         return z, (bits * places).sum(dim=2).to(torch.uint8)
+
+
+# The two functions of a hasher as ONNX files: pixels or features in, projections and codes out.
+
+OUTPUTS = ("projections", "code")
+
+
+def image_graph(hasher: Hasher, features: ImageFeatures | None) -> bytes:
+    """`pixels` (n, size, size, 3) of uint8 -> code; of precomputed features, those -> code."""
+    image, _ = hasher.modules()
+    if features is None:
+        return _of_features(image)
+    network = features.network()
+    if network is not None:
+        image = nn.Sequential(torch_network(network), image)
+    example = torch.zeros((1, features.size, features.size, 3), dtype=torch.uint8)
+    return onnx_graph(WithCode(OfBytes(image)), example, "pixels", OUTPUTS)
+
+
+def text_graph(hasher: Hasher) -> bytes:
+    """`features` (n, d) of float32 -> code."""
+    return _of_features(hasher.modules()[1])
+
+
+def _of_features(module: nn.Module) -> bytes:
+    width = next(part.width for part in module.modules() if isinstance(part, Affine))
+    return onnx_graph(WithCode(module), torch.zeros((1, width)), "features", OUTPUTS)

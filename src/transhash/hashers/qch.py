@@ -15,10 +15,10 @@ from typing import ClassVar, Self
 import numpy as np
 import scipy.linalg
 
-from transhash.data.training import Features, TrainingSet
+from transhash.data.training_set import Features, TrainingSet
 from transhash.hashers.base import Setting
 from transhash.hashers.canonical import Matrix, canonical_analysis, chunks
-from transhash.hashers.directions import useful_directions
+from transhash.hashers.components import useful_directions
 from transhash.hashers.linear import LinearHasher
 from transhash.hashers.settings import FromZero, NotNegative, Share
 from transhash.progress import Track, silent

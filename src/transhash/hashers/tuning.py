@@ -16,7 +16,7 @@ import numpy as np
 
 from transhash.codes import Codes
 from transhash.data.relation import Relation
-from transhash.data.training import Related, TrainingSet
+from transhash.data.training_set import Related, TrainingSet
 from transhash.errors import DataError
 from transhash.evaluation import DEFINITIONS, DistanceHistogram, ranked_blocks
 from transhash.hashers.base import Hasher, Scorer, Setting

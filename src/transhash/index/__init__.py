@@ -35,7 +35,7 @@ def open_index(url: str | Path, bits: int | None = None, *, read_only: bool = Fa
         from transhash.index.faiss_index import FaissIndex
 
         return FaissIndex.open(folder, bits, read_only=read_only)
-    from transhash.index.milvus.milvus import MilvusIndex
+    from transhash.index.milvus import MilvusIndex
 
     return MilvusIndex.open(location, bits, read_only=read_only)
 

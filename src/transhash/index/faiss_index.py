@@ -21,7 +21,7 @@ from transhash.index.base import (
     pad_rows,
     reranked,
 )
-from transhash.index.items import SortedItems
+from transhash.index.exact import SortedItems
 from transhash.index.weighted import BitWeights
 
 

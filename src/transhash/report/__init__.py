@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from transhash.report.figures import figures
+from transhash.report.figures import drawing, figures, pyplot
 from transhash.report.formats import latex, markdown
 from transhash.report.page import page
-from transhash.report.style import drawing, pyplot
 from transhash.report.summary import Summary
 from transhash.report.tables import tables
 from transhash.storage import write_bytes

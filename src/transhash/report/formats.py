@@ -6,7 +6,7 @@ import html
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-from transhash.report.style import css_colour
+from transhash.report.figures import css_colour
 from transhash.report.summary import OURS
 from transhash.report.tables import MARK, Content, Entry, Line, Table
 

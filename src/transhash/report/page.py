@@ -6,8 +6,8 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
+from transhash.report.figures import css_variables
 from transhash.report.formats import html_table
-from transhash.report.style import css_variables
 from transhash.report.summary import Summary
 from transhash.report.tables import Table
 

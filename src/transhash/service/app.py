@@ -20,14 +20,10 @@ from starlette.responses import JSONResponse, Response
 
 from transhash import __version__
 from transhash.errors import DataError, EngineError, TranshashError
-from transhash.runs.search import SearchEngine
-from transhash.service.desk import Desk, NoSuchItemError
-from transhash.service.diagnostics import presentable, read_diagnostics
+from transhash.search.engine import SearchEngine
+from transhash.service.diagnostics import RequestMetrics, presentable, read_diagnostics
 from transhash.service.guard import LOOPBACK, Guard, InWork, Key
-from transhash.service.lanes import BusyError
-from transhash.service.metrics import RequestMetrics
-from transhash.service.models import About
-from transhash.service.opened import OpenRun, RunGoneError
+from transhash.service.limits import BusyError
 from transhash.service.originals import NoOriginalError
 from transhash.service.routes import (
     about_routes,
@@ -36,7 +32,9 @@ from transhash.service.routes import (
     search_routes,
     vote_routes,
 )
-from transhash.service.voting import Voting
+from transhash.service.schemas import About
+from transhash.service.search_service import Desk, NoSuchItemError, Voting
+from transhash.service.server import OpenRun, RunGoneError
 
 _log = logging.getLogger("transhash.service")
 _PLACES = {"index.html": "/", "docs.html": "/docs"}

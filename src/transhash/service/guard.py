@@ -19,8 +19,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from transhash.service.bodies import Places, Sink
-from transhash.service.metrics import RequestMetrics
+from transhash.service.diagnostics import RequestMetrics
+from transhash.service.limits import Places, Sink
 
 _log = logging.getLogger("transhash.service")
 

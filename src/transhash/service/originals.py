@@ -14,8 +14,8 @@ from urllib.parse import quote
 from PIL import Image
 
 from transhash.errors import DataError
-from transhash.features.picture import open_image
-from transhash.runs.catalog import Catalog, Item
+from transhash.features.decode import open_image
+from transhash.search.catalog import Catalog, Item
 
 _LARGE = 1600  # pixels of the longer side: more than most screens show
 _PIECE = 1 << 18  # bytes sent at a time

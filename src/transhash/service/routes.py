@@ -14,11 +14,11 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from transhash import __version__
 from transhash.errors import DataError
 from transhash.index.weighted import RankingMode
-from transhash.runs.catalog import Modality
-from transhash.runs.search import FINER_RANKING
-from transhash.service.desk import Desk
-from transhash.service.metrics import CONTENT_TYPE, RequestMetrics
-from transhash.service.models import (
+from transhash.search.catalog import Modality
+from transhash.search.engine import FINER_RANKING
+from transhash.service.diagnostics import CONTENT_TYPE, RequestMetrics
+from transhash.service.originals import NoOriginalError
+from transhash.service.schemas import (
     LARGEST_NUMBER,
     LONGEST_TEXT,
     MOST_RESULTS,
@@ -40,8 +40,7 @@ from transhash.service.models import (
     VoteIn,
     VoteOut,
 )
-from transhash.service.originals import NoOriginalError
-from transhash.service.voting import Voting
+from transhash.service.search_service import Desk, Voting
 
 Count = Annotated[int, Query(ge=1, le=MOST_RESULTS, description="how many results")]
 Among = Annotated[Modality, Query(description="what to search")]

@@ -4,35 +4,54 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from transhash.data.collection import ImageSource
-from transhash.data.training import TrainingSet
+from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 from transhash.features.backbone import Backbone, TunedFeatures
-from transhash.features.picture import Pixels
-from transhash.hashers.base import Hasher
+from transhash.features.decode import Pixels
+from transhash.hashers.base import Hasher, Setting
 from transhash.hashers.deep import Device
-from transhash.hashers.fine_tuning.batches import TaughtBatches
-from transhash.hashers.fine_tuning.budget import TuningPlan, measured_steps, measured_views
-from transhash.hashers.fine_tuning.head import started_head
-from transhash.hashers.fine_tuning.lessons import lessons_of
-from transhash.hashers.fine_tuning.settings import FineTuning
-from transhash.hashers.fine_tuning.views import (
+from transhash.hashers.fine_tuning.batches import (
     FreshViews,
     KeptViews,
+    TaughtBatches,
     ViewDraw,
     decode_all,
     estimate_norms,
     rows_of,
 )
-from transhash.hashers.training import (
+from transhash.hashers.fine_tuning.teacher import lessons_of, started_head
+from transhash.hashers.losses import WIDTHS, relation_loss
+from transhash.hashers.settings import (
+    FromOne,
+    FromZero,
+    NotNegative,
+    Positive,
+    Seed,
+    Share,
+    ShareBelowOne,
+    check_settings,
+)
+from transhash.hashers.thn.objective import (
+    Alignment,
+    Inherited,
+    Objective,
+    PairLoss,
+    Quantization,
+    RelationTerm,
+    Term,
+)
+from transhash.hashers.training_loop import (
     Average,
     Checkpoint,
     TrainingLog,
@@ -43,6 +62,147 @@ from transhash.hashers.training import (
 )
 from transhash.hashers.world import ALONE, World
 from transhash.progress import Track, silent
+from transhash.storage import read_json, write_json
+
+# What can be set in a fine-tuning.
+
+_VIEWS = 4  # kept of each image on a CPU: lower blocks are passed four times, not every step
+
+
+@dataclass
+class FineTuning:
+    """All of it is ours: the paper fine-tunes AlexNet without target images, teacher or average."""
+
+    blocks: FromOne | None = None  # the last so many are trained; None: all
+    steps: FromOne = 300
+    minutes: Positive | None = None  # at most so long: steps by the speed measured at the start
+    batch: FromOne = 96  # auxiliary images a step
+    target_batch: FromOne = 96  # unlabelled target images a step
+    text_batch: FromOne = 256  # auxiliary texts, and as many target texts, a step
+    learning_rate: Positive = 4e-4
+    weight_decay: NotNegative = 1e-4
+    averaging: ShareBelowOne = 0.99  # decay of the weights' moving average, 0: none
+    moved: Share = 0.7  # the weights end so far on the way from their start to what was learned
+    augment: bool = True  # random crops, mirror images and colours
+    views: FromZero | None = None  # kept of each image at the lowest trained block; 0: none
+    norms: Literal["frozen", "target"] = "frozen"  # target: statistics of the target images
+    use_target: bool = True  # target images take part
+    soft_share: Share = 0.5  # how much of s_ij is its calibrated probability
+    inherited_weight: NotNegative = 1.5  # ν: each kind of pairs with a target item counts half
+    quantization_weight: NotNegative = 1e-3  # λ, as in THN
+    alignment_weight: NotNegative = 0.3  # µ, as in THN
+    logit_scale: Positive | None = None  # 3 / bits, at most 0.15, as in THN
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def settings(self) -> Setting:
+        return asdict(self)
+
+    def first_stage(self, name: str, stages: int) -> int:
+        """The lowest stage that is trained."""
+        if self.blocks is not None and self.blocks > stages:
+            raise DataError(f"{name} has {stages} blocks, so its last {self.blocks} cannot learn")
+        return 0 if self.blocks is None else stages - self.blocks
+
+    def kept_views(self, first: int, device: str) -> int:
+        """How many views of an image are computed once, up to the lowest trained stage.
+
+        Beside a GPU none: there, every step's own crops cost little.
+        """
+        if first == 0:
+            if self.views:
+                raise DataError("views are kept below the trained blocks; give blocks, too")
+            return 0
+        if self.views is None:
+            views = 0 if device.startswith("cuda") else _VIEWS
+        else:
+            views = self.views
+        return min(views, 1) if not self.augment else views
+
+    def objective(self, bits: int, steps: int) -> Objective:
+        """C over image activations; texts keep the teacher's, so D_d and Q of texts stand still."""
+        scale = min(0.15, 3.0 / bits) if self.logit_scale is None else self.logit_scale
+        pair_loss: PairLoss = partial(relation_loss, scale=scale)
+        terms: list[Term] = [RelationTerm(pair_loss, True, self.soft_share)]
+        if self.quantization_weight:
+            terms.append(Quantization(self.quantization_weight, 0.5 * steps, target=True))
+        if self.inherited_weight:
+            terms.append(Inherited(pair_loss, True, self.inherited_weight))
+        if self.alignment_weight:
+            terms.append(Alignment(self.alignment_weight, 0.5 * steps, WIDTHS))
+        return Objective(*terms)
+
+
+# How many views and steps fit into the minutes: measured once, decided once.
+
+_TRIED = 2  # steps whose time is taken
+_LEAST = 20  # steps that a budget of minutes leaves in any case
+_SOME = 32  # images whose time is taken
+
+
+class TuningPlan:
+    """How many views and steps: decided once by the speed of the machine, then kept."""
+
+    def __init__(self, folder: Path | None, name: str, world: World) -> None:
+        self.path = None if folder is None else folder / "plan.json"
+        self.name, self.world = name, world
+        self.views, self.steps, self.finished = world.first(self._read)
+
+    def keep(self, views: int, steps: int) -> None:
+        """What the first process decides, for all."""
+        self.views, self.steps = self.world.first(lambda: (views, steps))
+        self._write()
+
+    def finish(self, digest: str) -> None:
+        """The backbone of that digest has been saved."""
+        self.finished = digest
+        self._write()
+
+    def _write(self) -> None:
+        if self.path is not None and self.world.rank == 0:
+            numbers = {"views": self.views, "steps": self.steps}
+            write_json(self.path, {"name": self.name, **numbers, "finished": self.finished})
+
+    def _read(self) -> tuple[int | None, int | None, str | None]:
+        if self.path is None or not self.path.exists():
+            return None, None, None
+        found = read_json(self.path)
+        if found.get("name") != self.name:
+            return None, None, None
+        return int(found["views"]), int(found["steps"]), found.get("finished")
+
+
+def steps_within(seconds: float, of_a_step: float, most: int) -> int:
+    """As many steps as fit into the time, but no more than asked for and not next to none."""
+    return max(min(_LEAST, most), min(most, int(seconds / max(of_a_step, 1e-9))))
+
+
+def measured_steps(
+    asked: FineTuning, begun: float, step: Callable[[], Mapping[str, Tensor]]
+) -> int:
+    """The steps asked for, or what `step` shows to fit into the minutes since `begun`."""
+    if asked.minutes is None:
+        return asked.steps
+    step()  # the first one is slower
+    start = time.monotonic()
+    for _ in range(_TRIED):
+        sum(float(term.detach()) for term in step().values())  # waits for a GPU
+    now = time.monotonic()
+    return steps_within(60 * asked.minutes - (now - begun), (now - start) / _TRIED, asked.steps)
+
+
+def measured_views(asked: FineTuning, views: int, fresh: FreshViews, images: int) -> int:
+    """Views whose making takes a quarter of the minutes at most; one in any case."""
+    if asked.minutes is None:
+        return views
+    some = np.arange(min(_SOME, len(fresh.pixels)))
+    start = time.monotonic()
+    float(fresh.at(some, slice(None), [asked.seed]).sum())
+    of_all = (time.monotonic() - start) / len(some) * images
+    return max(1, min(views, int(15 * asked.minutes / max(of_all, 1e-9))))
+
 
 _WARM_UP = 50  # steps in which the learning rate rises
 _LOOK_EVERY = 10  # steps after which a checkpoint may be kept

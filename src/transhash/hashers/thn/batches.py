@@ -15,8 +15,8 @@ from torch.nn.functional import normalize
 
 from transhash.data.relation import Relation, Rows
 from transhash.hashers.deep import Device
-from transhash.hashers.thn.bridge import Inputs
-from transhash.hashers.training import draw
+from transhash.hashers.thn.input_layer import Inputs
+from transhash.hashers.training_loop import draw
 from transhash.hashers.world import World
 
 

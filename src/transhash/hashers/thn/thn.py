@@ -15,10 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from transhash.codes import Codes
-from transhash.data.training import Features, TrainingSet
+from transhash.data.training_set import Features, TrainingSet
 from transhash.errors import DataError
 from transhash.hashers.base import Array, Setting
-from transhash.hashers.deep import DeepHasher, Device, learning_rates
+from transhash.hashers.deep import (
+    DeepHasher,
+    Device,
+    Head,
+    initialise,
+    learning_rates,
+    parameter_groups,
+)
 from transhash.hashers.losses import (
     WIDTHS,
     alignment_loss,
@@ -36,7 +43,8 @@ from transhash.hashers.settings import (
     Widths,
 )
 from transhash.hashers.thn.batches import Batches
-from transhash.hashers.thn.bridge import Bridge, Inputs, plain_bridge
+from transhash.hashers.thn.initialization import best_frame, calibrate
+from transhash.hashers.thn.input_layer import Bridge, Inputs, plain_bridge
 from transhash.hashers.thn.objective import (
     Alignment,
     Inherited,
@@ -46,11 +54,8 @@ from transhash.hashers.thn.objective import (
     RelationTerm,
     Term,
 )
-from transhash.hashers.thn.paper import PAPER
-from transhash.hashers.thn.start import best_frame, calibrate
 from transhash.hashers.thn.transfer import Transfer
-from transhash.hashers.towers import Head, initialise, parameter_groups
-from transhash.hashers.training import (
+from transhash.hashers.training_loop import (
     Average,
     Checkpoint,
     Optimizer,
@@ -66,6 +71,45 @@ from transhash.hashers.training import (
 )
 from transhash.hashers.world import ALONE, World
 from transhash.progress import Track, silent
+
+# The recipe as printed: the paper's words, and where it is silent its authors' Caffe files.
+#
+# Of a canonical layer, which the paper has not, the values are ours and have no effect.
+
+PAPER: dict[str, Any] = {
+    "image_hidden": (512,),
+    "text_hidden": (1000, 500),
+    "dropout": 0.0,
+    "loss": "cross-entropy",
+    "quantization_weight": 1e-2,
+    "quantization_start": 0.0,
+    "quantize_target": False,
+    "use_target": True,
+    "alignment_weight": 1.0,
+    "alignment_ramp": 0.0,
+    "kernel_widths": (1.0,),
+    "balanced": False,
+    "logit_scale": 1.0,
+    "soft_share": 0.0,
+    "inherited_weight": 0.0,
+    "inputs": "features",
+    "ridge": 0.05,
+    "rank": None,
+    "rounds": 0,
+    "temperature": 0.05,
+    "centring": 0.0,
+    "frames": 0,
+    "steps": 1000,
+    "batch": 128,
+    "target_batch": 128,
+    "optimizer": "sgd",
+    "learning_rate": 1e-2,
+    "policy": "inv",
+    "fch_multiplier": 10.0,
+    "weight_decay": 5e-4,
+    "averaging": 0.0,
+    "rescue": False,
+}
 
 _log = logging.getLogger("transhash")
 _LOOKS = 10  # how often in a training the codes are looked at and a checkpoint is kept

@@ -25,16 +25,16 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from transhash.data.feedback import VotedRelation
 from transhash.data.relation import GradedRelation, Relation, Rows
-from transhash.data.training import Features, TrainingSet
-from transhash.data.votes import VotedRelation
+from transhash.data.training_set import Features, TrainingSet
 from transhash.hashers.base import Array
 from transhash.hashers.canonical import (
     Matrix,
     canonical_analysis,
     weighted_mean,
 )
-from transhash.hashers.directions import (
+from transhash.hashers.components import (
     MAX_RANK,
     few_partners,
     left_out_coordinates,
@@ -42,8 +42,8 @@ from transhash.hashers.directions import (
     positive,
     useful_directions,
 )
-from transhash.hashers.thn.bridge import Bridge, Inputs, View
-from transhash.hashers.thn.finer import FEWEST, SHARE, finer_bits
+from transhash.hashers.thn.initialization import FEWEST, SHARE, finer_bits
+from transhash.hashers.thn.input_layer import Bridge, Inputs, View
 
 
 def soft_match(target: Features, auxiliary: Features, temperature: float) -> Matrix:

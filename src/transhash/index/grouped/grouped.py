@@ -33,7 +33,8 @@ from transhash.index.base import (
     refuse_known,
 )
 from transhash.index.grouped import log, store
-from transhash.index.grouped.parts import (
+from transhash.index.grouped.segment import CodeWords, to_packed, to_words
+from transhash.index.grouped.segments import (
     Delta,
     LiveSegment,
     State,
@@ -44,7 +45,6 @@ from transhash.index.grouped.parts import (
     with_segment,
     within_parts,
 )
-from transhash.index.grouped.segment import CodeWords, to_packed, to_words
 from transhash.index.kernel import core_count
 from transhash.index.weighted import BitWeights
 from transhash.storage import WriterLock

@@ -21,8 +21,8 @@ from transhash.errors import DamageError, DataError, EngineError
 from transhash.index.base import Ids, check_length
 from transhash.index.grouped.arrays_file import open_arrays, verify_arrays, write_arrays
 from transhash.index.grouped.log import Log, create_log
-from transhash.index.grouped.parts import NOTHING, LiveSegment
 from transhash.index.grouped.segment import Segment
+from transhash.index.grouped.segments import NOTHING, LiveSegment
 from transhash.storage import write_json
 
 MANIFEST = "index.json"

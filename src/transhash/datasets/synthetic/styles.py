@@ -1,0 +1,393 @@
+"""The first hand: bright posters, flat colours and clean edges under a graded sky."""
+
+from __future__ import annotations
+
+from functools import cache
+from random import Random
+
+import numpy as np
+from PIL import Image, ImageChops, ImageDraw, ImageFilter
+
+from transhash.datasets.synthetic.shapes import (
+    Drawing,
+    Outline,
+    Piece,
+    arc,
+    box,
+    outline,
+    placed,
+    smooth,
+)
+
+SIZE = 160  # pixels a side
+FINE = 2 * SIZE  # drawn twice as large, then halved: smooth edges
+
+RGB = tuple[int, int, int]
+_POSTER_COLORS: dict[str, RGB] = {
+    "red": (232, 57, 60),
+    "orange": (250, 140, 40),
+    "yellow": (255, 208, 52),
+    "green": (70, 176, 80),
+    "teal": (28, 176, 170),
+    "blue": (48, 124, 220),
+    "purple": (138, 82, 196),
+    "pink": (246, 120, 168),
+    "brown": (150, 96, 56),
+    "white": (252, 252, 250),
+    "cream": (250, 232, 200),
+    "grey": (150, 158, 170),
+    "black": (38, 40, 54),
+}
+# Sky above, sky below, ground. One is picked for each scene.
+SETTINGS: dict[str, tuple[tuple[RGB, RGB, RGB], ...]] = {
+    "meadow": (
+        ((84, 178, 244), (206, 238, 252), (124, 200, 88)),
+        ((112, 196, 236), (255, 240, 200), (154, 206, 84)),
+        ((250, 168, 120), (255, 226, 170), (110, 176, 92)),
+    ),
+    "street": (
+        ((140, 206, 246), (232, 246, 252), (112, 118, 132)),
+        ((246, 178, 150), (254, 230, 196), (98, 100, 120)),
+        ((150, 176, 204), (212, 224, 234), (96, 106, 124)),
+    ),
+    "snow": (
+        ((120, 176, 226), (222, 238, 250), (246, 250, 255)),
+        ((170, 160, 214), (240, 222, 240), (240, 244, 255)),
+    ),
+    "night": (
+        ((18, 24, 74), (66, 72, 150), (34, 62, 76)),
+        ((40, 22, 84), (126, 76, 156), (44, 44, 84)),
+    ),
+    "sea": (
+        ((104, 190, 246), (214, 240, 252), (28, 120, 196)),
+        ((252, 158, 112), (255, 226, 160), (34, 112, 160)),
+        ((128, 208, 226), (240, 248, 236), (22, 146, 178)),
+    ),
+    "deep": (
+        ((46, 172, 220), (14, 88, 168), (232, 206, 144)),
+        ((64, 196, 196), (16, 104, 150), (222, 190, 130)),
+    ),
+    "sky": (
+        ((64, 152, 238), (196, 232, 254), (255, 255, 255)),
+        ((244, 140, 120), (255, 222, 168), (255, 246, 230)),
+        ((124, 188, 240), (238, 246, 255), (255, 255, 255)),
+    ),
+    "table": (
+        ((250, 226, 190), (244, 208, 164), (176, 112, 66)),
+        ((176, 220, 214), (204, 234, 226), (196, 136, 84)),
+        ((240, 190, 190), (248, 214, 208), (142, 92, 70)),
+    ),
+    "plain": (
+        ((255, 214, 92), (255, 226, 130), (255, 240, 190)),
+        ((126, 208, 200), (158, 222, 214), (200, 240, 234)),
+        ((250, 166, 150), (252, 188, 172), (255, 222, 210)),
+        ((148, 190, 246), (176, 208, 250), (216, 232, 255)),
+        ((196, 172, 236), (212, 192, 242), (234, 222, 250)),
+        ((246, 240, 226), (250, 246, 236), (236, 224, 200)),
+    ),
+}
+# Where the ground begins, from the top.
+HORIZON = {"meadow": 0.66, "street": 0.7, "snow": 0.68, "night": 0.78, "sea": 0.62, "deep": 0.88,
+           "sky": 1.0, "table": 0.68, "plain": 1.0}  # fmt: skip
+EDGED_SHARE = 0.4  # of the posters have their shapes traced in black
+AIRBORNE = ("sun", "star", "bird")
+
+
+def tint(tone: str, palette: dict[str, RGB], rng: Random, jitter: int) -> RGB:
+    """The palette's colour for a tone, darker for -, lighter for +, and a little off each time."""
+    base = palette[tone.rstrip("+-")]
+    if tone.endswith("-"):
+        base = (base[0] * 7 // 10, base[1] * 7 // 10, base[2] * 7 // 10)
+    elif tone.endswith("+"):
+        base = tuple(c + (255 - c) * 45 // 100 for c in base)  # type: ignore[assignment]
+    r, g, b = (max(0, min(255, c + rng.randint(-jitter, jitter))) for c in base)
+    return r, g, b
+
+
+def poster(rng: Random, setting: str, shown: list[tuple[str, Drawing]]) -> Image.Image:
+    """A scene with one to three things in it; the first stands out."""
+    above, below, ground = rng.choice(SETTINGS[setting])
+    image = _graded(above, below)
+    pen = ImageDraw.Draw(image)
+    horizon = FINE * (HORIZON[setting] + rng.uniform(-0.03, 0.03))
+    _backdrop(rng, pen, setting, horizon, ground)
+    edge = rng.choice((2, 3, 4)) if rng.random() < EDGED_SHARE else 0
+    slots = {1: [rng.uniform(0.4, 0.6)], 2: [0.29, 0.73], 3: [0.5, 0.2, 0.81]}[len(shown)]
+    if len(shown) == 2 and rng.random() < 0.5:
+        slots.reverse()
+    reach = {1: (0.3, 0.4), 2: (0.22, 0.27), 3: (0.17, 0.21)}[len(shown)]
+    for k, (slot, (name, drawing)) in enumerate(zip(slots, shown, strict=True)):
+        scale = FINE * rng.uniform(*reach) * (0.9 if k else 1.0)
+        x = FINE * (slot + rng.uniform(-0.03, 0.03))
+        y = _height(rng, setting, name, scale, horizon)
+        angle = rng.uniform(-7, 7) if name in ("umbrella", "star", "fish", "sun") else 0
+        if setting in ("meadow", "street", "snow", "table") and name not in AIRBORNE:
+            shadow = arc(x, y + scale * 0.93, scale * 0.95, scale * 0.12)
+            pen.polygon(shadow.ravel().tolist(), fill=tuple(c * 82 // 100 for c in ground))
+        _paint(pen, placed(drawing.parts, x, y, scale, angle, rng.random() < 0.5), rng, edge)
+    return image.resize((SIZE, SIZE), Image.Resampling.BOX)
+
+
+def _height(rng: Random, setting: str, name: str, scale: float, horizon: float) -> float:
+    if setting == "sea" and name == "fish":
+        return horizon + (FINE - horizon) * 0.58
+    if setting == "sea" and name == "boat":
+        return horizon - scale * 0.62
+    if setting in ("plain", "sky", "deep"):
+        return FINE * rng.uniform(0.44, 0.55)
+    if name in AIRBORNE and (name != "bird" or rng.random() < 0.4):
+        return max(scale * 1.05, FINE * rng.uniform(0.28, 0.38))
+    return min(horizon - scale * 0.93 + FINE * rng.uniform(0.09, 0.19), FINE - scale)
+
+
+def _graded(above: RGB, below: RGB) -> Image.Image:
+    ramp = np.linspace(0, 1, FINE)[:, None]
+    rows = np.array(above) * (1 - ramp) + np.array(below) * ramp  # (FINE, 3)
+    return Image.fromarray(np.repeat(rows[:, None].astype(np.uint8), FINE, axis=1))
+
+
+def _paint(pen: ImageDraw.ImageDraw, parts: list[Piece], rng: Random, edge: int) -> None:
+    inks: dict[str, RGB] = {}  # one tone looks the same all over one thing
+    for part in parts:
+        ink = inks.setdefault(part.tone, tint(part.tone, _POSTER_COLORS, rng, 10))
+        flat = part.points.ravel().tolist()
+        if part.width:
+            pen.line(flat, fill=ink, width=max(2, round(part.width)), joint="curve")
+        else:
+            pen.polygon(flat, fill=ink)
+            if edge:
+                pen.line(
+                    [*flat, *flat[:4]], fill=_POSTER_COLORS["black"], width=edge, joint="curve"
+                )
+
+
+def _fill(pen: ImageDraw.ImageDraw, points: Outline, ink: RGB) -> None:
+    pen.polygon((points * FINE).ravel().tolist(), fill=ink)
+
+
+def _mixed(a: RGB, b: RGB, share: float) -> RGB:
+    r, g, b_ = (round(x + (y - x) * share) for x, y in zip(a, b, strict=True))
+    return r, g, b_
+
+
+def _clouds(rng: Random, pen: ImageDraw.ImageDraw, ink: RGB, n: int, low: float) -> None:
+    for _ in range(n):
+        x, y, w = rng.random(), rng.uniform(0.06, low), rng.uniform(0.08, 0.16)
+        for shift, lift, share in ((-0.6, 0.2, 0.6), (0.6, 0.15, 0.7), (0, 0, 1)):
+            _fill(pen, arc(x + w * shift, y + w * lift * 0.5, w * share, w * share * 0.42), ink)
+
+
+def _backdrop(
+    rng: Random, pen: ImageDraw.ImageDraw, setting: str, horizon: float, ground: RGB
+) -> None:
+    white: RGB = (255, 255, 255)
+    top = horizon / FINE
+    if setting in ("meadow", "snow", "night"):
+        far = _mixed(ground, (120, 150, 200), 0.35)
+        for x in (rng.uniform(0, 0.3), rng.uniform(0.6, 1)):
+            _fill(pen, arc(x, top + 0.06, rng.uniform(0.3, 0.5), rng.uniform(0.12, 0.22)), far)
+    if setting in ("meadow", "sea", "snow", "street"):
+        _clouds(rng, pen, white, rng.randint(0, 2), 0.28)
+    if setting == "sky":
+        _clouds(rng, pen, ground, rng.randint(3, 5), 0.95)
+    if setting not in ("sky", "plain"):
+        _fill(pen, box(0, top, 1, 1), ground)
+    if setting == "meadow":
+        for _ in range(rng.randint(5, 12)):
+            x, y = rng.random(), rng.uniform(top + 0.03, 0.98)
+            blade = outline((x - 0.012, y), (x, y - 0.04), (x + 0.012, y))
+            _fill(pen, blade, _mixed(ground, (20, 90, 40), 0.4))
+    elif setting == "street":
+        for i in range(4):
+            x = 0.28 * i + rng.uniform(0, 0.03)
+            dash = outline((x, 0.9), (x + 0.14, 0.9), (x + 0.12, 0.925), (x - 0.02, 0.925))
+            _fill(pen, dash, white)
+        _fill(pen, box(0, top - 0.02, 1, top + 0.015), _mixed(ground, white, 0.5))
+        if rng.random() < 0.4:
+            for _ in range(24):  # rain
+                x, y = rng.random(), rng.random()
+                streak = (outline((x, y), (x - 0.012, y + 0.05)) * FINE).ravel().tolist()
+                pen.line(streak, fill=(226, 238, 248), width=2)
+    elif setting == "snow":
+        for _ in range(26):
+            r = rng.uniform(0.004, 0.011)
+            _fill(pen, arc(rng.random(), rng.random() * top, r, r, n=10), white)
+    elif setting == "night":
+        moon = (rng.choice((0.14, 0.86)), 0.15)
+        if rng.random() < 0.5:
+            _fill(pen, arc(*moon, 0.07, 0.07), (250, 240, 200))
+        for _ in range(22):
+            r = rng.uniform(0.003, 0.006)
+            _fill(pen, arc(rng.random(), rng.random() * top, r, r, n=8), (236, 236, 214))
+    elif setting in ("sea", "deep"):
+        for _ in range(rng.randint(5, 9)):
+            x, y = rng.random(), rng.uniform(top + 0.05, 0.97)
+            crest = smooth([(x, y), (x + 0.04, y - 0.02), (x + 0.08, y)], closed=False, rounds=2)
+            if setting == "sea":
+                pen.line((crest * FINE).ravel().tolist(), fill=_mixed(ground, white, 0.35), width=4)
+            else:
+                x, w = rng.random(), rng.uniform(0.02, 0.04)  # weed
+                frond = [(x - w, 1), (x - w / 2, 0.85), (x, 0.7), (x + w, 0.86), (x + w / 2, 1)]
+                _fill(pen, smooth([(a, b + 0.03) for a, b in frond]), (40, 150, 100))
+    elif setting == "table":
+        if rng.random() < 0.6:  # a window
+            x = rng.choice((0.05, 0.66))
+            _fill(pen, box(x, 0.06, x + 0.28, 0.4), white)
+            for dx in (0.02, 0.15):
+                _fill(pen, box(x + dx, 0.08, x + dx + 0.11, 0.38), (168, 214, 244))
+    elif setting == "plain":
+        motif = rng.choice(("disc", "dots", "rays", "none"))
+        if motif == "disc":
+            _fill(pen, arc(0.5, 0.5, 0.42, 0.42, n=60), ground)
+        elif motif == "dots":
+            for i in range(7):
+                for j in range(7):
+                    x, y = (i + 0.5 * (j % 2)) / 6.5, j / 6
+                    _fill(pen, arc(x, y, 0.016, 0.016, n=12), ground)
+        elif motif == "rays":
+            turn = rng.uniform(0, 30)
+            for i in range(12):
+                tips = arc(0.5, 0.5, 1, 1, turn + 30 * i, turn + 30 * i + 15, 2)
+                _fill(pen, np.concatenate([[(0.5, 0.5)], tips]), ground)
+
+
+# The second hand: wax crayon on rough paper, wobbling outlines, hatched fill, an old palette.
+#
+# Everything that differs from the posters is the same for every thing: paper, grain, palette,
+# line. It is a shift of style, which alignment can undo, rather than noise in single pictures.
+
+_CRAYON_COLORS: dict[str, RGB] = {
+    "red": (196, 54, 48),
+    "orange": (220, 116, 44),
+    "yellow": (226, 172, 44),
+    "green": (84, 130, 56),
+    "teal": (48, 132, 132),
+    "blue": (46, 86, 156),
+    "purple": (112, 66, 132),
+    "pink": (212, 110, 128),
+    "brown": (124, 78, 48),
+    "white": (244, 238, 224),
+    "cream": (230, 208, 164),
+    "grey": (132, 128, 126),
+    "black": (48, 42, 46),
+}
+PAPERS: tuple[RGB, ...] = ((244, 232, 206), (240, 224, 192), (234, 220, 194), (246, 238, 220))
+BLUR = 0.7  # pixels
+INK: RGB = (56, 46, 50)
+
+
+@cache
+def _grain(k: int) -> Image.Image:
+    """Tooth of the paper: where it is low the wax skips."""
+    noise = np.random.default_rng(k).normal(size=(FINE * 2, FINE * 2))
+    tooth = Image.fromarray((128 + 42 * noise).clip(0, 255).astype(np.uint8))
+    return tooth.filter(ImageFilter.GaussianBlur(1.1)).point(
+        lambda v: max(0, min(255, round((v - 128) * 7 + 212)))
+    )
+
+
+@cache
+def _hatch(k: int) -> Image.Image:
+    """A field of slanted crayon strokes to fill shapes from."""
+    rng = Random(k)
+    side = FINE * 2
+    field = Image.new("L", (side * 2, side * 2), 110)
+    pen = ImageDraw.Draw(field)
+    y = -10.0
+    while y < side * 2:
+        y += rng.uniform(5, 8)
+        path = [(x, y + rng.gauss(0, 1.3)) for x in range(0, side * 2 + 1, 24)]
+        pen.line(path, fill=rng.randint(190, 255), width=rng.randint(3, 5))
+    field = field.rotate((25, 40, 55, 125, 140, 155)[k % 6], Image.Resampling.BILINEAR)
+    return field.crop((side // 2, side // 2, side // 2 + side, side // 2 + side))
+
+
+def _window(rng: Random, field: Image.Image, size: tuple[int, int]) -> Image.Image:
+    x, y = (rng.randrange(f - s + 1) for f, s in zip(field.size, size, strict=True))
+    return field.crop((x, y, x + size[0], y + size[1]))
+
+
+def _wobbled(rng: Random, points: Outline, closed: bool, amount: float) -> Outline:
+    """The line as an unsure hand follows it: dense points, pushed about by slow noise."""
+    ring = np.concatenate([points, points[:1]]) if closed else points
+    steps = np.hypot(*np.diff(ring, axis=0).T)
+    along = np.concatenate([[0], np.cumsum(steps)])
+    n = max(6, int(along[-1] / 9))
+    at = np.linspace(0, along[-1], n)
+    dense = np.stack([np.interp(at, along, ring[:, i]) for i in (0, 1)], axis=1)
+    knots = max(3, n // 4)
+    push = np.array([rng.gauss(0, amount) for _ in range(2 * knots)]).reshape(knots, 2)
+    spread = np.linspace(0, knots - 1, n)
+    dense += np.stack([np.interp(spread, np.arange(knots), push[:, i]) for i in (0, 1)], axis=1)
+    return dense
+
+
+def crayon(rng: Random, drawing: Drawing) -> Image.Image:
+    """The thing alone on its sheet, close, tilted, squeezed a little."""
+    paper = tint("paper", {"paper": rng.choice(PAPERS)}, rng, 3)
+    image = Image.new("RGB", (FINE, FINE), paper)
+    grain = _window(rng, _grain(rng.randrange(3)), (FINE, FINE))
+    if rng.random() < 0.6:
+        _scribbles(rng, image, grain)
+    scale = FINE * rng.uniform(0.33, 0.44)
+    x, y = (FINE * rng.uniform(0.44, 0.56) for _ in range(2))
+    angle, stretch = rng.uniform(-12, 12), rng.uniform(0.88, 1.12)
+    parts = placed(drawing.parts, x, y, scale, angle, rng.random() < 0.5, stretch)
+    hatch = rng.randrange(6)
+    inks: dict[str, RGB] = {}
+    for part in parts:
+        ink = inks.setdefault(part.tone, tint(part.tone, _CRAYON_COLORS, rng, 9))
+        _rub(rng, image, part, ink, paper, grain, _hatch((hatch + rng.choice((0, 0, 1))) % 6))
+    image = image.resize((SIZE, SIZE), Image.Resampling.BOX)
+    light = grain.resize((SIZE, SIZE), Image.Resampling.BOX).point(lambda v: 230 + v * 25 // 255)
+    image = ImageChops.multiply(image, Image.merge("RGB", (light, light, light)))
+    return image.filter(ImageFilter.GaussianBlur(BLUR))
+
+
+def _scribbles(rng: Random, image: Image.Image, grain: Image.Image) -> None:
+    """Idle strokes: the ground, a few dashes."""
+    mask = Image.new("L", image.size)
+    pen = ImageDraw.Draw(mask)
+    y = FINE * rng.uniform(0.84, 0.92)
+    for i in range(rng.randint(3, 6)):
+        low = y + 7 * i
+        line = np.array([(rng.uniform(0, 60), low), (FINE - rng.uniform(0, 60), low)])
+        pen.line(_wobbled(rng, line, False, 2.5).ravel().tolist(), fill=200, width=4)
+    tone = rng.choice(("green", "brown", "blue", "grey", "yellow"))
+    image.paste(tint(tone, _CRAYON_COLORS, rng, 9), mask=ImageChops.multiply(mask, grain))
+
+
+def _rub(
+    rng: Random,
+    image: Image.Image,
+    part: Piece,
+    ink: RGB,
+    paper: RGB,
+    grain: Image.Image,
+    hatch: Image.Image,
+) -> None:
+    """One part: a hatched fill with a doubled outline, or a stroke, on the grain of the paper."""
+    rim = _wobbled(rng, part.points, not part.width, 2.2)
+    pad = 8 + round(part.width)
+    left, top = (max(0, int(v) - pad) for v in rim.min(axis=0))
+    right, bottom = (min(FINE, int(v) + pad) for v in rim.max(axis=0))
+    if right <= left or bottom <= top:
+        return
+    size, corner = (right - left, bottom - top), (left, top)
+    tooth = grain.crop((left, top, right, bottom))
+    mask = Image.new("L", size)
+    pen = ImageDraw.Draw(mask)
+    flat = (rim - corner).ravel().tolist()
+    if part.width:
+        pen.line(flat, fill=235, width=max(4, round(part.width)), joint="curve")
+        image.paste(ink, corner, ImageChops.multiply(mask, tooth))
+        return
+    pen.polygon(flat, fill=215)
+    image.paste(paper, corner, mask)  # wax on wax hides most of what lies under it
+    strokes = ImageChops.multiply(mask, _window(rng, hatch, size))
+    image.paste(ink, corner, ImageChops.multiply(strokes, tooth))
+    mask.paste(0, (0, 0, *size))
+    pen.line([*flat, *flat[:2]], fill=220, width=4, joint="curve")
+    again = (_wobbled(rng, part.points, True, 2.8) - corner).ravel().tolist()
+    pen.line([*again, *again[:2]], fill=150, width=3, joint="curve")
+    image.paste(INK, corner, ImageChops.multiply(mask, tooth))

@@ -1,1 +1,0 @@
-"""From files to run folders and back: fit, encode, index, search, score."""
