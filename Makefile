@@ -20,7 +20,7 @@ test-slow: .venv/tools  ## kills, bit flips, torchrun, installs; with Chromium t
 	$(PYTEST) -m '$(APART)' $(ARGS)
 
 mutants: .venv/tools  ## does a test notice each of some fifty small faults?
-	$(BIN)/python tests/mutants.py $(ARGS)
+	$(BIN)/python tests/mutation.py $(ARGS)
 
 check: .venv/tools  ## style and types
 	$(BIN)/ruff check .

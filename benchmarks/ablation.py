@@ -16,9 +16,13 @@ import numpy as np
 from transhash.features.images import image_features
 from transhash.hashers.thn import PAPER, THN
 from transhash.scoring import directions_of, score_directions
-from transhash.training.split_data import build_task, ready_benchmark
+from transhash.training.split_data import build_split, load_benchmark_features
 
-PLAIN: dict[str, Any] = {"inputs": "features", "image_hidden": (512,), "text_hidden": (1000, 500)}
+PLAIN: dict[str, Any] = {
+    "input_layer": "features",
+    "image_hidden": (512,),
+    "text_hidden": (1000, 500),
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "1 unweighted pairs": {"balanced": False},
@@ -28,13 +32,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "4 no MMD term": {"alignment_weight": 0.0},
     "5 plain features": PLAIN,
     "5 plain features, 1,000 steps": {**PLAIN, "steps": 1000, "logit_scale": 1.0},
-    "7 one round of matching": {"rounds": 1},
+    "7 one round of matching": {"matching_rounds": 1},
     "7 no target items at all (THN-D)": {"use_target": False, "alignment_weight": 0.0},
-    "8 hard pairs": {"soft_share": 0.0, "inherited_weight": 0.0},
+    "8 hard pairs": {"soft_label_fraction": 0.0, "pseudo_label_weight": 0.0},
     "9 temperature 1": {"logit_scale": 1.0},
-    "10 random start": {"frames": 0},
-    "10 start only (1 step)": {"steps": 1, "averaging": 0.0},
-    "12 no weight average": {"averaging": 0.0},
+    "10 random start": {"rotation_trials": 0},
+    "10 start only (1 step)": {"steps": 1, "ema_decay": 0.0},
+    "12 no weight average": {"ema_decay": 0.0},
     "squared inner product (THN-ip)": {"loss": "inner-product"},
     "THN-paper": PAPER,
 }
@@ -46,8 +50,8 @@ def main() -> None:
     parser.add_argument("--bits", type=int, nargs="+", default=[16, 32])
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
-    ready, _ = ready_benchmark(Path(arguments.root), image_features("efficientnet-lite0"))
-    tasks = [build_task(ready, seed) for seed in range(arguments.seeds)]
+    ready, _ = load_benchmark_features(Path(arguments.root), image_features("efficientnet-lite0"))
+    tasks = [build_split(ready, seed) for seed in range(arguments.seeds)]
     print("| variant | " + " | ".join(f"{b} bits I->T / T->I" for b in arguments.bits) + " |")
     print("|---|" + "---|" * len(arguments.bits))
     for name, settings in VARIANTS.items():

@@ -29,12 +29,12 @@ def main() -> None:
     shapes = [(arguments.pictures, one.size, one.size, 3) for one in networks]
     pixels = [rng.integers(0, 256, shape, dtype=np.uint8) for shape in shapes]
     for network, images in zip(networks, pixels):
-        network.of_pixels(images)  # the first pass loads
+        network.extract(images)  # the first pass loads
     seconds = np.empty((arguments.repeats, len(networks)))
     for repeat in range(arguments.repeats):
         for at, (network, images) in enumerate(zip(networks, pixels)):
             start = time.process_time()
-            network.of_pixels(images)
+            network.extract(images)
             seconds[repeat, at] = time.process_time() - start
     rates, ratios = arguments.pictures / seconds, seconds / seconds[:, :1]
     print(f"{arguments.pictures} pictures, one thread, {arguments.repeats} repeats")

@@ -21,13 +21,18 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import normalize
 
 from transhash.data.relation import LabelRelation
-from transhash.evaluation import ranked_blocks
+from transhash.evaluation import score_tie_groups
 from transhash.features.images import image_features
 from transhash.hashers import make_hasher
 from transhash.hashers.tuning import mean_map
-from transhash.progress import bar
+from transhash.progress import progress_bar
 from transhash.scoring.directions import directions_of, score_directions
-from transhash.training.split_data import LabelledRows, build_task, labels_among, ready_benchmark
+from transhash.training.split_data import (
+    LabeledFeatures,
+    build_split,
+    label_matrix_for,
+    load_benchmark_features,
+)
 
 Matrix = npt.NDArray[Any]
 
@@ -44,9 +49,11 @@ def posteriors(known: Matrix, labels: Matrix, asked: Matrix) -> Matrix:
     return found
 
 
-def mean_ap(queries: Matrix, database: Matrix, asked: LabelledRows, held: LabelledRows) -> float:
+def mean_ap(
+    queries: Matrix, database: Matrix, asked: LabeledFeatures, held: LabeledFeatures
+) -> float:
     relation = LabelRelation(asked.labels, held.labels)
-    return mean_map(ranked_blocks(lambda rows: queries[rows] @ database.T, relation))
+    return mean_map(score_tie_groups(lambda rows: queries[rows] @ database.T, relation))
 
 
 def main() -> None:
@@ -56,16 +63,16 @@ def main() -> None:
     parser.add_argument("--image-features", default="efficientnet-lite0", help="as --features")
     arguments = parser.parse_args()
     features = image_features(arguments.image_features)
-    ready, _ = ready_benchmark(arguments.folder, features, track=bar)
+    ready, _ = load_benchmark_features(arguments.folder, features, track=progress_bar)
     found: dict[str, list[list[float]]] = {}
-    for seed in bar(arguments.splits, "splits"):
-        task, split = build_task(ready, seed), ready.split(seed)
+    for seed in progress_bar(arguments.splits, "splits"):
+        task, split = build_split(ready, seed), ready.split(seed)
         target, training = task.target, task.training
         assert training.target_images is not None
         assert training.target_texts is not None
 
         def own(part: Any, rows: Any) -> Matrix:
-            return labels_among(part.take(rows), ready.classes)
+            return label_matrix_for(part.take(rows), ready.classes)
 
         sides = {
             "the auxiliary items": (

@@ -22,23 +22,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from fine_tune import read_by
+from fine_tune import reading_with
 
-from transhash.data.benchmark import Benchmark, TaughtBy
+from transhash.data.benchmark import Benchmark, Supervision
 from transhash.features.decode import Pixels
 from transhash.features.images import EfficientNetLite0
 from transhash.hashers import make_hasher
 from transhash.hashers.fine_tuning import FineTuning, fine_tune
 from transhash.hashers.fine_tuning.batches import decode_all
-from transhash.progress import bar, silent
+from transhash.progress import no_progress, progress_bar
 from transhash.scoring.directions import directions_of, score_directions
-from transhash.training.split_data import build_task, ready_benchmark
+from transhash.training.split_data import build_split, load_benchmark_features
 
 TARGETS = (0, 100, 500, 2000, None)  # None: all there are
 PAIRS = (100, 200, 500, 1000, 2000)
 USUAL_TARGETS, USUAL_AUXILIARY = 500, 2000
 WAYS = ("image_to_text", "text_to_image")
-CURVES: dict[str, TaughtBy] = {
+CURVES: dict[str, Supervision] = {
     "target items, labels": "labels",
     "pairs": "pairs",
     "target items, pairs": "pairs",
@@ -49,7 +49,7 @@ CURVES: dict[str, TaughtBy] = {
 class Point:
     """What is shown to THN on a split."""
 
-    taught_by: TaughtBy
+    supervision: Supervision
     auxiliary: int
     targets: int
     tuned: bool
@@ -75,8 +75,8 @@ def _start(data: Data) -> None:
 def maps(point: Point) -> list[float]:
     ready, files, device = _data[0]
     sizes = replace(ready.sizes, target=point.targets, auxiliary=point.auxiliary)
-    sized = replace(ready, taught_by=point.taught_by, sizes=sizes)
-    task = build_task(sized, point.split)
+    sized = replace(ready, supervision=point.supervision, sizes=sizes)
+    task = build_split(sized, point.split)
     hasher = make_hasher("THN", bits=32, seed=point.split).fit(task.training)
     if point.tuned:
         split = sized.split(point.split)
@@ -86,7 +86,7 @@ def maps(point: Point) -> list[float]:
             pixels[1][split.target_images], task.training, hasher,
             FineTuning(seed=point.split, use_target=point.targets > 0),
         )  # fmt: skip
-        task = read_by(tuned, task, split, pixels)
+        task = reading_with(tuned, task, split, pixels)
         hasher = make_hasher("THN", bits=32, seed=point.split).fit(task.training)
     scores = score_directions(directions_of(hasher, task.target), 1)
     return [scores[way].map for way in WAYS]
@@ -187,7 +187,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path)
     arguments = parser.parse_args()
     backbone = EfficientNetLite0(arguments.device)
-    ready, _ = ready_benchmark(arguments.folder, backbone, track=bar)
+    ready, _ = load_benchmark_features(arguments.folder, backbone, track=progress_bar)
     split = ready.split(arguments.splits[0])
     most = min(len(split.database_images), len(split.database_texts))
     kinds = [*([] if arguments.only_tuned else [False]), *([True] if arguments.fine_tune else [])]
@@ -204,12 +204,14 @@ def main() -> None:
         if any(point.tuned for point in todo):
             for part in (ready.auxiliary_images, ready.images):
                 files.append(Path(scratch) / f"{len(files)}.npy")
-                np.save(files[-1], decode_all(part.items, backbone.size, arguments.device, silent))
+                np.save(
+                    files[-1], decode_all(part.items, backbone.size, arguments.device, no_progress)
+                )
         spawn = multiprocessing.get_context("spawn")
         data = Data(ready, files, arguments.device)
         with ProcessPoolExecutor(arguments.jobs, spawn, _start, (data,)) as pool:
             of = {pool.submit(maps, point): point for point in todo}
-            for one in bar(as_completed(of), "points", total=len(of)):
+            for one in progress_bar(as_completed(of), "points", total=len(of)):
                 kept.add(of[one], one.result())
     for curve in arguments.curves:
         for tuned in kinds:

@@ -24,16 +24,16 @@ from torch import Tensor
 from transhash.data.collection import Collection, Images
 from transhash.data.manifest import read_images
 from transhash.features.decode import (
+    DecodedFile,
+    ImageReader,
     PixelBatch,
     Pixels,
-    Reader,
-    Seen,
     decode_batches,
     default_workers,
 )
 from transhash.features.efficientnet import LITE0, load_lite, original_lite
 from transhash.features.images import EfficientNetLite0
-from transhash.features.stream import computed
+from transhash.features.stream import _run_network
 from transhash.model.encode_job import encode_shards
 from transhash.model.encoder import Encoder
 
@@ -65,19 +65,21 @@ def rate_from_memory(encoder: Encoder, side: int, count: int = 50) -> float:
     memory = pixels.cpu().numpy().reshape(3, step, *pixels.shape[1:])
     shapes = np.full((step, 2), side)
 
-    def batches(on_memory: Callable[[Pixels], None]) -> Iterator[PixelBatch]:
-        on_memory(memory)
+    def batches(on_buffer: Callable[[Pixels], None]) -> Iterator[PixelBatch]:
+        on_buffer(memory)
         for number in range(count):
-            yield PixelBatch(number * step, [Seen("decoded")] * step, memory[number % 3], shapes)
+            yield PixelBatch(
+                number * step, [DecodedFile("decoded")] * step, memory[number % 3], shapes
+            )
 
     assert encoder.image_features is not None
-    parts = computed(encoder.image_features, batches)
+    parts = _run_network(encoder.image_features, batches)
     next(parts)
     start = time.perf_counter()
     return sum(step for _ in parts) / (time.perf_counter() - start)
 
 
-def one_core(reader: Reader, paths: Sequence[Path | bytes]) -> list[float]:
+def one_core(reader: ImageReader, paths: Sequence[Path | bytes]) -> list[float]:
     """Files a second from disk to pixels, five times."""
     rates = []
     for _ in range(5):
@@ -136,12 +138,12 @@ def main() -> None:
     )
     size = encoder.image_features.size if encoder.image_features else 224
     decoded = {
-        words: one_core(Reader(size, enlarge=enlarge), many.items[:256])
+        words: one_core(ImageReader(size, enlarge=enlarge), many.items[:256])
         for words, enlarge in (("", True), (", left small", False))
     }
     workers = default_workers() if options.workers is None else options.workers
     on_gpu = options.device.startswith("cuda")
-    reader = Reader(size, enlarge=not on_gpu)  # as encoding does
+    reader = ImageReader(size, enlarge=not on_gpu)  # as encoding does
     decoding = decode_batches(many.items, reader, 512, workers=workers)
     next(decoding)  # the processes have started
     start, done = time.perf_counter(), 0

@@ -37,8 +37,8 @@ def simulate(options: argparse.Namespace) -> list[dict[str, float]]:
     for shards in sorted({10**power for power in range(12) if 10**power < most} | {most}):
         times = shard_times(rng, (options.queries, shards), options)
         # Hedging: what is not back by the 95th percentile of a shard is asked of a replica.
-        patience = float(np.quantile(times, 0.95))
-        second = patience + shard_times(rng, times.shape, options)
+        probe_budget = float(np.quantile(times, 0.95))
+        second = probe_budget + shard_times(rng, times.shape, options)
         merge = shards * options.k * np.log2(max(2, options.k)) * MERGE_NS / 1e6
         row = {"shards": float(shards)}
         for name, part in (("plain", times), ("hedged", np.minimum(times, second))):

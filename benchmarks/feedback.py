@@ -18,9 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 import transhash
-from transhash.data.collection import Auxiliary, Images, Texts
-from transhash.data.manifest import images_of, read_images, read_manifest, read_texts, texts_of
-from transhash.datasets.synthetic import draw_dataset
+from transhash.data.collection import AuxiliaryCollection, Images, Texts
+from transhash.data.manifest import (
+    manifest_images,
+    manifest_texts,
+    read_images,
+    read_manifest,
+    read_texts,
+)
+from transhash.datasets.synthetic import make_synthetic
 from transhash.evaluation import DistanceHistogram, Scores
 from transhash.search.engine import SearchEngine
 
@@ -29,15 +35,18 @@ ASKED, FIRST, PER_CLASS = 6, 10, 24
 _Names = npt.NDArray[np.str_]
 
 
-def bridge(data: Path, kind: str) -> Auxiliary:
+def bridge(data: Path, kind: str) -> AuxiliaryCollection:
     """Posters with captions, none of the new kinds."""
     manifest = read_manifest(data / "auxiliary.tsv")
-    images, texts = images_of(manifest, labelled=True), texts_of(manifest, labelled=True)
+    images, texts = (
+        manifest_images(manifest, labelled=True),
+        manifest_texts(manifest, labelled=True),
+    )
     rows = [row for row, labels in enumerate(images.labels or ()) if not labels & NEW]
     images, texts = images.take(rows), texts.take(rows)
     if kind == "pairs":
-        return Auxiliary.build(images.without_labels(), texts.without_labels())
-    return Auxiliary.build(images, texts)
+        return AuxiliaryCollection.build(images.without_labels(), texts.without_labels())
+    return AuxiliaryCollection.build(images, texts)
 
 
 def kinds(items: Images | Texts) -> _Names:
@@ -50,20 +59,22 @@ def precision(
     codes = engine.encoder.encode_images(images)[0], engine.encoder.encode_texts(texts)
     names = kinds(images), kinds(texts)
     found = {}
-    for way, asking, answering, left_out in (
+    for way, encode_queries, answering, left_out in (
         ("image to text", 0, 1, voted),
         ("text to image", 1, 0, typed),
     ):
-        free = ~np.isin(np.arange(len(names[asking])), list(left_out))
-        new = np.isin(names[asking], list(NEW))
+        free = ~np.isin(np.arange(len(names[encode_queries])), list(left_out))
+        new = np.isin(names[encode_queries], list(NEW))
         for group, rows in (("voted kinds", free & new), ("other kinds", free & ~new)):
             at = np.flatnonzero(rows)
             classes = sorted(set(names[0]))
             asked, there = (
                 (part[:, None] == np.array(classes))
-                for part in (names[asking][at], names[answering])
+                for part in (names[encode_queries][at], names[answering])
             )
-            counted = DistanceHistogram.of(codes[asking][at], codes[answering], asked, there)
+            counted = DistanceHistogram.of(
+                codes[encode_queries][at], codes[answering], asked, there
+            )
             found[f"{way}, {group}"] = Scores.of(counted).to_dict()["precision_at"]["10"]
     return found
 
@@ -88,7 +99,7 @@ def second_fit(data: Path, kind: str, seed: int) -> tuple[dict[str, float], dict
 
 def main(seeds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        data = draw_dataset(Path(folder) / "drawn", per_class=PER_CLASS)
+        data = make_synthetic(Path(folder) / "drawn", per_class=PER_CLASS)
         for kind in ("labels and pairs", "pairs"):
             runs = [second_fit(data, kind, seed) for seed in range(seeds)]
             print(json.dumps({"bridge": kind, "ups": [ups for *_, ups in runs], "of": 180}))

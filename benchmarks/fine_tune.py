@@ -5,7 +5,7 @@
 
 MAP of the target, image -> text / text -> image, chance beside it, and the gain over the frozen
 features of the same split with its 95% interval over splits; beside them the two numbers that need
-no target label (benchmarks/criterion.py). A variant is a name and settings of the fine-tuning;
+no target label (benchmarks/unsupervised_criterion.py). A variant is a name and settings of the fine-tuning;
 `teacher=QCH` among them names another teacher. Every method learns anew from each kind of features.
 Pairs: both halves of the auxiliary rows whose images a split trains on.
 """
@@ -21,36 +21,38 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from criterion import unlabelled
 from scipy import stats
+from unsupervised_criterion import unlabelled
 
-from transhash.data.benchmark import Split, fitted_sizes, load_benchmark
+from transhash.data.benchmark import SplitRows, load_benchmark, shrink_sizes
 from transhash.data.relation import Rows
 from transhash.data.training_set import Features
-from transhash.features.backbone import TunedFeatures
+from transhash.features.backbone import FineTunedFeatures
 from transhash.features.decode import Pixels
 from transhash.features.images import image_features
 from transhash.hashers import Hasher, make_hasher
 from transhash.hashers.fine_tuning import FineTuning, fine_tune
 from transhash.hashers.fine_tuning.batches import decode_all
-from transhash.progress import Track, silent
+from transhash.progress import Track, no_progress
 from transhash.scoring.directions import directions_of, score_directions
-from transhash.training.fine_tune import backbone_of
-from transhash.training.split_data import Task, build_task, with_image_features
+from transhash.training.fine_tune import require_backbone
+from transhash.training.split_data import SplitData, build_split, with_image_features
 
 WAYS = ("image_to_text", "text_to_image")
 
 
-def read_by(tuned: TunedFeatures, task: Task, split: Split, pixels: Sequence[Pixels]) -> Task:
+def reading_with(
+    tuned: FineTunedFeatures, task: SplitData, split: SplitRows, pixels: Sequence[Pixels]
+) -> SplitData:
     """The same split, with images as a fine-tuned backbone reads them."""
 
     def rows(where: Rows) -> Features:
-        return tuned.of_pixels(pixels[1][where])
+        return tuned.extract(pixels[1][where])
 
     shown = task.training.target_images is not None
     training = replace(
         task.training,
-        images=tuned.of_pixels(pixels[0][split.auxiliary_images]),
+        images=tuned.extract(pixels[0][split.auxiliary_images]),
         target_images=rows(split.target_images) if shown else None,
     )
     target = replace(
@@ -58,7 +60,7 @@ def read_by(tuned: TunedFeatures, task: Task, split: Split, pixels: Sequence[Pix
         query_images=task.target.query_images._replace(features=rows(split.query_images)),
         database_images=task.target.database_images._replace(features=rows(split.database_images)),
     )
-    held_out = replace(task.held_out, images=tuned.of_pixels(pixels[0][split.held_out_images]))
+    held_out = replace(task.held_out, images=tuned.extract(pixels[0][split.held_out_images]))
     return replace(task, training=training, target=target, held_out=held_out)
 
 
@@ -89,7 +91,9 @@ class Table:
         self.rows: list[dict[str, Any]] = []
         out.mkdir(parents=True, exist_ok=True)
 
-    def add(self, task: Task, frozen: Task, hasher: Any, seconds: float, **about: Any) -> None:
+    def add(
+        self, task: SplitData, frozen: SplitData, hasher: Any, seconds: float, **about: Any
+    ) -> None:
         directions = directions_of(hasher, task.target)
         scores = score_directions(directions)
         maps = [round(scores[way].map, 5) for way in WAYS]
@@ -159,22 +163,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--bars", action="store_true")
     arguments = parser.parse_args()
-    track: Track = silent
+    track: Track = no_progress
     if arguments.bars:
-        from transhash.progress import bar as track
+        from transhash.progress import progress_bar as track
     variants = [variant_of(text) for text in arguments.variant or ["fine-tuned"]]
-    backbone = backbone_of(image_features(arguments.image_features, arguments.device))
+    backbone = require_backbone(image_features(arguments.image_features, arguments.device))
     start = time.perf_counter()
     loaded, _ = with_image_features(load_benchmark(arguments.folder), backbone, track)
-    ready = replace(loaded, sizes=fitted_sizes(loaded))
+    ready = replace(loaded, sizes=shrink_sizes(loaded))
     sides = (ready.auxiliary_images, ready.images)
     pixels = [decode_all(part.items, backbone.size, arguments.device, track) for part in sides]
     print(f"pictures read in {time.perf_counter() - start:.0f} s", flush=True)
     table = Table(arguments.out)
     for split_seed in arguments.splits:
         for relation in arguments.relations:
-            taught = replace(ready, taught_by=relation)
-            split, frozen = taught.split(split_seed), build_task(taught, split_seed)
+            taught = replace(ready, supervision=relation)
+            split, frozen = taught.split(split_seed), build_split(taught, split_seed)
             about = {"split": split_seed, "relation": relation}
             fitted: dict[str, Hasher] = {}
             for method in dict.fromkeys((*arguments.methods, *(one.teacher for one in variants))):
@@ -194,7 +198,7 @@ def main() -> None:
                     frozen.training, fitted[variant.teacher], settings, folder=place, track=track,
                 )  # fmt: skip
                 took = time.perf_counter() - start
-                task = read_by(tuned, frozen, split, pixels)
+                task = reading_with(tuned, frozen, split, pixels)
                 print(
                     f"{variant.name}, {relation}, {split_seed}: tuned in {took:.0f} s", flush=True
                 )

@@ -93,10 +93,10 @@ def of_folder(folder: Path, seed: int) -> dict[str, object]:
     """A split of a benchmark folder; its auxiliary rows stand for pairs in the order they have."""
     from transhash.data.relation import LabelRelation
     from transhash.features.images import EfficientNetLite0
-    from transhash.training.split_data import build_task, ready_benchmark
+    from transhash.training.split_data import build_split, load_benchmark_features
 
-    ready, _ = ready_benchmark(folder, EfficientNetLite0())
-    task = build_task(ready, seed)
+    ready, _ = load_benchmark_features(folder, EfficientNetLite0())
+    task = build_split(ready, seed)
     t, target = task.training, task.target
     assert isinstance(t.relation, LabelRelation)
     return {

@@ -30,7 +30,7 @@ from transhash.features.decode import Pixels
 from transhash.features.images import EfficientNetLite0, ImageFeatures
 from transhash.index import open_index
 from transhash.model.encoder import Encoder
-from transhash.model.query_encoder import Asker
+from transhash.model.query_encoder import QueryEncoder
 from transhash.search.catalog import Catalog
 from transhash.search.engine import SearchEngine
 
@@ -46,7 +46,7 @@ class Colours:
     def network(self) -> None:
         return None
 
-    def of_pixels(self, pixels: Pixels) -> Features:
+    def extract(self, pixels: Pixels) -> Features:
         return pixels.reshape(len(pixels), 192).astype(np.float32)
 
 
@@ -81,7 +81,7 @@ def measure(pictures: Path, network: bool) -> dict[str, float]:
         run = Path(folder)
         os.environ["TRANSHASH_CACHE"] = str(run / "cache")
         engine = SearchEngine(
-            Asker.of(Encoder(Signs(), features, None), run),  # type: ignore[arg-type]
+            QueryEncoder.of(Encoder(Signs(), features, None), run),  # type: ignore[arg-type]
             Catalog(run / "catalog.sqlite"),
             {"images": open_index(f"grouped:{run / 'images'}", Signs.bits)},
             run,

@@ -25,34 +25,39 @@ import torch
 
 from transhash.codes import Codes
 from transhash.features.images import image_features
-from transhash.hashers import make_learner
+from transhash.hashers import make_method
 from transhash.hashers.thn.initialization import itq
-from transhash.progress import bar
+from transhash.progress import progress_bar
 from transhash.scoring.directions import (
-    Coded,
+    LabeledCodes,
     ScoredDirection,
-    both_ways,
+    both_directions,
     directions_of,
     score_directions,
 )
-from transhash.training.split_data import LabelledRows, Task, build_task, ready_benchmark
+from transhash.training.split_data import (
+    LabeledFeatures,
+    SplitData,
+    build_split,
+    load_benchmark_features,
+)
 
 Rows = npt.NDArray[Any]
 Projection = Callable[[Rows], Rows]  # embeddings -> real values whose signs are the code
 
 
-def sign(task: Task, bits: int, seed: int) -> tuple[Projection, Projection]:
+def sign(task: SplitData, bits: int, seed: int) -> tuple[Projection, Projection]:
     return (lambda rows: rows), (lambda rows: rows)
 
 
-def rotated(task: Task, bits: int, seed: int) -> tuple[Projection, Projection]:
+def rotated(task: SplitData, bits: int, seed: int) -> tuple[Projection, Projection]:
     width = task.training.images.shape[1]
     rng = np.random.default_rng(seed)
     turn = np.linalg.qr(rng.standard_normal((max(width, bits), max(width, bits))))[0][:width, :bits]
     return (lambda rows: rows @ turn), (lambda rows: rows @ turn)
 
 
-def turned(task: Task, bits: int, seed: int) -> tuple[Projection, Projection]:
+def turned(task: SplitData, bits: int, seed: int) -> tuple[Projection, Projection]:
     """ITQ of both sides together."""
     training = task.training
     assert training.target_images is not None
@@ -71,20 +76,24 @@ def turned(task: Task, bits: int, seed: int) -> tuple[Projection, Projection]:
 ROWS = {"sign": sign, "rotated": rotated, "ITQ": turned}
 
 
-def coded(part: LabelledRows, project: Projection) -> Coded:
-    return Coded(Codes.from_projections(project(part.features).astype(np.float32)), part.labels)
+def coded(part: LabeledFeatures, project: Projection) -> LabeledCodes:
+    return LabeledCodes(
+        Codes.from_projections(project(part.features).astype(np.float32)), part.labels
+    )
 
 
-def maps_of(row: str, task: Task, bits: int, seed: int) -> tuple[float, float, float]:
+def maps_of(row: str, task: SplitData, bits: int, seed: int) -> tuple[float, float, float]:
     """MAP both ways, and of chance."""
     target = task.target
     if row == "cosine":
         images, texts = target.database_images, target.database_texts
-        asking, words = target.query_images, target.query_texts
+        encode_queries, words = target.query_images, target.query_texts
         found = score_directions(
             {
                 "image_to_text": ScoredDirection(
-                    lambda at: asking.features[at] @ texts.features.T, asking.labels, texts.labels
+                    lambda at: encode_queries.features[at] @ texts.features.T,
+                    encode_queries.labels,
+                    texts.labels,
                 ),
                 "text_to_image": ScoredDirection(
                     lambda at: words.features[at] @ images.features.T, words.labels, images.labels
@@ -93,13 +102,13 @@ def maps_of(row: str, task: Task, bits: int, seed: int) -> tuple[float, float, f
         )
     elif row in ROWS:
         of_images, of_texts = ROWS[row](task, bits, seed)
-        ways = both_ways(
+        ways = both_directions(
             coded(target.query_images, of_images), coded(target.query_texts, of_texts),
             coded(target.database_images, of_images), coded(target.database_texts, of_texts),
         )  # fmt: skip
         found = score_directions(ways)
     else:
-        learner = make_learner(row, bits=bits, seed=seed)
+        learner = make_method(row, bits=bits, seed=seed)
         learner.fit(task.training)
         found = score_directions(directions_of(learner, target))
     scores = found["image_to_text"], found["text_to_image"]
@@ -116,9 +125,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     features = image_features(arguments.model, arguments.device)
-    ready, _ = ready_benchmark(arguments.folder, features, track=bar)
+    ready, _ = load_benchmark_features(arguments.folder, features, track=progress_bar)
     tasks = [
-        build_task(ready, seed, texts=arguments.model, device=arguments.device)
+        build_split(ready, seed, texts=arguments.model, device=arguments.device)
         for seed in range(arguments.seeds)
     ]
     width = tasks[0].training.images.shape[1]

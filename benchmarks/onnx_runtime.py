@@ -20,12 +20,12 @@ import torch
 
 from transhash.codes import Codes
 from transhash.data.manifest import read_images
-from transhash.datasets.synthetic import draw_dataset
-from transhash.features.backbone import rows_of_pixels
+from transhash.datasets.synthetic import make_synthetic
+from transhash.features.backbone import extract_pixels
 from transhash.features.decode import decode
 from transhash.features.efficientnet import LITE0, folded_lite, trainable_lite
 from transhash.features.images import EfficientNetLite0
-from transhash.features.onnx import InRuntime
+from transhash.features.onnx import OnnxRuntimeNetwork
 from transhash.features.stream import stream_images
 
 
@@ -52,19 +52,19 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        source = given.pictures or draw_dataset(Path(folder), per_class=20) / "images.tsv"
+        source = given.pictures or make_synthetic(Path(folder), per_class=20) / "images.tsv"
         paths = list(read_images(source).items)[: given.items]
         pixels = np.stack([p for path in paths if not isinstance(p := decode(path, 224), str)])
         network = folded_lite(trainable_lite(LITE0), "cpu")
-        engines = {"torch": By(network), "ONNX Runtime": By(InRuntime(network))}
+        engines = {"torch": By(network), "ONNX Runtime": By(OnnxRuntimeNetwork(network))}
         rows = {
-            name: rows_of_pixels(e.network(), pixels, e.step, "cpu") for name, e in engines.items()
+            name: extract_pixels(e.network(), pixels, e.step, "cpu") for name, e in engines.items()
         }
         rates: dict[tuple[str, str], list[float]] = {}
         for _ in range(given.repeats):
             for name, engine in engines.items():
                 of = {
-                    "network": lambda e=engine: e.of_pixels(pixels),
+                    "network": lambda e=engine: e.extract(pixels),
                     "files": lambda e=engine: list(stream_images(e, paths, cache=False, workers=1)),
                 }
                 for what, work in of.items():
@@ -77,12 +77,12 @@ def main() -> None:
             told.append(f"{name} {each.mean():5.1f} ± {each.std():4.1f} /s")
         ratio = np.array(rates[what, "ONNX Runtime"]) / np.array(rates[what, "torch"])
         print(f"{what:8} {'   '.join(told)}   ratio {ratio.mean():.2f} ± {ratio.std():.2f}")
-    apart = np.abs(rows["torch"] - rows["ONNX Runtime"]).max()
+    spread_labels = np.abs(rows["torch"] - rows["ONNX Runtime"]).max()
     planes = np.random.default_rng(0).standard_normal((rows["torch"].shape[1], 128))
     centre = rows["torch"].mean(axis=0)
     one, other = (Codes.from_projections((r - centre) @ planes).signs() for r in rows.values())
     print(
-        f"features differ by at most {apart:.1e}, {int((one != other).sum())} of {one.size:,} bits"
+        f"features differ by at most {spread_labels:.1e}, {int((one != other).sum())} of {one.size:,} bits"
     )
 
 

@@ -18,14 +18,14 @@ import numpy as np
 from transhash.data.relation import SparseRelation
 from transhash.data.training_set import TrainingSet
 from transhash.features.images import image_features
-from transhash.hashers.methods import make_learner
-from transhash.progress import bar
+from transhash.hashers.methods import make_method
+from transhash.progress import progress_bar
 from transhash.scoring.directions import directions_of, score_directions
-from transhash.training.split_data import Task, build_task, ready_benchmark
+from transhash.training.split_data import SplitData, build_split, load_benchmark_features
 
 
-def maps(method: str, training: TrainingSet, task: Task, seed: int) -> list[float]:
-    hasher = make_learner(method, bits=32, seed=seed)
+def maps(method: str, training: TrainingSet, task: SplitData, seed: int) -> list[float]:
+    hasher = make_method(method, bits=32, seed=seed)
     hasher.fit(training)
     scores = score_directions(directions_of(hasher, task.target))
     ways = [scores[way] for way in ("image_to_text", "text_to_image")]
@@ -47,14 +47,14 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, help="only so many of them")
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
-    ready, _ = ready_benchmark(
-        arguments.folder, image_features(arguments.image_features), track=bar
+    ready, _ = load_benchmark_features(
+        arguments.folder, image_features(arguments.image_features), track=progress_bar
     )
     print("| text features | method | labels | pairs |\n|---|---|---|---|")
     for name, method in product(arguments.features, arguments.methods):
         by_labels, by_pairs = [], []
         for seed in range(arguments.seeds):
-            task, rows = build_task(ready, seed, texts=name), ready.split(seed).auxiliary_images
+            task, rows = build_split(ready, seed, texts=name), ready.split(seed).auxiliary_images
             by_labels.append(maps(method, task.training, task, seed))
             rows = rows[: arguments.pairs]
             captions = ready.auxiliary_texts.take(rows).items

@@ -21,9 +21,9 @@ import numpy as np
 from transhash.features.images import EfficientNetLite0
 from transhash.hashers import THN
 from transhash.hashers.tuning import held_out_map
-from transhash.progress import bar
+from transhash.progress import progress_bar
 from transhash.scoring.directions import directions_of, score_directions
-from transhash.training.split_data import Task, build_task, ready_benchmark
+from transhash.training.split_data import SplitData, build_split, load_benchmark_features
 
 RATES = (1e-4, 1e-3, 1e-2, 1e-1)
 QUANTIZATIONS = (0.0, 1e-4, 1e-2, 1.0)  # λ
@@ -31,10 +31,10 @@ ALIGNMENTS = (0.0, 1.0)  # µ
 WAYS = ("image_to_text", "text_to_image")
 
 
-_tasks: dict[int, Task] = {}
+_tasks: dict[int, SplitData] = {}
 
 
-def _start(tasks: dict[int, Task]) -> None:
+def _start(tasks: dict[int, SplitData]) -> None:
     _tasks.update(tasks)
 
 
@@ -64,8 +64,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where every split's scores go")
     arguments = parser.parse_args()
     backbone = EfficientNetLite0(arguments.device)
-    ready, _ = ready_benchmark(arguments.folder, backbone, track=bar)
-    tasks = {seed: build_task(ready, seed) for seed in arguments.splits}
+    ready, _ = load_benchmark_features(arguments.folder, backbone, track=progress_bar)
+    tasks = {seed: build_split(ready, seed) for seed in arguments.splits}
     found: dict[tuple[float, ...], list[list[float]]] = {}
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(arguments.jobs, spawn, _start, (tasks,)) as pool:
@@ -74,7 +74,7 @@ def main() -> None:
             for setting in product(RATES, QUANTIZATIONS, ALIGNMENTS)
             for seed in tasks
         ]
-        for setting, one in bar(waiting, "fits"):
+        for setting, one in progress_bar(waiting, "fits"):
             found.setdefault(setting, []).append(one.result())
             if arguments.json:
                 written = [[*key, rows] for key, rows in found.items()]

@@ -19,24 +19,26 @@ import numpy as np
 from transhash.codes import Codes
 from transhash.data.relation import Relation, SparseRelation
 from transhash.data.training_set import TrainingSet
-from transhash.evaluation import Scores, ranked_blocks
+from transhash.evaluation import Scores, score_tie_groups
 from transhash.features.images import EfficientNetLite0
 from transhash.hashers.thn import THN
 from transhash.index.weighted import RANKING_MODES, RankingMode, query_weights, weighted_costs
-from transhash.progress import bar
+from transhash.progress import progress_bar
 from transhash.scoring.directions import directions_of, score_directions
-from transhash.training.split_data import build_task, ready_benchmark
+from transhash.training.split_data import build_split, load_benchmark_features
 
 Maps = dict[RankingMode, list[float]]  # image -> text, text -> image
 
 
-def found(asking: np.ndarray, items: np.ndarray, relation: Relation, mode: RankingMode) -> Scores:
+def found(
+    encode_queries: np.ndarray, items: np.ndarray, relation: Relation, mode: RankingMode
+) -> Scores:
     """Scores of finding what belongs to each asking item, from projections of both."""
-    queries, stored = Codes.from_projections(asking), Codes.from_projections(items)
-    weights = query_weights(asking, mode)
-    weighed = np.ones(asking.shape, np.int64) if weights is None else weights
+    queries, stored = Codes.from_projections(encode_queries), Codes.from_projections(items)
+    weights = query_weights(encode_queries, mode)
+    weighed = np.ones(encode_queries.shape, np.int64) if weights is None else weights
     return Scores.of(
-        ranked_blocks(lambda r: -weighted_costs(queries[r], stored, weighed[r]), relation)
+        score_tie_groups(lambda r: -weighted_costs(queries[r], stored, weighed[r]), relation)
     )
 
 
@@ -52,13 +54,13 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--texts", help="as --text-features takes them")
     arguments = parser.parse_args()
-    ready, _ = ready_benchmark(arguments.folder, EfficientNetLite0(), track=bar)
+    ready, _ = load_benchmark_features(arguments.folder, EfficientNetLite0(), track=progress_bar)
     chance: list[float] = []
     target: dict[tuple[str, int, str], list[list[float]]] = {}
     captions: dict[tuple[str, int, str], list[list[float]]] = {}
     start = time.monotonic()
     for seed in range(arguments.splits):
-        task, split = build_task(ready, seed, texts=arguments.texts), ready.split(seed)
+        task, split = build_split(ready, seed, texts=arguments.texts), ready.split(seed)
         seen = split.auxiliary_images
         unseen = np.setdiff1d(split.held_out_images, split.auxiliary_texts)
 
@@ -75,7 +77,7 @@ def main() -> None:
         for bits in arguments.bits:
             for name, training in taught.items():
                 hasher = THN(bits=bits, seed=seed).fit(training)
-                x, y = hasher.held_out_projections(*kept[:2])
+                x, y = hasher.project_auxiliary(*kept[:2])
                 for mode in RANKING_MODES:
                     scores = score_directions(
                         directions_of(hasher, task.target, mode), ranking=mode

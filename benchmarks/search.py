@@ -199,7 +199,7 @@ def main() -> None:
     for kind, count, bits, packed, queries in cells(args):
         made = list(engines(packed, args))
         for threads, k, batch in product(args.threads, args.k, args.batches):
-            cell = {"kind": kind, "items": count, "bits": bits, "batch": batch, "k": k}
+            cell = {"kind": kind, "items": count, "bits": bits, "batch_size": batch, "k": k}
             cell |= {"threads": threads, "bandwidth": speed}
             rows = measure(cell, made, queries, args.repeats)
             results += rows

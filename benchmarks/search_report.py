@@ -17,7 +17,7 @@ SINGLE = {16: 15, 32: 2.5, 64: 1.9, 128: 1.2}  # times FAISS flat, one query
 BATCH = {32: 5, 64: 3.5, 128: 1.5}  # batch of 64
 CLUSTERED = 50  # 32 and 64 bits, k = 10 and 100
 EXACT = ("ours", "faiss flat", "usearch exact", "numpy")
-ENGINES = (*EXACT, "faiss ivf", "faiss multihash", "faiss hnsw", "usearch hnsw")
+BACKENDS = (*EXACT, "faiss ivf", "faiss multihash", "faiss hnsw", "usearch hnsw")
 
 
 def ratios(rows: Rows, engine: str = "ours") -> Iterable[tuple[dict[str, Any], float]]:
@@ -92,7 +92,7 @@ def tables(rows: Rows) -> str:
     keys = ("items", "threads", "batch", "k")
     for cell in dict.fromkeys(tuple(row[key] for key in keys) for row in rows):
         mine = [row for row in rows if tuple(row[key] for key in keys) == cell]
-        names = [name for name in ENGINES if any(row["engine"] == name for row in mine)]
+        names = [name for name in BACKENDS if any(row["engine"] == name for row in mine)]
         items, threads, batch, k = cell
         asked = "one query" if batch == 1 else f"batches of {batch}"
         threaded = "one thread" if threads == 1 else f"{threads} threads"
@@ -136,7 +136,7 @@ def draw(rows: Rows, path: Path) -> None:
     for (r, size), (c, kind) in product(enumerate(sizes), enumerate(kinds)):
         axis = axes[r][c]
         mine = [x for x in chosen if x["items"] == size and x["kind"].partition(":")[0] == kind]
-        for number, engine in enumerate(ENGINES):
+        for number, engine in enumerate(BACKENDS):
             points = sorted((x["bits"], x["ms"]) for x in mine if x["engine"] == engine)
             if points:
                 style = "-" if engine in EXACT else "--"

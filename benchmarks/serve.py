@@ -31,13 +31,13 @@ import numpy as np
 from search_engines import resampled
 
 from transhash.codes import Codes
-from transhash.datasets.synthetic import THINGS, draw_dataset
+from transhash.datasets.synthetic import CLASSES, make_synthetic
 from transhash.features.images import image_features
 from transhash.hashers import make_hasher
 from transhash.index import open_index
-from transhash.model.query_encoder import Asker
+from transhash.model.query_encoder import QueryEncoder
 from transhash.search.catalog import Catalog, NewItem
-from transhash.training.fit import Sources, fit_files, read_sources
+from transhash.training.fit import InputPaths, fit_files, read_fit_data
 
 SERVER = """
 import sys
@@ -57,9 +57,9 @@ def build_run(folder: Path, items: int, bits: int = 32, *, learned: bool = False
     if run.exists():
         shutil.rmtree(run)
     print(f"building a run of {items:,} texts in {run} ...", flush=True)
-    data = draw_dataset(folder / "drawn", per_class=8)
-    material = read_sources(
-        Sources(
+    data = make_synthetic(folder / "drawn", per_class=8)
+    material = read_fit_data(
+        InputPaths(
             auxiliary=data / "auxiliary.tsv", images=data / "images.tsv", texts=data / "texts.tsv"
         )
     )
@@ -68,7 +68,7 @@ def build_run(folder: Path, items: int, bits: int = 32, *, learned: bool = False
     fit_files(hasher, method, material, run, image_features("efficientnet-lite0"))
     rng = random.Random(0)
     if learned:
-        own = Asker(run).project_texts([sentence(rng) for _ in range(5000)])
+        own = QueryEncoder(run).project_texts([sentence(rng) for _ in range(5000)])
         codes = resampled(Codes.from_projections(own).packed, items, 0)
     else:
         codes = np.random.default_rng(0).integers(0, 256, (items, bits // 8), dtype=np.uint8)
@@ -84,7 +84,7 @@ def build_run(folder: Path, items: int, bits: int = 32, *, learned: bool = False
             ],
         )
         numbers += [one.number for one in stored]
-        catalog.settle("", numbers[start:])
+        catalog.mark_done("", numbers[start:])
     catalog.close()
     for modality, ids, packed in (("texts", numbers, codes), ("images", [], codes[:0])):
         index = open_index(f"grouped:{run / 'index' / modality}", bits)
@@ -95,7 +95,7 @@ def build_run(folder: Path, items: int, bits: int = 32, *, learned: bool = False
 
 
 def sentence(rng: random.Random) -> str:
-    return f"a {rng.choice(THINGS)} {rng.choice(WORDS)}, and a {rng.choice(THINGS)}"
+    return f"a {rng.choice(CLASSES)} {rng.choice(WORDS)}, and a {rng.choice(CLASSES)}"
 
 
 @contextmanager

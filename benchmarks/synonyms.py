@@ -30,19 +30,19 @@ from pathlib import Path
 from typing import get_args
 
 import numpy as np
-from trial_sources import WordNet
+from third_party_sources import WordNet
 
 from transhash.codes import Codes
 from transhash.data.collection import label_matrix
 from transhash.data.manifest import read_images
 from transhash.evaluation import DistanceHistogram
-from transhash.evaluation.scores import weighted_blocks
+from transhash.evaluation.scores import weighted_tie_groups
 from transhash.features.images import ImageFeatures, image_features
 from transhash.hashers.thn import THN
 from transhash.index.weighted import RankingMode, query_weights
-from transhash.model.encoder import image_rows
-from transhash.progress import bar
-from transhash.training.fit import Sources, fit_files, read_sources
+from transhash.model.encoder import extract_readable
+from transhash.progress import progress_bar
+from transhash.training.fit import InputPaths, fit_files, read_fit_data
 
 LIST = Path(__file__).with_name("synonyms.csv")
 SENSES = {  # the first sense of the kind's word, and of banana the fruit
@@ -93,19 +93,19 @@ def right_of_ten(
     ranking: RankingMode,
     seed: int,
 ) -> list[float]:
-    sources = Sources(
+    sources = InputPaths(
         auxiliary=folder / "auxiliary.tsv",
         images=folder / "images.tsv",
         texts=folder / "texts.tsv",
     )
     with tempfile.TemporaryDirectory() as run:
         encoder, _ = fit_files(
-            THN(bits=bits, seed=seed), "THN", read_sources(sources), Path(run), features,
-            texts=texts, track=bar,
+            THN(bits=bits, seed=seed), "THN", read_fit_data(sources), Path(run), features,
+            texts=texts, track=progress_bar,
         )  # fmt: skip
         projections = encoder.project_texts([word for word, _ in words])
     images = read_images(folder / "images.tsv", labelled=True)
-    rows, kept, _ = image_rows(features, images, bar)
+    rows, kept, _ = extract_readable(features, images, progress_bar)
     kinds = sorted(SENSES)
     right = (
         Codes.from_projections(projections),
@@ -117,7 +117,7 @@ def right_of_ten(
     if weights is None:
         blocks = [DistanceHistogram.of(*right)]
     else:
-        blocks = list(weighted_blocks(right[0], right[1], weights, *right[2:]))
+        blocks = list(weighted_tie_groups(right[0], right[1], weights, *right[2:]))
     shares = np.concatenate([block.precision_at(10) for block in blocks])
     return [float(10 * share) for share in shares]
 

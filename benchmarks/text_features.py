@@ -19,15 +19,15 @@ from transhash.data.benchmark import load_benchmark
 from transhash.features.images import EfficientNetLite0
 from transhash.features.texts import text_features
 from transhash.hashers.canonical import canonical_analysis
-from transhash.hashers.components import left_out_coordinates, left_out_correlations
-from transhash.model.encoder import image_rows
-from transhash.progress import bar
+from transhash.hashers.components import leave_one_out_coordinates, left_out_correlations
+from transhash.model.encoder import extract_readable
+from transhash.progress import progress_bar
 
 Matrix = npt.NDArray[np.float64]
 LEARNED = 2000  # the most that are learned from; what comes after is held out
 
 
-class Pairs:
+class PairSampler:
     """Row i belongs to row i."""
 
     def __init__(self, count: int) -> None:
@@ -45,9 +45,9 @@ class Pairs:
 
 def places(x: Matrix, y: Matrix, held_x: Matrix, held_y: Matrix) -> tuple[float, float]:
     """Mean place of the right answer, image -> text and text -> image; half of equals before it."""
-    pairs = Pairs(len(x))
+    pairs = PairSampler(len(x))
     found = canonical_analysis(x, y, pairs, 0.05, min(64, len(x) - 1, y.shape[1]))
-    left_out = left_out_coordinates(found, x, y, pairs)
+    left_out = leave_one_out_coordinates(found, x, y, pairs)
     weights = np.maximum(left_out_correlations(*left_out, pairs), 0)
     a = (held_x - found.mean_x) @ found.image_axes * weights
     b = (held_y - found.mean_y) @ found.text_axes * weights
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=3)
     arguments = parser.parse_args()
     loaded = load_benchmark(arguments.folder)
-    rows, kept, _ = image_rows(EfficientNetLite0(), loaded.auxiliary_images, bar)
+    rows, kept, _ = extract_readable(EfficientNetLite0(), loaded.auxiliary_images, progress_bar)
     images = rows.astype(np.float64)
     caption_of = dict(zip(loaded.auxiliary_texts.ids, loaded.auxiliary_texts.items))
     captions = [caption_of[name] for name in kept.ids]

@@ -24,19 +24,19 @@ import numpy as np
 
 from transhash.codes import Codes
 from transhash.data.manifest import read_images
-from transhash.datasets.synthetic import THINGS, draw_dataset
+from transhash.datasets.synthetic import CLASSES, make_synthetic
 from transhash.features.images import image_features
 from transhash.hashers.thn import THN
 from transhash.index.weighted import RANKING_MODES
-from transhash.model.shards import CodesPart
+from transhash.model.shards import CodeShard
 from transhash.search.engine import SearchEngine
-from transhash.training.fit import Sources, fit_files, read_sources
+from transhash.training.fit import InputPaths, fit_files, read_fit_data
 
 _BLOCK = 100_000
 _WORDS = ("small", "blue", "old", "by the door", "in the rain", "at night", "with sails", "asleep")
 
 
-def million(learned: Codes, items: int, kind: str) -> Iterator[CodesPart]:
+def million(learned: Codes, items: int, kind: str) -> Iterator[CodeShard]:
     """Codes of `items` pictures that nobody has."""
     rng = np.random.default_rng(0)
     distances = learned.hamming(learned).astype(np.int64)
@@ -51,12 +51,12 @@ def million(learned: Codes, items: int, kind: str) -> Iterator[CodesPart]:
             flips = np.packbits(rng.random((count, learned.bits)) < differs, axis=1)
             packed = learned.packed[rng.integers(0, len(learned), count)] ^ flips
         names = [f"picture-{start + i}" for i in range(count)]
-        yield CodesPart("nowhere", names, names, Codes(packed, learned.bits))
+        yield CodeShard("nowhere", names, names, Codes(packed, learned.bits))
 
 
 def sentences(count: int) -> list[str]:
     rng = random.Random(0)
-    both = [(rng.choice(THINGS), rng.choice(_WORDS), rng.choice(THINGS)) for _ in range(count)]
+    both = [(rng.choice(CLASSES), rng.choice(_WORDS), rng.choice(CLASSES)) for _ in range(count)]
     return [f"a {one} {how}, and a {other}" for one, how, other in both]
 
 
@@ -69,14 +69,14 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=300)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        data, run = draw_dataset(Path(name) / "drawn", per_class=20), Path(name) / "run"
-        sources = Sources(
+        data, run = make_synthetic(Path(name) / "drawn", per_class=20), Path(name) / "run"
+        sources = InputPaths(
             auxiliary=data / "auxiliary.tsv", images=data / "images.tsv", texts=data / "texts.tsv"
         )
         hasher = THN(bits=arguments.bits, steps=100)
         features = image_features("efficientnet-lite0")
         encoder, report = fit_files(
-            hasher, "THN", read_sources(sources), run, features, texts=arguments.text_features
+            hasher, "THN", read_fit_data(sources), run, features, texts=arguments.text_features
         )
         learned, _, _ = encoder.encode_images(read_images(data / "images.tsv"))
         engine = SearchEngine.open(run, writable=True)

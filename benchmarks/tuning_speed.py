@@ -39,10 +39,10 @@ def main() -> None:
     texts, target_texts = (rng.standard_normal((n, WORDS), np.float32) for n in (AUXILIARY, TARGET))
     keys = [str(row) for row in range(AUXILIARY)]
     training = TrainingSet(
-        backbone.of_pixels(pixels), texts, SparseRelation.from_pairs(keys, keys),
-        backbone.of_pixels(target), target_texts,
+        backbone.extract(pixels), texts, SparseRelation.from_pairs(keys, keys),
+        backbone.extract(target), target_texts,
     )  # fmt: skip
-    teacher = make_hasher("CVH-fed", bits=32, seed=0).fit(training)
+    teacher = make_hasher("CVH+target", bits=32, seed=0).fit(training)
     settings = FineTuning(steps=arguments.steps, blocks=arguments.blocks)
     for _ in range(arguments.repeats):
         start = time.perf_counter()

@@ -7,13 +7,13 @@ import re
 import shlex
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from small_run import copy_small_run
 from transhash.cli.search import serve
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,8 +33,7 @@ def composed() -> dict[str, Any]:
 @pytest.mark.slow
 def test_the_image_serves_a_run_and_its_health_check_tells_whether_it_does(tmp_path: Path) -> None:
     pytest.importorskip("uvicorn")
-    with tarfile.open(ROOT / "tests" / "runs" / "run-2163542.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    copy_small_run(tmp_path)
     assert instruction("ENTRYPOINT") == ["transhash"]
     words = [str(tmp_path / "run") if word == "/data/run" else word for word in instruction("CMD")]
     service = subprocess.Popen(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 
 import pytest
 
+from small_run import copy_small_run
 from transhash.cli.demo import _forget_older_index
 from transhash.model.files import model_digest
 from transhash.search.catalog import Catalog
-
-PACKED = Path(__file__).parent / "runs" / "run-2163542.tar.xz"
 
 
 @pytest.mark.parametrize(
@@ -21,13 +19,11 @@ PACKED = Path(__file__).parent / "runs" / "run-2163542.tar.xz"
 def test_only_an_earlier_demos_index_of_another_model_is_made_anew(
     tmp_path: Path, by_a_demo: bool, by_this_model: bool, kept: bool
 ) -> None:
-    with tarfile.open(PACKED) as packed:
-        packed.extractall(tmp_path, filter="data")
-    run = tmp_path / "run"
+    run = copy_small_run(tmp_path)
     if by_a_demo:
         (run / "results.json").write_text("[]")
     catalog = Catalog(run / "catalog.sqlite")
-    catalog.state_fact("model", model_digest(run) if by_this_model else "another")
+    catalog.get_or_set("model", model_digest(run) if by_this_model else "another")
     catalog.close()
     _forget_older_index(run)
     assert (run / "index").exists() == kept

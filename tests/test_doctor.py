@@ -7,7 +7,7 @@ import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
-from transhash.cli.diagnose import EXTRAS, examine
+from transhash.cli.diagnose import EXTRAS, installation_facts
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
 OFFERED = PROJECT["project"]["optional-dependencies"]
@@ -28,7 +28,7 @@ def test_every_extra_is_told_with_the_packages_it_is_made_of() -> None:
 
 
 def test_an_installed_part_has_its_version_and_a_missing_one_the_line_that_installs_it() -> None:
-    facts = examine()
+    facts = installation_facts()
     for extra, (packages, brings) in EXTRAS.items():
         told = facts[f"extra {extra}"]
         assert brings in told

@@ -13,13 +13,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from small_run import copy_small_run
 
 ROOT = Path(__file__).resolve().parents[1]
 NOBODY = 65534
@@ -101,8 +102,7 @@ def place() -> Iterator[Place]:
         assert list(packages.glob("transhash-*.dist-info"))
         work = folder / "Arbeit"
         work.mkdir()
-        with tarfile.open(ROOT / "tests" / "runs" / "run-2163542.tar.xz") as archive:
-            archive.extractall(work, filter="data")
+        copy_small_run(work)
         (work / "Bücher.txt").write_text("ein Schiff für Grönland\n日本の猫\na red boat\n", "utf-8")
         yield found
     finally:

@@ -12,14 +12,14 @@ import torch
 from transhash import progress
 from transhash.hashers import training_loop
 from transhash.hashers.training_loop import TrainingLog
-from transhash.progress import bar
+from transhash.progress import progress_bar
 
 
 def test_a_log_gets_plain_lines_with_rate_and_time_left_and_one_at_the_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
-    assert list(bar("abcd", "reading")) == list("abcd")
+    assert list(progress_bar("abcd", "reading")) == list("abcd")
     out, err = capsys.readouterr()
     lines = err.splitlines()
     assert out == ""
@@ -33,8 +33,8 @@ def test_short_work_is_one_line_and_no_work_none(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_LINE_SECONDS", 1e9)
-    list(bar(iter(range(500)), "counting"))
-    list(bar([], "nothing"))
+    list(progress_bar(iter(range(500)), "counting"))
+    list(progress_bar([], "nothing"))
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("counting: 500, ")
 
@@ -44,7 +44,7 @@ def test_a_resumed_run_counts_what_was_done_but_not_in_the_rate(
 ) -> None:
     clock = iter(range(0, 1000, 5))  # five seconds a look
     monkeypatch.setattr(progress, "monotonic", lambda: float(next(clock)))
-    list(bar(range(4), "steps", total=104, start=100))
+    list(progress_bar(range(4), "steps", total=104, start=100))
     assert capsys.readouterr().err.splitlines() == [
         "steps: 102 of 104, 12.0/min, 0:00:10 left",
         "steps: 104 of 104, 9.6/min, done in 0:00:25",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from transhash.codes import Codes
     from transhash.data.benchmark import load_benchmark
     from transhash.data.relation import GradedRelation, LabelRelation, SparseRelation
-    from transhash.data.training_set import Related, TrainingSet
+    from transhash.data.training_set import AuxiliarySet, TrainingSet
     from transhash.evaluation import evaluate
     from transhash.hashers import CVH, DCMH, HTH, IMH, QCH, THN
     from transhash.index import open_index
@@ -27,7 +27,7 @@ _HOMES = {
     "GradedRelation": "data.relation",
     "LabelRelation": "data.relation",
     "SparseRelation": "data.relation",
-    "Related": "data.training_set",
+    "AuxiliarySet": "data.training_set",
     "TrainingSet": "data.training_set",
     "SearchEngine": "search.engine",
     "evaluate": "evaluation",
@@ -43,11 +43,11 @@ __all__ = [
     "IMH",
     "QCH",
     "THN",
+    "AuxiliarySet",
     "Codes",
     "Encoder",
     "GradedRelation",
     "LabelRelation",
-    "Related",
     "SearchEngine",
     "SparseRelation",
     "TrainingSet",

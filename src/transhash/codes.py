@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from transhash.errors import DataError
 
-OWN_BITS = 128  # THN on own files: found more held-out captions than 32 and 64 (docs/search.md)
-TABLE_BITS = 32  # what tables compare methods at
-MOST_BITS = 65_528  # that can be searched: a distance is counted in 16 bits on the way
+DEFAULT_BITS = 128  # THN on own files: found more held-out captions than 32 and 64 (docs/search.md)
+BENCHMARK_BITS = 32  # what tables compare methods at
+MAX_BITS = 65_528  # that can be searched: a distance is counted in 16 bits on the way
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,9 +84,9 @@ class Codes:
     __hash__ = None  # type: ignore[assignment]
 
 
-def usual_bits(method: str) -> int:
+def default_bits(method: str) -> int:
     """The code length of a method on own files, where none is asked for."""
-    return OWN_BITS if method == "THN" else TABLE_BITS
+    return DEFAULT_BITS if method == "THN" else BENCHMARK_BITS
 
 
 def check_bits(bits: int) -> None:

@@ -17,14 +17,14 @@ class EngineError(TranshashError, RuntimeError):
     """A search engine refused: wrong code length, second writer, server away."""
 
 
-class NoIndexError(EngineError):
+class IndexNotFoundError(EngineError):
     """An index that was to be read is not there."""
 
     def __init__(self, place: object) -> None:
         super().__init__(f"there is no index at {place} to read; add items first")
 
 
-class DamageError(EngineError):
+class CorruptionError(EngineError):
     """What is stored is not what was written; `what` says it, a phrase for each file."""
 
     def __init__(self, *what: str) -> None:

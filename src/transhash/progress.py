@@ -24,14 +24,14 @@ class Track(Protocol):
     ) -> Iterable[_T]: ...
 
 
-def silent(
+def no_progress(
     items: Iterable[_T], description: str, total: int | None = None, start: int = 0
 ) -> Iterable[_T]:
     """The library's default: no output."""
     return items
 
 
-def bar(
+def progress_bar(
     items: Iterable[_T], description: str, total: int | None = None, start: int = 0
 ) -> Iterator[_T]:
     """A bar on standard error with rate and time left; `start` is what a resumed run has done.

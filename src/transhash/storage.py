@@ -138,7 +138,7 @@ def read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """A temporary folder that takes `folder`'s place only when the block ends without error."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
@@ -167,7 +167,7 @@ class WriterLock:
     child does not inherit it: two processes behind one lock would overwrite each other.
     """
 
-    def __init__(self, folder: Path, or_else: str = _READ_ONLY) -> None:
+    def __init__(self, folder: Path, hint: str = _READ_ONLY) -> None:
         self._folder = folder
         self._process = os.getpid()
         self._descriptor = -1
@@ -184,13 +184,13 @@ class WriterLock:
             self.release()
             raise EngineError(
                 f"{folder} is being written by process {holder or 'unknown'}; close it there, "
-                f"{or_else} or choose another folder"
+                f"{hint} or choose another folder"
             ) from None
         except OSError as error:
             self.release()
             raise EngineError(
                 f"cannot write to {folder} ({error.strerror}); allow it"
-                f"{f', {_READ_ONLY}' if or_else == _READ_ONLY else ''} or choose another folder"
+                f"{f', {_READ_ONLY}' if hint == _READ_ONLY else ''} or choose another folder"
             ) from None
         with contextlib.suppress(OSError):  # a full disk: the next writer is told no number
             os.ftruncate(self._descriptor, 0)

@@ -99,7 +99,7 @@ def test_the_order_can_be_chosen_and_stands_in_the_address(page: Page) -> None:
     page.goto("/")
     assert page.get_by_label("Order").is_hidden()
     search(page, "a boat with sails")
-    assert page.get_by_label("Order").input_value() == "all"
+    assert page.get_by_label("Order").input_value() == "weighted"
     assert "ranking=" not in page.url
     finer = cards()
     with page.expect_response(lambda reply: "ranking=hamming" in reply.url):

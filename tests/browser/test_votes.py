@@ -11,7 +11,7 @@ import pytest
 
 from service.served import Served
 from service.small_run import picture
-from transhash.search.feedback import Votes
+from transhash.search.feedback import FeedbackStore
 
 from .test_page import IMAGES, TEXTS, search, upload
 
@@ -34,7 +34,7 @@ def served(voted_run: Path) -> Iterator[Served]:
 
 
 def give_key(page: Page, key: str = KEY) -> None:
-    page.get_by_label("Key", exact=True).fill(key)
+    page.get_by_label("ApiKey", exact=True).fill(key)
     page.keyboard.press("Enter")
 
 
@@ -55,22 +55,22 @@ def test_a_thumb_asks_for_the_key_once_and_is_kept_changed_and_taken_back(
     thumb(page, "up").click()
     give_key(page, "wrong")
     page.get_by_text("That was not the right key.").wait_for()
-    assert Votes(voted_run).all() == []
+    assert FeedbackStore(voted_run).all() == []
     give_key(page)
     wait_pressed(thumb(page, "up"))
-    (vote,) = Votes(voted_run).all()
+    (vote,) = FeedbackStore(voted_run).all()
     assert (vote.text, vote.vote) == ("a boat with sails", 1)
     thumb(page, "down").click()
     wait_pressed(thumb(page, "down"))
     wait_pressed(thumb(page, "up"), pressed=False)
     thumb(page, "up", 1).click()
     wait_pressed(thumb(page, "up", 1))
-    assert [vote.vote for vote in Votes(voted_run).all()] == [0, 1]
+    assert [vote.vote for vote in FeedbackStore(voted_run).all()] == [0, 1]
     page.reload()
     wait_pressed(thumb(page, "down"))  # as it was left, and the key is still known
     thumb(page, "down").click()
     wait_pressed(thumb(page, "down"), pressed=False)
-    assert [vote.vote for vote in Votes(voted_run).all()] == [1]
+    assert [vote.vote for vote in FeedbackStore(voted_run).all()] == [1]
     assert "Votes are kept there" in page.locator("footer").inner_text()
 
 
@@ -94,7 +94,7 @@ def test_thumbs_work_by_keyboard_in_the_large_view_and_agree_with_the_list(
     assert page.locator("#large .vote.up").get_attribute("aria-pressed") == "false"
     page.keyboard.press("Escape")
     wait_pressed(thumb(page, "up"))
-    assert len(Votes(voted_run).all()) == 1
+    assert len(FeedbackStore(voted_run).all()) == 1
     name = thumb(page, "up").get_attribute("aria-label") or ""
     assert name.startswith("Right: ")
     page.locator(IMAGES).nth(1).focus()
@@ -114,9 +114,9 @@ def test_from_a_picture_texts_can_be_voted_on_but_not_pictures_nor_from_a_droppe
     thumb(page, "down").click()
     give_key(page)
     wait_pressed(thumb(page, "down"))
-    (vote,) = Votes(voted_run).all()
+    (vote,) = FeedbackStore(voted_run).all()
     assert (vote.vote, vote.text_id is None) == (0, False)
-    page.get_by_label("Pictures").check(force=True)
+    page.get_by_label("TrainingImages").check(force=True)
     page.wait_for_selector(IMAGES)
     assert page.locator(".vote").count() == 0
     upload(page, "mine.png", picture())
@@ -142,7 +142,7 @@ def test_the_link_that_was_printed_is_the_key_and_leaves_the_address(
         give_key(page, f"{served.url}{served.fragment}")
         wait_pressed(thumb(page, "up", 1))
         page.close()
-    assert [vote.vote for vote in Votes(voted_run).all()] == [1, 1]
+    assert [vote.vote for vote in FeedbackStore(voted_run).all()] == [1, 1]
 
 
 def test_a_vote_that_is_refused_says_why(page: Page, voted_run: Path) -> None:
@@ -170,7 +170,7 @@ def test_thumbs_can_be_hit_with_a_finger(browser: Browser, served: Served) -> No
     assert card["x"] <= box["x"]
     assert box["x"] + box["width"] <= card["x"] + card["width"]
     thumb(page, "up").tap()
-    page.get_by_label("Key", exact=True).fill(KEY)
+    page.get_by_label("ApiKey", exact=True).fill(KEY)
     page.get_by_role("button", name="Vote", exact=True).tap()
     wait_pressed(thumb(page, "up"))
     context.close()

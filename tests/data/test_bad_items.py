@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from transhash.data.collection import Auxiliary, Collection
+from transhash.data.collection import AuxiliaryCollection, Collection
 from transhash.data.manifest import read_images, read_texts, read_triples
 from transhash.errors import DataError
 
@@ -326,12 +326,12 @@ def test_two_files_that_number_their_rows_pair_row_by_row_or_not_at_all(tmp_path
     (tmp_path / "a.txt").write_text("a\nb\nc\n")
     (tmp_path / "gap.txt").write_bytes(b"a\nb\nc\n\xe9\n")
     images, everything = read_images(tmp_path / "x.npy"), np.arange(3)
-    paired = Auxiliary.build(images, read_texts(tmp_path / "a.txt")).relation
+    paired = AuxiliaryCollection.build(images, read_texts(tmp_path / "a.txt")).relation
     assert paired.block(everything, everything)[0].tolist() == np.eye(3).tolist()
     with pytest.raises(DataError, match=r"x\.npy has 3 rows and .*y\.npy 4, .* a column id"):
-        Auxiliary.build(images, read_texts(tmp_path / "y.npy"))
+        AuxiliaryCollection.build(images, read_texts(tmp_path / "y.npy"))
     with pytest.raises(DataError, match=r"rows of .*gap\.txt were skipped \(line 4: not UTF-8"):
-        Auxiliary.build(images, read_texts(tmp_path / "gap.txt"))
+        AuxiliaryCollection.build(images, read_texts(tmp_path / "gap.txt"))
 
 
 def test_a_bad_line_of_a_relation_is_listed(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from transhash.data.benchmark import Benchmark, Sizes, fitted_sizes, load_benchmark
+from transhash.data.benchmark import Benchmark, SplitSizes, load_benchmark, shrink_sizes
 from transhash.data.collection import Collection
 from transhash.errors import DataError
 from transhash.storage import write_json
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-SIZES = Sizes(queries=10, auxiliary=40, target=8, per_class=3)
+SIZES = SplitSizes(queries=10, auxiliary=40, target=8, per_class=3)
 
 
 def test_a_split_follows_the_papers_cross_domain_protocol(folder: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_split_follows_the_papers_cross_domain_protocol(folder: Path) -> None:
     assert len(split.database_texts) == 30
 
 
-def made_up(protocol: str, items: int, classes: int, sizes: Sizes) -> Benchmark:
+def made_up(protocol: str, items: int, classes: int, sizes: SplitSizes) -> Benchmark:
     """A benchmark of ids and labels; a split looks at nothing else."""
     rng = np.random.default_rng(items)
 
@@ -70,7 +70,7 @@ def made_up(protocol: str, items: int, classes: int, sizes: Sizes) -> Benchmark:
 def test_no_part_of_a_split_meets_one_that_it_must_not(
     items: int, classes: int, queries: int, auxiliary: int, target: int, per_class: int, seed: int
 ) -> None:
-    sizes = Sizes(queries, auxiliary, target, per_class)
+    sizes = SplitSizes(queries, auxiliary, target, per_class)
 
     def apart(*parts: npt.NDArray[np.int64]) -> None:
         rows = [int(row) for part in parts for row in part]
@@ -117,13 +117,13 @@ def test_the_in_domain_protocol_never_trains_on_both_halves_of_a_pair(folder: Pa
 
 def test_sizes_that_leave_nothing_over_are_refused(folder: Path) -> None:
     with pytest.raises(DataError, match="ask for smaller sizes"):
-        load_benchmark(folder, Sizes(queries=50)).split(0)
+        load_benchmark(folder, SplitSizes(queries=50)).split(0)
 
 
 def test_small_data_get_smaller_sizes(folder: Path) -> None:
     benchmark = load_benchmark(folder)
-    sizes = fitted_sizes(benchmark)
-    assert sizes == Sizes(queries=13, auxiliary=48, target=13, per_class=30)
+    sizes = shrink_sizes(benchmark)
+    assert sizes == SplitSizes(queries=13, auxiliary=48, target=13, per_class=30)
     fitted = Benchmark(**{**benchmark.__dict__, "sizes": sizes})
     assert len(fitted.split(0).query_texts) == 13
 

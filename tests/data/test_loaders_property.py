@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from transhash.data.collection import Auxiliary, Collection
+from transhash.data.collection import AuxiliaryCollection, Collection
 from transhash.data.manifest import read_images, read_texts, read_triples
 from transhash.errors import DataError
 
@@ -161,7 +161,7 @@ def test_any_relation(lines: list[str]) -> None:
         assert all(problem.reason for problem in problems)
         names = ["0", "1", "a"]
         images, texts = Collection(names, [Path(n) for n in names]), Collection(names, names)
-        sentence_or(lambda: Auxiliary.build(images, texts, triples))
+        sentence_or(lambda: AuxiliaryCollection.build(images, texts, triples))
 
 
 def os_name(name: bytes) -> str:

@@ -7,8 +7,14 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from transhash.data.collection import Auxiliary
-from transhash.data.manifest import read_images, read_manifest, read_texts, read_triples, texts_of
+from transhash.data.collection import AuxiliaryCollection
+from transhash.data.manifest import (
+    manifest_texts,
+    read_images,
+    read_manifest,
+    read_texts,
+    read_triples,
+)
 from transhash.data.relation import GradedRelation
 from transhash.errors import DataError
 
@@ -120,7 +126,7 @@ def test_a_missing_source_says_what_may_be_given(tmp_path: Path) -> None:
 def test_texts_are_not_taken_from_a_file_of_images(tmp_path: Path) -> None:
     picture(tmp_path / "a.png")
     with pytest.raises(DataError, match="where texts are needed"):
-        texts_of(read_manifest(tmp_path))
+        manifest_texts(read_manifest(tmp_path))
 
 
 def test_precomputed_features_come_with_numbers_as_ids(tmp_path: Path) -> None:
@@ -143,12 +149,14 @@ def test_the_relation_comes_from_triples_else_labels_else_pairing(tmp_path: Path
     def relation(name: str, clicks: bool = False) -> list[list[float]]:
         images, texts = read_images(tmp_path / name), read_texts(tmp_path / name)
         triples = read_triples(tmp_path / "clicks.csv")[0] if clicks else None
-        found = Auxiliary.build(images, texts, triples).relation
+        found = AuxiliaryCollection.build(images, texts, triples).relation
         return found.block(everything, everything)[0].tolist()  # type: ignore[no-any-return]
 
     assert relation("labelled.tsv") == [[1, 1], [1, 1]]
     assert relation("paired.tsv") == [[1, 0], [0, 1]]
-    both = Auxiliary.build(*(read(tmp_path / "labelled.tsv") for read in (read_images, read_texts)))
+    both = AuxiliaryCollection.build(
+        *(read(tmp_path / "labelled.tsv") for read in (read_images, read_texts))
+    )
     assert isinstance(both.relation, GradedRelation)
     pairs, _ = both.relation.pairs.block(everything, everything)
     assert pairs.tolist() == [[1, 0], [0, 1]]
@@ -161,4 +169,4 @@ def test_labels_that_never_meet_are_explained(tmp_path: Path) -> None:
     (tmp_path / "i.tsv").write_text("image\tlabels\na.png\tdog\n")
     (tmp_path / "t.tsv").write_text("text\tlabels\nwoof\tDog\n")
     with pytest.raises(DataError, match="same label words"):
-        Auxiliary.build(read_images(tmp_path / "i.tsv"), read_texts(tmp_path / "t.tsv"))
+        AuxiliaryCollection.build(read_images(tmp_path / "i.tsv"), read_texts(tmp_path / "t.tsv"))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from transhash.data.relation import GradedRelation, LabelRelation, Relation, SparseRelation
-from transhash.data.training_set import Related, TrainingSet
+from transhash.data.training_set import AuxiliarySet, TrainingSet
 from transhash.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -59,7 +59,7 @@ def test_labels_have_factors_as_narrow_as_their_fewer_label_sets(turned: bool) -
 @pytest.mark.parametrize("relation", relations())
 def test_partners_are_related_wherever_a_related_text_exists(relation: Relation) -> None:
     rows = np.repeat(np.arange(9), 5)
-    drawn = relation.partners(rows, np.random.default_rng(1))
+    drawn = relation.sample_partners(rows, np.random.default_rng(1))
     for row, column in zip(rows, drawn, strict=True):
         assert DENSE[row, column] or not DENSE[row].any()
 
@@ -112,10 +112,10 @@ def test_halves_and_integers_are_checked_like_other_numbers() -> None:
     whole[1, 0] = -(10**18)
     for images in (half, whole):
         with pytest.raises(DataError, match="auxiliary image 1"):
-            Related(images, TWO, LabelRelation(TWO, TWO))
+            AuxiliarySet(images, TWO, LabelRelation(TWO, TWO))
     with pytest.raises(DataError, match="must be numbers"):
-        Related(np.array([["a"], ["b"]]), TWO, LabelRelation(TWO, TWO))
-    Related(np.full((2, 3, 4, 4), 255, np.uint8), TWO, LabelRelation(TWO, TWO))  # pixels
+        AuxiliarySet(np.array([["a"], ["b"]]), TWO, LabelRelation(TWO, TWO))
+    AuxiliarySet(np.full((2, 3, 4, 4), 255, np.uint8), TWO, LabelRelation(TWO, TWO))  # pixels
 
 
 def test_some_rows_of_zeros_are_accepted_and_only_zeros_are_not() -> None:
@@ -178,7 +178,7 @@ def test_target_features_of_another_kind_are_refused() -> None:
 
 
 def test_a_split_holds_out_images_and_texts_independently() -> None:
-    related = Related(np.arange(20.0)[:, None], np.arange(10.0)[:, None], _ones(20, 10))
+    related = AuxiliarySet(np.arange(20.0)[:, None], np.arange(10.0)[:, None], _ones(20, 10))
     rest, held = related.split(0.2, seed=3)
     assert (len(rest.images), len(held.images), len(rest.texts), len(held.texts)) == (16, 4, 8, 2)
     assert sorted([*rest.images.ravel(), *held.images.ravel()]) == list(range(20))

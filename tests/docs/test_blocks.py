@@ -25,7 +25,7 @@ import pytest
 pytest.importorskip("fastapi", reason="pip install 'transhash[serve]'")
 pytest.importorskip("pillow_heif", reason="pip install 'transhash[heic]'")
 
-from transhash.datasets.synthetic import THINGS, draw_dataset
+from transhash.datasets.synthetic import CLASSES, make_synthetic
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -145,7 +145,7 @@ def test_the_tutorial_does_what_it_shows(place: Place) -> None:
                     named = [
                         int(n) // 30 for n in re.findall(r"^\s+\d.*photos/IMG_(\d+)", text, re.M)
                     ]
-                    assert [sorted(THINGS)[n] for n in named] == ["boat"] * 5
+                    assert [sorted(CLASSES)[n] for n in named] == ["boat"] * 5
     assert (place.folder / "found.png").stat().st_size > 10_000
 
 
@@ -172,7 +172,7 @@ def write_csv(source: Path, to: Path, columns: tuple[str, ...]) -> None:
 
 def test_the_readme_does_what_it_shows(place: Place) -> None:
     folder = place.folder
-    drawn = draw_dataset(folder / "drawn", per_class=20)
+    drawn = make_synthetic(folder / "drawn", per_class=20)
     shutil.copy(drawn / "auxiliary.tsv", folder / "aux.tsv")
     for name, parts in (("auxiliary", "auxiliary"), ("images", "images"), ("images", "photos")):
         shutil.copytree(drawn / name, folder / parts)

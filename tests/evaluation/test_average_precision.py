@@ -103,7 +103,7 @@ def test_harmonic_spans_equal_plain_sums(start: int) -> None:
 
 
 def test_chance_is_the_share_of_relevant_items_for_a_large_database() -> None:
-    flat = histogram([(30_000, 2_000), (70_000, 8_000)]).all_codes_equal()
+    flat = histogram([(30_000, 2_000), (70_000, 8_000)]).collapse_to_one_group()
     size, relevant = 100_000, 10_000
     slope = (relevant - 1) / (size - 1)
     harmonic = np.sum(1 / np.arange(1, size + 1))

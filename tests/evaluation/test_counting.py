@@ -108,10 +108,10 @@ def test_a_relation_is_counted_both_ways_over_its_known_pairs(
             patch.setattr(histograms, "_PAIRS", 200)
         for relation in relations(np.random.default_rng(seed), len(images), len(texts)):
             s, known = relation.block(*everything)
-            assert DistanceHistogram.of_relation(images, texts, relation) == counted_by_loops(
+            assert DistanceHistogram.from_relation(images, texts, relation) == counted_by_loops(
                 images, texts, s, known
             )
-            assert DistanceHistogram.of_relation(
+            assert DistanceHistogram.from_relation(
                 texts, images, relation, from_texts=True
             ) == counted_by_loops(texts, images, s.T, None if known is None else known.T)
 
@@ -120,16 +120,16 @@ def test_a_relation_of_labels_counts_as_the_labels_do() -> None:
     images, texts, image_labels, text_labels = draw(5, 24, 50, 60, 5, 40)
     relation = LabelRelation(image_labels, text_labels)
     by_labels = DistanceHistogram.of(images, texts, image_labels, text_labels)
-    assert DistanceHistogram.of_relation(images, texts, relation) == by_labels
+    assert DistanceHistogram.from_relation(images, texts, relation) == by_labels
 
 
 def test_codes_that_do_not_fit_the_relation_are_refused() -> None:
     images, texts, image_labels, text_labels = draw(5, 24, 5, 6, 5, 40)
     relation = LabelRelation(image_labels, text_labels)
     with pytest.raises(DataError, match="6 query codes and 5 database codes do not fit"):
-        DistanceHistogram.of_relation(texts, images, relation)
+        DistanceHistogram.from_relation(texts, images, relation)
     with pytest.raises(DataError, match="encode both with the same model"):
-        DistanceHistogram.of_relation(images, Codes(texts.packed[:, :2], 16), relation)
+        DistanceHistogram.from_relation(images, Codes(texts.packed[:, :2], 16), relation)
 
 
 @given(

@@ -126,7 +126,7 @@ def test_deephash_pytorch_loses_the_last_rank_without_a_cut() -> None:
     expected = mean_over_all_orders(deephash_pytorch, -1)
     measured = DEFINITIONS["DeepHash-pytorch"].score(histogram(*QUERIES))
     assert measured == pytest.approx(expected, rel=1e-12)
-    assert "last rank lost" in DEFINITIONS["DeepHash-pytorch"].in_words()
+    assert "last rank lost" in DEFINITIONS["DeepHash-pytorch"].relevance_label()
 
 
 def test_dropping_queries_without_a_hit_is_exact_when_no_query_is_sure_of_one() -> None:
@@ -169,8 +169,8 @@ def test_a_cut_is_refused_where_the_original_has_none() -> None:
 
 
 def test_each_definition_says_in_words_what_it_does() -> None:
-    assert DEFINITIONS["thulab/DeepHash"].in_words(5000) == (
+    assert DEFINITIONS["thulab/DeepHash"].relevance_label(5000) == (
         "mAP@5000, divided by the relevant items found before the cut, "
         "queries without a hit before the cut dropped, ties in expectation"
     )
-    assert len({definition.in_words() for definition in DEFINITIONS.values()}) >= 9
+    assert len({definition.relevance_label() for definition in DEFINITIONS.values()}) >= 9

@@ -11,7 +11,7 @@ from transhash.codes import Codes
 from transhash.data.relation import LabelRelation, SparseRelation
 from transhash.errors import DataError
 from transhash.evaluation import DistanceHistogram, Scores, evaluate, scores, tie_groups
-from transhash.evaluation.scores import ranked_blocks
+from transhash.evaluation.scores import score_tie_groups
 
 
 def drawn(seed: int = 0, items: int = 60) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -23,8 +23,8 @@ def drawn(seed: int = 0, items: int = 60) -> tuple[np.ndarray, np.ndarray, np.nd
 
 @pytest.mark.parametrize("seed", range(3))
 def test_scores_without_ties_equal_ir_measures(seed: int) -> None:
-    score, asking, labels = drawn(seed)
-    relevant = asking.astype(int) @ labels.T.astype(int)
+    score, encode_queries, labels = drawn(seed)
+    relevant = encode_queries.astype(int) @ labels.T.astype(int)
     qrels = [
         ir_measures.Qrel(str(q), str(i), int(relevant[q, i])) for q, i in np.ndindex(score.shape)
     ]
@@ -33,7 +33,7 @@ def test_scores_without_ties_equal_ir_measures(seed: int) -> None:
         for q, i in np.ndindex(score.shape)
     ]
     theirs = ir_measures.calc_aggregate([AP, P @ 5, P @ 10, R @ 5, R @ 10], qrels, run)
-    blocks = ranked_blocks(lambda rows: score[rows], LabelRelation(asking, labels))
+    blocks = score_tie_groups(lambda rows: score[rows], LabelRelation(encode_queries, labels))
     ours = Scores.of(blocks, ranks=[5, 10, 1000])
     assert ours.map == pytest.approx(theirs[AP], rel=1e-9)
     assert ours.precision_at == pytest.approx({5: theirs[P @ 5], 10: theirs[P @ 10]})
@@ -48,7 +48,7 @@ def test_scores_without_ties_equal_ir_measures(seed: int) -> None:
 def test_hamming_distances_as_scores_give_the_scores_of_the_codes() -> None:
     rng = np.random.default_rng(1)
     queries, database = (Codes(rng.integers(0, 256, (n, 1), np.uint8), 8) for n in (9, 60))
-    _, asking, labels = drawn()
+    _, encode_queries, labels = drawn()
     for definition, at in (
         ("all", None),
         ("found", 7),
@@ -56,9 +56,11 @@ def test_hamming_distances_as_scores_give_the_scores_of_the_codes() -> None:
         ("torchcmh", 4),
         ("scikit-learn", None),
     ):
-        by_code = evaluate(queries, database, asking, labels, definition=definition, at=at)
+        by_code = evaluate(queries, database, encode_queries, labels, definition=definition, at=at)
         far = queries.hamming(database)
-        blocks = ranked_blocks(lambda rows: -1.5 * far[rows], LabelRelation(asking, labels))  # noqa: B023
+        blocks = score_tie_groups(
+            lambda rows: -1.5 * far[rows], LabelRelation(encode_queries, labels)
+        )
         by_score = Scores.of(blocks, definition=definition, at=at)
         expected = by_code.to_dict() | {
             "bits": None,
@@ -77,12 +79,12 @@ def test_hamming_distances_as_scores_give_the_scores_of_the_codes() -> None:
 def test_the_scores_do_not_depend_on_how_the_queries_are_cut(
     definition: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    score, asking, labels = drawn(2)
+    score, encode_queries, labels = drawn(2)
     score = np.round(score)
     cut = 3 if definition == "HashNet" else None
 
     def scored() -> Scores:
-        blocks = ranked_blocks(lambda rows: score[rows], LabelRelation(asking, labels))
+        blocks = score_tie_groups(lambda rows: score[rows], LabelRelation(encode_queries, labels))
         return Scores.of(blocks, definition=definition, at=cut)
 
     whole = scored()
@@ -111,19 +113,19 @@ def test_groups_with_nothing_relevant_between_two_others_are_one() -> None:
 
 
 def test_texts_ask_through_the_same_relation() -> None:
-    score, asking, labels = drawn(3)
-    there = LabelRelation(asking, labels)
-    back = LabelRelation(labels, asking)
-    texts_ask = ranked_blocks(lambda rows: score.T[rows], there, from_texts=True)
-    assert Scores.of(texts_ask) == Scores.of(ranked_blocks(lambda rows: score.T[rows], back))
+    score, encode_queries, labels = drawn(3)
+    there = LabelRelation(encode_queries, labels)
+    back = LabelRelation(labels, encode_queries)
+    texts_ask = score_tie_groups(lambda rows: score.T[rows], there, from_texts=True)
+    assert Scores.of(texts_ask) == Scores.of(score_tie_groups(lambda rows: score.T[rows], back))
 
 
 def test_pairs_of_unknown_relation_are_left_out_of_the_list() -> None:
     relation = SparseRelation.from_triples([(0, 0), (0, 2), (1, 1)], [1.0, 0.0, 1.0], (2, 3))
     score = np.array([[1.0, 3.0, 2.0], [5.0, 0.0, 6.0]])
-    (forward,) = ranked_blocks(lambda rows: score[rows], relation)
+    (forward,) = score_tie_groups(lambda rows: score[rows], relation)
     assert forward.items.sum(axis=1).tolist() == [2, 1]
-    (backward,) = ranked_blocks(lambda rows: score.T[rows], relation, from_texts=True)
+    (backward,) = score_tie_groups(lambda rows: score.T[rows], relation, from_texts=True)
     assert backward.relevant_totals.tolist() == [1, 1, 0]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from transhash.codes import Codes
 from transhash.errors import DataError
-from transhash.evaluation import Scores, answered_costs, evaluate
+from transhash.evaluation import Scores, evaluate, result_tie_groups
 from transhash.index.exact import ExactIndex
 from transhash.index.weighted import RankingMode, query_weights
 
@@ -27,10 +27,12 @@ def drawn(seed: int, items: int = 10) -> tuple[np.ndarray, Codes, np.ndarray, np
     return z, codes, labels[0], labels[1]
 
 
-def by_hand(z: np.ndarray, codes: Codes, asking: np.ndarray, labels: np.ndarray, mode: str) -> list:
+def by_hand(
+    z: np.ndarray, codes: Codes, encode_queries: np.ndarray, labels: np.ndarray, mode: str
+) -> list:
     """AP of each query, the mean over every order of items that the ranking does not tell apart."""
     found = []
-    for values, label in zip(z, asking, strict=True):
+    for values, label in zip(z, encode_queries, strict=True):
         signs = np.where(values > 0, 1, -1)
         sure = np.abs(np.tanh(values))
         sure = np.rint(65535 * sure / (sure.max() or 1))
@@ -38,7 +40,7 @@ def by_hand(z: np.ndarray, codes: Codes, asking: np.ndarray, labels: np.ndarray,
         for code, own in zip(codes.signs(), labels, strict=True):
             differing = signs != code
             cost, far = sure[differing].sum(), differing.sum()
-            order = {"hamming": (far,), "ties": (far, cost), "all": (cost, far)}[mode]
+            order = {"hamming": (far,), "tiebreak": (far, cost), "weighted": (cost, far)}[mode]
             keys.append((order, bool((label & own).any())))
         keys.sort(key=lambda pair: pair[0])
         groups = []
@@ -50,15 +52,17 @@ def by_hand(z: np.ndarray, codes: Codes, asking: np.ndarray, labels: np.ndarray,
     return found
 
 
-@pytest.mark.parametrize("mode", ["hamming", "ties", "all"])
+@pytest.mark.parametrize("mode", ["hamming", "tiebreak", "weighted"])
 @pytest.mark.parametrize("seed", range(8))
 def test_every_ranking_is_scored_in_expectation_over_what_it_leaves_equal(
     seed: int, mode: RankingMode
 ) -> None:
-    z, codes, asking, labels = drawn(seed)
+    z, codes, encode_queries, labels = drawn(seed)
     queries = Codes.from_projections(z)
-    scores = evaluate(queries, codes, asking, labels, ranking=mode, query_projections=z)
-    assert scores.map == pytest.approx(np.mean(by_hand(z, codes, asking, labels, mode)), abs=1e-12)
+    scores = evaluate(queries, codes, encode_queries, labels, ranking=mode, query_projections=z)
+    assert scores.map == pytest.approx(
+        np.mean(by_hand(z, codes, encode_queries, labels, mode)), abs=1e-12
+    )
     assert scores.worst_tie_order <= scores.map <= scores.best_tie_order
     assert scores.ranking == scores.to_dict()["ranking"] == mode
     assert f"ranking {mode}" in str(scores)
@@ -66,33 +70,40 @@ def test_every_ranking_is_scored_in_expectation_over_what_it_leaves_equal(
     assert bool(scores.pr_by_radius) == (mode == "hamming")
 
 
-@pytest.mark.parametrize("mode", ["ties", "all"])
+@pytest.mark.parametrize("mode", ["tiebreak", "weighted"])
 def test_what_an_engine_answers_is_scored_alike(mode: RankingMode) -> None:
-    z, codes, asking, labels = drawn(3, items=40)
+    z, codes, encode_queries, labels = drawn(3, items=40)
     queries, weights = Codes.from_projections(z), query_weights(z, mode)
     index = ExactIndex(8)
     index.add(np.arange(40), codes)
     found = index.search(queries, 40, weights)
     assert found.costs is not None
-    ours = Scores.of([answered_costs(found.ids, found.costs, asking, labels)])
-    whole = evaluate(queries, codes, asking, labels, ranking=mode, query_projections=z)
+    ours = Scores.of([result_tie_groups(found.ids, found.costs, encode_queries, labels)])
+    whole = evaluate(queries, codes, encode_queries, labels, ranking=mode, query_projections=z)
     assert ours.map == pytest.approx(whole.map, abs=1e-12)
     # An engine that leaves items out: they come last, in any order.
     few = index.search(queries, 7, weights)
     assert few.costs is not None
-    cut = answered_costs(few.ids, few.costs, asking, labels)
+    cut = result_tie_groups(few.ids, few.costs, encode_queries, labels)
     assert cut.items.sum(axis=1).tolist() == [40] * 6
-    assert cut.relevant.sum(axis=1).tolist() == (asking.astype(int) @ labels.T).sum(axis=1).tolist()
+    assert (
+        cut.relevant.sum(axis=1).tolist()
+        == (encode_queries.astype(int) @ labels.T).sum(axis=1).tolist()
+    )
     assert Scores.of([cut]).chance == pytest.approx(whole.chance, abs=1e-12)
 
 
 def test_projections_of_other_queries_are_refused() -> None:
-    z, codes, asking, labels = drawn(0)
+    z, codes, encode_queries, labels = drawn(0)
     queries = Codes.from_projections(z)
     for wrong in (None, -z - 1, z[:3]):
         with pytest.raises(DataError, match="'all' needs query_projections"):
-            evaluate(queries, codes, asking, labels, ranking="all", query_projections=wrong)
+            evaluate(
+                queries, codes, encode_queries, labels, ranking="weighted", query_projections=wrong
+            )
     with pytest.raises(DataError, match="one of hamming, ties, all"):
-        evaluate(queries, codes, asking, labels, ranking="cosine")  # type: ignore[arg-type]
+        evaluate(queries, codes, encode_queries, labels, ranking="cosine")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="6 queries against 10 items, but the labels"):
-        evaluate(queries, codes, asking[:5], labels, ranking="all", query_projections=z)
+        evaluate(
+            queries, codes, encode_queries[:5], labels, ranking="weighted", query_projections=z
+        )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from threadpoolctl import threadpool_limits
 
-from transhash.datasets.synthetic import draw_dataset
+from transhash.datasets.synthetic import make_synthetic
 
 from .tiny import PLAN, run
 
@@ -21,7 +21,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A three-part folder of 72 drawn pictures and texts in each part."""
-    return draw_dataset(tmp_path_factory.mktemp("drawn") / "tiny", per_class=6)
+    return make_synthetic(tmp_path_factory.mktemp("drawn") / "tiny", per_class=6)
 
 
 @pytest.fixture(scope="session")

@@ -12,17 +12,17 @@ import pytest
 
 from transhash.data.training_set import TrainingSet
 from transhash.evaluation import evaluate
-from transhash.experiments.cells import describe_cell, untuned
+from transhash.experiments.cells import describe_cell, training_record
 from transhash.experiments.plan import Cell
 from transhash.hashers.base import Scorer, Setting
 from transhash.hashers.qch import QCH
-from transhash.training.split_data import build_task
+from transhash.training.split_data import build_split
 
 from .test_splits import benchmark
 
 
 @dataclass
-class Bridge(Scorer):
+class InputLayer(Scorer):
     """Compares what a hasher projects, or its codes, pair by pair."""
 
     signs: bool = False
@@ -43,9 +43,9 @@ class Bridge(Scorer):
 
 @pytest.mark.parametrize("signs", [False, True])
 def test_a_method_without_codes_has_a_row_like_any_other(signs: bool) -> None:
-    task = build_task(benchmark("imagenet-yahooqa"), 0)
-    scorer = Bridge(signs=signs).fit(task.training)
-    row = describe_cell(Cell("bridge", 8, 0), scorer, task) | untuned(scorer, task, 1.5)
+    task = build_split(benchmark("imagenet-yahooqa"), 0)
+    scorer = InputLayer(signs=signs).fit(task.training)
+    row = describe_cell(Cell("bridge", 8, 0), scorer, task) | training_record(scorer, task, 1.5)
     assert json.loads(json.dumps(row, allow_nan=False)) == row
     assert row["distinct_codes"] is row["bit_balance"] is row["image_to_text"]["bits"] is None
     assert row["image_to_text"]["pr_by_radius"] == []
@@ -60,7 +60,7 @@ def test_a_method_without_codes_has_a_row_like_any_other(signs: bool) -> None:
 
 
 def test_a_row_has_the_scores_of_the_codes_of_queries_against_databases() -> None:
-    task = build_task(benchmark("nus-wide"), 0)
+    task = build_split(benchmark("nus-wide"), 0)
     hasher = QCH(bits=8).fit(task.training)
     row, target = describe_cell(Cell("QCH", 8, 0), hasher, task), task.target
     there = evaluate(

@@ -10,14 +10,14 @@ import pytest
 from rich.console import Console
 
 from features.tiny_models import tiny_clip
-from transhash.datasets.synthetic import draw_dataset
+from transhash.datasets.synthetic import make_synthetic
 from transhash.errors import DataError
 from transhash.experiments.runner import run_experiment
 
 
 def test_numbers_of_two_models_do_not_meet_in_one_file(tmp_path: Path) -> None:
     model = tiny_clip(tmp_path / "clip")
-    folder = draw_dataset(tmp_path / "drawn", per_class=3)
+    folder = make_synthetic(tmp_path / "drawn", per_class=3)
     plan = tmp_path / "plan.toml"
     named = f"transformers:{model}"
     both = f'image_features = "{named}"\ntext_features = "{named}"\n'

@@ -14,10 +14,10 @@ import pytest
 
 from features.tiny_models import tiny_clip
 from transhash.data.relation import LabelRelation
-from transhash.data.training_set import Related, TrainingSet
-from transhash.datasets.synthetic import draw_dataset
-from transhash.features.words import Words
-from transhash.training.split_data import LabelledRows, Target, Task
+from transhash.data.training_set import AuxiliarySet, TrainingSet
+from transhash.datasets.synthetic import make_synthetic
+from transhash.features.words import WordFeatures
+from transhash.training.split_data import LabeledFeatures, SplitData, TestSet
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "joint.py"
 CLASSES, WIDTH = 6, 24
@@ -33,26 +33,26 @@ def joint() -> ModuleType:
     return module
 
 
-def task_of(noise: float, gap: float) -> Task:
+def task_of(noise: float, gap: float) -> SplitData:
     """Both sides in one space: a direction a class, noise, and a gap between the sides."""
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((CLASSES, WIDTH))
-    apart = gap * rng.standard_normal(WIDTH)
+    spread_labels = gap * rng.standard_normal(WIDTH)
 
-    def side(count: int, sign: int) -> LabelledRows:
+    def side(count: int, sign: int) -> LabeledFeatures:
         kinds = np.arange(count) % CLASSES
-        rows = centres[kinds] + noise * rng.standard_normal((count, WIDTH)) + sign * apart
+        rows = centres[kinds] + noise * rng.standard_normal((count, WIDTH)) + sign * spread_labels
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        return LabelledRows(rows.astype(np.float32), np.eye(CLASSES, dtype=bool)[kinds])
+        return LabeledFeatures(rows.astype(np.float32), np.eye(CLASSES, dtype=bool)[kinds])
 
     images, texts = side(60, 1), side(60, -1)
     relation = LabelRelation(images.labels, texts.labels)
     seen = side(60, 1).features, side(60, -1).features
-    return Task(
+    return SplitData(
         TrainingSet(images.features, texts.features, relation, *seen),
-        Related(images.features, texts.features, relation),
-        Words(),
-        Target(side(30, 1), side(30, -1), side(90, 1), side(90, -1)),
+        AuxiliarySet(images.features, texts.features, relation),
+        WordFeatures(),
+        TestSet(side(30, 1), side(30, -1), side(90, 1), side(90, -1)),
     )
 
 
@@ -76,7 +76,7 @@ def test_all_rows_run_from_a_folder_and_a_model(
     joint: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     model = tiny_clip(tmp_path / "clip")
-    folder = draw_dataset(tmp_path / "drawn", per_class=3)
+    folder = make_synthetic(tmp_path / "drawn", per_class=3)
     arguments = [str(folder), f"transformers:{model}", "--bits", "8", "--methods", "CVH"]
     monkeypatch.setattr(sys, "argv", ["joint.py", *arguments, "--seeds", "2"])
     joint.main()

@@ -13,7 +13,7 @@ import pytest
 
 from transhash.errors import DataError
 from transhash.experiments.plan import read_plan
-from transhash.hashers import KNOWN
+from transhash.hashers import METHODS
 from transhash.report import write_report
 from transhash.report.figures import css_colour, css_variables
 from transhash.report.formats import html_table, latex, markdown
@@ -175,7 +175,7 @@ def test_a_method_of_another_version_is_shown_but_is_no_rival() -> None:
     assert found.methods == ("Later", "QCH", "THN")
     assert "| I → T | Later | **0.9000** |" in markdown(comparison(found))
     assert "| Later | -30.0 | -30.0 |" in markdown(margins(found))
-    assert found.best_rival("image_to_text", 8) == "QCH"
+    assert found.best_baseline("image_to_text", 8) == "QCH"
     assert found.wins() == (2, 2)
 
 
@@ -188,7 +188,7 @@ def test_a_method_without_codes_stands_beside_the_others_and_is_marked() -> None
     assert "| I → T | kNN* | **0.7000** |" in written
     assert "* ranks by real values, not by codes" in written
     assert "| kNN* | -10.0 | -10.0 |" in markdown(margins(found))
-    assert found.best_rival("image_to_text", 8) == "QCH"
+    assert found.best_baseline("image_to_text", 8) == "QCH"
     lines = markdown(costs(found)).splitlines()
     (place,) = [number for number, line in enumerate(lines) if line.startswith("| kNN*")]
     assert lines[place] == "| kNN* | no codes | 1.2 | 10.0 | 0.50 | 0.7500 | – | – | – | – | – |"
@@ -208,7 +208,7 @@ def test_the_simple_things_stand_in_every_plan(file: Path) -> None:
 
 def test_every_method_has_a_look_of_its_own() -> None:
     for look in ("marker", "colour"):
-        assert len({getattr(method, look) for method in KNOWN}) == len(KNOWN)
+        assert len({getattr(method, look) for method in METHODS}) == len(METHODS)
     light = [pair[0] for pair in css_variables().values()]
     assert len(set(light)) == len(light), "the page could not tell two colours apart"
 

@@ -38,7 +38,7 @@ class Thumbnails:
     def network(self) -> None:
         return None
 
-    def of_pixels(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+    def extract(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
         return pixels.reshape(len(pixels), -1)[:, ::2].astype(np.float32) / 255
 
 

@@ -11,18 +11,18 @@ from PIL import Image
 
 from hashers.tiny_backbone import TinyBackbone
 from transhash.errors import DataError
-from transhash.features.backbone import BACKBONE_FILE, Backbone, TunedFeatures
+from transhash.features.backbone import BACKBONE_FILE, Backbone, FineTunedFeatures
 from transhash.features.efficientnet import LITE0, load_lite, original_lite, trainable_lite
 from transhash.features.images import AlexNetPixels, EfficientNetLite0
 from transhash.features.stream import extract
 from transhash.storage import read_tensors, write_tensors
 
 
-def changed(seed: int, base: Backbone) -> TunedFeatures:
+def changed(seed: int, base: Backbone) -> FineTunedFeatures:
     """As a training might have left it."""
     rng = np.random.default_rng(seed)
     weights = base.trainable().weights()
-    return TunedFeatures(
+    return FineTunedFeatures(
         base,
         {
             name: (array * rng.normal(1, 0.05, array.shape)).astype(np.float32)
@@ -64,7 +64,7 @@ def test_norms_that_are_estimated_pass_the_same_layers() -> None:
 def test_a_tuned_lite0_is_folded_as_it_was_trained(tmp_path: Path) -> None:
     tuned = changed(1, EfficientNetLite0())
     tuned.save(tmp_path)
-    loaded = TunedFeatures.load(tmp_path, EfficientNetLite0())
+    loaded = FineTunedFeatures.load(tmp_path, EfficientNetLite0())
     pixels = some_pixels()
     stages = trainable_lite(LITE0)
     stages.load_state_dict(
@@ -72,9 +72,9 @@ def test_a_tuned_lite0_is_folded_as_it_was_trained(tmp_path: Path) -> None:
     )
     with torch.no_grad():
         trained = stages(pixels).numpy()
-    rows = loaded.of_pixels(pixels.permute(0, 2, 3, 1).numpy())
+    rows = loaded.extract(pixels.permute(0, 2, 3, 1).numpy())
     np.testing.assert_allclose(rows, trained, rtol=1e-3, atol=1e-3)
-    frozen = EfficientNetLite0().of_pixels(pixels.permute(0, 2, 3, 1).numpy())
+    frozen = EfficientNetLite0().extract(pixels.permute(0, 2, 3, 1).numpy())
     assert np.abs(frozen - trained).max() > 0.05
     assert all(
         array.dtype == np.float32 for array in read_tensors(tmp_path / BACKBONE_FILE).values()
@@ -94,7 +94,7 @@ def test_the_cache_tells_one_backbone_from_another(tmp_path: Path) -> None:
     for kind in kinds:  # the first time computed, the second time kept
         first, second = extract(kind, paths)[0], extract(kind, paths)[0]
         pixels = np.stack([np.asarray(Image.open(path)) for path in paths])
-        np.testing.assert_allclose(first, kind.of_pixels(pixels), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(first, kind.extract(pixels), rtol=1e-5, atol=1e-6)
         assert np.array_equal(first, second)
     rows = [extract(kind, paths)[0] for kind in kinds]
     assert not np.allclose(rows[0], rows[1])
@@ -109,13 +109,13 @@ def test_the_same_weights_have_the_same_key() -> None:
 def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
     changed(1, TinyBackbone()).save(tmp_path)
     with pytest.raises(DataError, match=r"not weights of efficientnet-lite0 .*; fit it anew"):
-        TunedFeatures.load(tmp_path, EfficientNetLite0())
+        FineTunedFeatures.load(tmp_path, EfficientNetLite0())
     weights = changed(1, TinyBackbone()).weights
     name = next(iter(weights))
     weights[name] = np.full_like(weights[name], np.nan)
     write_tensors(tmp_path / BACKBONE_FILE, weights)
     with pytest.raises(DataError, match="holds numbers that are not finite"):
-        TunedFeatures.load(tmp_path, TinyBackbone())
+        FineTunedFeatures.load(tmp_path, TinyBackbone())
 
 
 def test_only_networks_can_be_fine_tuned() -> None:

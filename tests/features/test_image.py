@@ -17,9 +17,9 @@ from transhash.data.manifest import read_images
 from transhash.errors import DataError, EngineError
 from transhash.features.cache import FeatureCache
 from transhash.features.decode import (
+    ImageReader,
     PixelBatch,
     Pixels,
-    Reader,
     content_digest,
     decode,
     decode_batches,
@@ -28,7 +28,7 @@ from transhash.features.decode import (
 )
 from transhash.features.efficientnet import LITE0, load_lite, original_lite
 from transhash.features.images import AlexNetPixels, EfficientNetLite0, image_features
-from transhash.features.stream import enlarged, extract, stream_images
+from transhash.features.stream import extract, stream_images, upscale
 
 
 def photo(path: Path, colour: str = "red", size: tuple[int, int] = (40, 30)) -> Path:
@@ -148,8 +148,8 @@ def test_worker_processes_and_threads_give_the_same_pixels_in_the_same_order(
 ) -> None:
     paths = [photo(tmp_path / f"{i}.png", f"#{i % 256:02x}{i // 2:02x}40") for i in range(300)]
     paths[70].write_text("broken")
-    threads = everything(decode_batches(paths, Reader(8), 20, threads=2))
-    processes = everything(decode_batches(paths, Reader(8), 48, workers=2))
+    threads = everything(decode_batches(paths, ImageReader(8), 20, threads=2))
+    processes = everything(decode_batches(paths, ImageReader(8), 48, workers=2))
     assert isinstance(processes[70], str)
     assert all(np.array_equal(a, b) for a, b in zip(threads, processes, strict=True))
     assert all(np.array_equal(threads[i], decode(paths[i], 8)) for i in (0, 150, 299))
@@ -165,7 +165,7 @@ def test_small_pictures_are_enlarged_as_pillow_does_to_the_last_bit(size: int) -
     for row, (height, width) in zip(memory, shapes):
         row[:height, :width] = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
         expected.append(square(Image.fromarray(row[:height, :width]), size))
-    assert np.array_equal(enlarged(torch.from_numpy(memory), shapes).numpy(), expected)
+    assert np.array_equal(upscale(torch.from_numpy(memory), shapes).numpy(), expected)
 
 
 @pytest.mark.slow
@@ -179,8 +179,8 @@ def test_pictures_that_stay_small_are_the_same_once_enlarged(tmp_path: Path) -> 
         Image.fromarray(noise).save(paths[-1])
     paths[3].write_text("broken")
     found = [
-        enlarged(torch.from_numpy(batch.pixels), batch.shapes).numpy()
-        for batch in decode_batches(paths, Reader(48, enlarge=False), 64, workers=1)
+        upscale(torch.from_numpy(batch.pixels), batch.shapes).numpy()
+        for batch in decode_batches(paths, ImageReader(48, enlarge=False), 64, workers=1)
     ]
     expected = [decode(path, 48) for path in paths if path != paths[3]]
     assert np.array_equal(np.concatenate(found), expected)
@@ -192,7 +192,7 @@ def test_worker_processes_leave_out_what_the_cache_holds(tmp_path: Path) -> None
     cache = FeatureCache("kind", tmp_path / "cache")
     kept = content_digest(paths[7].read_bytes())
     cache.put([kept], np.full((1, 3), 7, np.float32))
-    reader = Reader(8, thumbnails=True, kept=cache.get)
+    reader = ImageReader(8, thumbnails=True, kept=cache.get)
     seen = [one for batch in decode_batches(paths, reader, 48, workers=1) for one in batch.seen]
     assert [i for i, one in enumerate(seen) if one.state == "known"] == [7]
     assert seen[7].row is not None
@@ -219,7 +219,7 @@ def test_decoding_processes_do_not_run_the_callers_script_again(tmp_path: Path) 
 @pytest.mark.slow
 def test_a_decoding_process_that_dies_is_one_sentence(tmp_path: Path) -> None:
     paths = [photo(tmp_path / "a.png")] * 2000
-    batches = decode_batches(paths, Reader(8), 16, workers=1)
+    batches = decode_batches(paths, ImageReader(8), 16, workers=1)
     next(batches)
     for child in multiprocessing.active_children():
         child.kill()
@@ -254,7 +254,7 @@ class Means:
     def network(self) -> None:
         return None
 
-    def of_pixels(self, pixels: Pixels) -> npt.NDArray[np.float32]:
+    def extract(self, pixels: Pixels) -> npt.NDArray[np.float32]:
         self.count += len(pixels)
         return pixels.reshape(-1, 64, 3).mean(axis=1, dtype=np.float32)
 

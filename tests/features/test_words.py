@@ -4,47 +4,49 @@ import numpy as np
 import pytest
 
 from transhash.errors import DataError, NotFittedError
-from transhash.features.words import Words, empty_words, tokens
+from transhash.features.words import WordFeatures, stop_words, tokenize
 
-THINGS = ("dog", "train", "pizza", "sailing boat", "umbrella", "cat", "bridge", "banana")
+CLASSES = ("dog", "train", "pizza", "sailing boat", "umbrella", "cat", "bridge", "banana")
 PLACES = ("beach", "street", "kitchen", "river", "garden", "harbour")
-CAPTIONS = [f"the {thing} is on the {place}" for thing, place in product(THINGS, PLACES)]
+CAPTIONS = [f"the {thing} is on the {place}" for thing, place in product(CLASSES, PLACES)]
 
 
-def nearness(words: Words, *texts: str) -> float:
+def nearness(words: WordFeatures, *texts: str) -> float:
     a, b = words.transform(texts)
     return float(a @ b / np.sqrt((a @ a) * (b @ b)))
 
 
 def test_empty_words_are_found_by_their_company_and_not_by_a_list() -> None:
-    assert set(empty_words(CAPTIONS)) == {"the", "is", "on"}
+    assert set(stop_words(CAPTIONS)) == {"the", "is", "on"}
     foreign = [
         text.replace("the", "dze").replace("is", "qi").replace("on", "ut") for text in CAPTIONS
     ]
-    assert {"dze", "qi", "ut"} <= set(Words().fit(foreign).dropped_)
+    assert {"dze", "qi", "ut"} <= set(WordFeatures().fit(foreign).dropped_)
 
 
 def test_a_frequent_word_with_a_company_of_its_own_is_kept() -> None:
     about = ["dog bone leash", "dog leash park", "dog bark bone"] * 20
     others = ["car road wheel", "car wheel motor", "car road motor"] * 20
-    assert empty_words(about + others) == []
-    assert empty_words(["dog", "cat", "dog", "cat"]) == []  # alone, so all that is said
+    assert stop_words(about + others) == []
+    assert stop_words(["dog", "cat", "dog", "cat"]) == []  # alone, so all that is said
 
 
 def test_what_is_empty_in_one_collection_is_empty_in_all() -> None:
-    questions = [f"what was {thing}" for thing in THINGS] * 6
-    words = Words().fit(CAPTIONS, questions)
+    questions = [f"what was {thing}" for thing in CLASSES] * 6
+    words = WordFeatures().fit(CAPTIONS, questions)
     assert {"the", "what", "was"} <= set(words.dropped_)
     assert words.known_words("what was the dog") == ["dog"]
 
 
 def test_rare_words_weigh_more_than_frequent_ones() -> None:
-    words = Words().fit([*CAPTIONS, *["the dog and the trombone"] * 2, *["a dog at night"] * 30])
+    words = WordFeatures().fit(
+        [*CAPTIONS, *["the dog and the trombone"] * 2, *["a dog at night"] * 30]
+    )
     assert nearness(words, "dog trombone", "trombone") > nearness(words, "dog trombone", "dog")
 
 
 def test_inflections_and_compounds_fall_back_on_the_words_they_are_made_of() -> None:
-    words = Words().fit(CAPTIONS)
+    words = WordFeatures().fit(CAPTIONS)
     for unknown, meant in (("dogs", "dog"), ("doggy", "dog"), ("umbrellas", "umbrella")):
         assert nearness(words, unknown, meant) > 0.9 > nearness(words, unknown, "pizza")
         assert words.known_words(unknown) == [unknown]
@@ -52,7 +54,7 @@ def test_inflections_and_compounds_fall_back_on_the_words_they_are_made_of() -> 
 
 
 def test_a_word_like_no_other_gives_a_zero_row_and_is_not_known() -> None:
-    words = Words().fit(CAPTIONS)
+    words = WordFeatures().fit(CAPTIONS)
     assert not words.transform(["xylophq zzz", "the"]).any()
     assert words.known_words("the xylophq on a dog") == ["dog"]
     assert "xylophq" in words.unknown_words("the xylophq on a dog")
@@ -60,15 +62,17 @@ def test_a_word_like_no_other_gives_a_zero_row_and_is_not_known() -> None:
 
 
 def test_a_text_alone_and_among_others_has_the_same_row() -> None:
-    words = Words().fit(CAPTIONS)
+    words = WordFeatures().fit(CAPTIONS)
     asked = ["doggy on the riverside", "dog dog dog", "", "pizza"]
     together = words.transform(asked)
     for row, text in zip(together, asked):
-        assert np.allclose(Words().restore(words.lists(), words.state()).transform([text]), row)
+        assert np.allclose(
+            WordFeatures().restore(words.lists(), words.state()).transform([text]), row
+        )
 
 
 def test_only_the_texts_fitted_on_count() -> None:
-    words = Words().fit(CAPTIONS)
+    words = WordFeatures().fit(CAPTIONS)
     before = words.state()["components"].copy()
     words.transform(["lighthouse keeper"] * 50)
     assert np.array_equal(words.state()["components"], before)
@@ -80,7 +84,7 @@ def test_only_the_texts_fitted_on_count() -> None:
     [["dog"], ["dog", "cat"], ["dog"] * 30, ["red dog", "", "!"], ["a dog"] * 3 + ["Über Café"]],
 )
 def test_very_few_and_very_short_texts_are_ordinary(texts: list[str]) -> None:
-    rows = Words().fit(texts).transform(texts)
+    rows = WordFeatures().fit(texts).transform(texts)
     assert rows.shape[0] == len(texts)
     assert np.isfinite(rows).all()
     assert rows.any()
@@ -88,23 +92,23 @@ def test_very_few_and_very_short_texts_are_ordinary(texts: list[str]) -> None:
 
 def test_texts_without_any_word_are_explained() -> None:
     with pytest.raises(DataError, match="no word of two letters"):
-        Words().fit(["!", "a", ""])
+        WordFeatures().fit(["!", "a", ""])
 
 
 def test_a_large_vocabulary_is_cut_to_the_most_frequent_words() -> None:
-    words = Words(vocabulary_limit=5).fit([*CAPTIONS, "accordion"])
+    words = WordFeatures(vocabulary_limit=5).fit([*CAPTIONS, "accordion"])
     assert len(words.vocabulary_) <= 5
     assert "accordion" not in words.vocabulary_
 
 
 def test_accents_and_case_fold() -> None:
-    assert tokens("Ein CAFÉ, à Paris") == ["ein", "cafe", "paris"]
+    assert tokenize("Ein CAFÉ, à Paris") == ["ein", "cafe", "paris"]
 
 
 def test_unfitted_words_say_so() -> None:
     with pytest.raises(NotFittedError):
-        Words().transform(["x"])
+        WordFeatures().transform(["x"])
 
 
 def test_what_chance_makes_of_few_texts_saves_no_empty_word() -> None:
-    assert empty_words([f"um word{i}" if i % 5 else f"word{i}" for i in range(50)]) == ["um"]
+    assert stop_words([f"um word{i}" if i % 5 else f"word{i}" for i in range(50)]) == ["um"]

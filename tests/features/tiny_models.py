@@ -20,7 +20,7 @@ def need(module: str, extra: str) -> Any:
     return pytest.importorskip(module, reason=f"needs transhash[{extra}]")
 
 
-def need_torchvision() -> None:
+def require_torchvision() -> None:
     """A torchvision that imports, or one from PyPI beside a torch for CPUs, made to.
 
     That one lacks its compiled operators, of which it declares facts when it is imported; models
@@ -42,7 +42,7 @@ def need_torchvision() -> None:
 def torchvision_imports() -> None:
     """Transformers does without one, but not beside one that does not import."""
     if find_spec("torchvision") is not None:
-        need_torchvision()
+        require_torchvision()
 
 
 def tiny_clip(folder: Path, seed: int = 0) -> Path:
@@ -113,7 +113,7 @@ def scaled(folder: Path, **more: Any) -> Path:
 
 def tiny_timm(folder: Path, seed: int = 0) -> Path:
     need("timm", "timm")
-    need_torchvision()
+    require_torchvision()
     import timm
     from timm.models import save_for_hf
 
@@ -124,7 +124,7 @@ def tiny_timm(folder: Path, seed: int = 0) -> Path:
 
 def tiny_open_clip(folder: Path, seed: int = 0) -> Path:
     need("open_clip", "open-clip")
-    need_torchvision()
+    require_torchvision()
     import open_clip
     from safetensors.torch import save_file
 

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from transhash.hashers import METHODS, make_hasher
+from transhash.hashers import PAPER_METHODS, make_hasher
 
 from .worlds import World
 
@@ -27,7 +27,7 @@ def codes(method: str, sort: str) -> list[str]:
     training, fresh = world.training(200, sort), world.draw(ITEMS)
     steps: dict[str, Any] = {}
     if method.startswith("THN"):
-        steps = {"steps": 60, "batch": 64, "target_batch": 32}
+        steps = {"steps": 60, "batch_size": 64, "target_batch_size": 32}
     if method == "THN-paper":  # on its way to a collapse, rounding tells after a few steps
         steps |= {"steps": 5, "learning_rate": 1e-4}
     hasher = make_hasher(method, bits=16, seed=0, **steps, **QUICK.get(method, {})).fit(training)
@@ -37,7 +37,8 @@ def codes(method: str, sort: str) -> list[str]:
 
 def record() -> dict[str, dict[str, list[str]]]:
     return {
-        method: {sort: codes(method, sort) for sort in SORTS} for method in (*METHODS, "THN-paper")
+        method: {sort: codes(method, sort) for sort in SORTS}
+        for method in (*PAPER_METHODS, "THN-paper")
     }
 
 

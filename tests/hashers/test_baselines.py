@@ -12,12 +12,12 @@ import pytest
 from transhash.data.relation import LabelRelation, Relation
 from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError, NotFittedError
-from transhash.hashers import KNOWN, Scorer, make_hasher, make_learner
-from transhash.hashers.baselines import NearestNeighbours, RidgeRegression
+from transhash.hashers import METHODS, Scorer, make_hasher, make_method
+from transhash.hashers.baselines import NearestNeighbors, RidgeRegression
 
-from .worlds import View, World, dense
+from .worlds import AffineMap, World, dense
 
-NAMES = [method.name for method in KNOWN if not method.has_codes]
+NAMES = [method.name for method in METHODS if not method.has_codes]
 every_baseline = pytest.mark.parametrize("name", NAMES)
 every_sort = pytest.mark.parametrize("sort", ["labels", "pairs", "triples"])
 
@@ -25,13 +25,13 @@ Matrix = npt.NDArray[np.floating]
 
 
 def make(name: str) -> Scorer:
-    learner = make_learner(name, bits=16)
+    learner = make_method(name, bits=16)
     assert isinstance(learner, Scorer)
     return learner
 
 
 @cache
-def world() -> tuple[World, TrainingSet, View]:
+def world() -> tuple[World, TrainingSet, AffineMap]:
     made = World(seed=2)
     return made, made.training(120), made.draw(20)
 
@@ -53,7 +53,7 @@ def test_knn_is_the_mean_over_neighbours_partners(sort: str) -> None:
     s[3], s[:, 5] = 0, 0  # an image and a text that nothing is related to
     relation = LabelRelation(s > 0, np.eye(s.shape[1], dtype=bool))
     data = TrainingSet(training.images, training.texts, relation)
-    found = NearestNeighbours(neighbours=4).fit(data).score(fresh.images, fresh.texts)
+    found = NearestNeighbors(n_neighbors=4).fit(data).score(fresh.images, fresh.texts)
     mean_x, mean_y = (part.mean(axis=0, dtype=np.float64) for part in (data.images, data.texts))
     x, y = data.images - mean_x, data.texts - mean_y
     with_text = [a for a in range(len(x)) if s[a].any()]
@@ -148,7 +148,7 @@ def test_items_without_features_score_and_are_finite(name: str) -> None:
 
 def test_a_text_of_unknown_words_is_near_nothing_by_knn() -> None:
     _, training, items = world()
-    knn = NearestNeighbours().fit(training)
+    knn = NearestNeighbors().fit(training)
     assert not knn.score(items.images, np.zeros_like(items.texts[:1])).any()
 
 

@@ -9,7 +9,7 @@ from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 from transhash.hashers import canonical
 from transhash.hashers.canonical import canonical_analysis, covariances, lower_factor
-from transhash.hashers.components import useful_directions
+from transhash.hashers.components import select_components
 from transhash.hashers.cvh import CVH
 
 from .worlds import World, dense
@@ -108,7 +108,7 @@ def test_a_direction_that_carries_nothing_does_not_correlate_by_rounding() -> No
     u[:, 7] += little[0]
     v[:, 7] += little[1]
     rough = replace(found, u=u, v=v)
-    assert len(useful_directions(rough, x, y, relation).weights) == 7
+    assert len(select_components(rough, x, y, relation).weights) == 7
 
 
 def test_with_single_labels_the_relation_has_one_direction_less_than_classes() -> None:

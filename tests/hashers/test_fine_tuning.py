@@ -14,20 +14,20 @@ import torch
 
 from hashers.tiny_backbone import Scene, TinyBackbone
 from transhash.errors import DataError
-from transhash.features.backbone import TunedFeatures
+from transhash.features.backbone import FineTunedFeatures
 from transhash.hashers import make_hasher
 from transhash.hashers.base import Hasher
 from transhash.hashers.deep import Device
 from transhash.hashers.fine_tuning import FineTuning, fine_tune
-from transhash.hashers.fine_tuning.batches import FreshViews, KeptViews, augmented, draw_crops
-from transhash.hashers.fine_tuning.loop import TuningPlan, steps_within, warm_cosine
-from transhash.hashers.fine_tuning.teacher import lessons_of
+from transhash.hashers.fine_tuning.batches import CachedViews, RandomViews, augmented, draw_crops
+from transhash.hashers.fine_tuning.loop import TimeBudget, cosine_with_warmup, steps_within
+from transhash.hashers.fine_tuning.teacher import teacher_targets
 from transhash.hashers.thn import THN
-from transhash.hashers.world import ALONE
-from transhash.progress import silent
+from transhash.hashers.world import SINGLE_PROCESS
+from transhash.progress import no_progress
 
 SMALL: dict[str, Any] = {
-    "batch": 32, "target_batch": 32, "text_batch": 40, "learning_rate": 3e-3, "steps": 24,
+    "batch_size": 32, "target_batch_size": 32, "text_batch": 40, "learning_rate": 3e-3, "steps": 24,
 }  # fmt: skip
 
 
@@ -41,14 +41,14 @@ def teacher(scene: Scene) -> Hasher:
     return THN(bits=16, steps=60).fit(scene.training)
 
 
-def tune(scene: Scene, teacher: Hasher, settings: dict[str, Any], **more: Any) -> TunedFeatures:
+def tune(scene: Scene, teacher: Hasher, settings: dict[str, Any], **more: Any) -> FineTunedFeatures:
     return fine_tune(
         TinyBackbone(), scene.images, scene.target_images, scene.training, teacher,
         FineTuning(**{**SMALL, **settings}), **more,
     )  # fmt: skip
 
 
-def weights_of(features: TunedFeatures) -> dict[str, np.ndarray]:
+def weights_of(features: FineTunedFeatures) -> dict[str, np.ndarray]:
     return features.weights
 
 
@@ -74,7 +74,7 @@ def test_statistics_of_norms_stay_unless_the_target_is_to_give_them(
 ) -> None:
     before = TinyBackbone().trainable().weights()
     frozen = weights_of(tune(scene, teacher, {"steps": 2}))
-    target = weights_of(tune(scene, teacher, {"steps": 2, "norms": "target"}))
+    target = weights_of(tune(scene, teacher, {"steps": 2, "batch_norm_statistics": "target"}))
     assert same(before, frozen, "running")
     pixels = torch.from_numpy(scene.target_images[:64]).permute(0, 3, 1, 2).float()
     conv = TinyBackbone().trainable().stages[0][0]  # type: ignore[index]
@@ -99,7 +99,7 @@ def test_each_term_goes_down_and_only_those_asked_for_are_there(kind: str, tmp_p
     for term in ("relation", "inherited"):
         values = [row[term] for row in rows]
         assert np.mean(values[-10:]) < np.mean(values[:10]), term
-    off = {"quantization_weight": 0, "inherited_weight": 0, "alignment_weight": 0}
+    off = {"quantization_weight": 0, "pseudo_label_weight": 0, "alignment_weight": 0}
     tune(scene, teacher, {**off, "steps": 2}, folder=tmp_path / "one")
     rows = [json.loads(line) for line in (tmp_path / "one" / "metrics.jsonl").open()]
     assert [set(row) for row in rows] == [{"step", "relation"}] * 2
@@ -124,7 +124,7 @@ def test_quantization_and_alignment_pull_when_they_weigh(
 def test_pictures_that_the_frozen_backbone_confuses_are_told_apart(scene: Scene) -> None:
     """A linear map learned on auxiliary rows, asked about target rows; labels only score here."""
     teacher = THN(bits=16, steps=40).fit(scene.training)
-    settings = {"steps": 60, "learning_rate": 1e-2, "averaging": 0.9}
+    settings = {"steps": 60, "learning_rate": 1e-2, "ema_decay": 0.9}
     tuned = tune(scene, teacher, settings)
 
     def right(images: np.ndarray, target: np.ndarray) -> float:
@@ -136,7 +136,7 @@ def test_pictures_that_the_frozen_backbone_confuses_are_told_apart(scene: Scene)
 
     assert scene.training.target_images is not None
     frozen = right(scene.training.images, scene.training.target_images)
-    assert right(tuned.of_pixels(scene.images), tuned.of_pixels(scene.target_images)) > frozen + 0.2
+    assert right(tuned.extract(scene.images), tuned.extract(scene.target_images)) > frozen + 0.2
 
 
 def test_without_target_images_they_are_not_even_read(scene: Scene, teacher: Hasher) -> None:
@@ -150,7 +150,9 @@ def test_without_target_images_they_are_not_even_read(scene: Scene, teacher: Has
     assert not same(left, with_target, "stages.2.0.weight")
 
 
-@pytest.mark.parametrize("settings", [{}, {"blocks": 2, "views": 3}, {"norms": "target"}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"blocks": 2, "views": 3}, {"batch_norm_statistics": "target"}]
+)
 def test_a_killed_fine_tuning_ends_in_the_same_bits(
     scene: Scene, teacher: Hasher, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
@@ -194,7 +196,7 @@ def test_a_budget_is_decided_once_and_resumed_as_decided(
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 7
     tune(scene, teacher, {"minutes": 2e-6}, folder=tmp_path)  # another one's plan is none
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 20
-    assert TuningPlan(tmp_path, "another", ALONE).steps is None
+    assert TimeBudget(tmp_path, "another", SINGLE_PROCESS).steps is None
 
 
 def test_steps_fit_into_the_time_left() -> None:
@@ -205,27 +207,30 @@ def test_steps_fit_into_the_time_left() -> None:
 
 
 def test_the_rate_rises_for_fifty_steps_and_falls_to_nothing() -> None:
-    factors = [warm_cosine(step, 600) for step in range(600)]
+    factors = [cosine_with_warmup(step, 600) for step in range(600)]
     assert factors[0] == pytest.approx(1 / 50)
     assert int(np.argmax(factors)) == 49
     assert factors[-1] < 1e-4
-    assert warm_cosine(9, 50) == pytest.approx(0.5 * (1 + np.cos(np.pi * 9 / 50)))
+    assert cosine_with_warmup(9, 50) == pytest.approx(0.5 * (1 + np.cos(np.pi * 9 / 50)))
 
 
 def test_the_average_of_the_weights_is_what_is_used(scene: Scene, teacher: Hasher) -> None:
-    last = tune(scene, teacher, {"averaging": 0.0})
-    mean = tune(scene, teacher, {"averaging": 0.99})
+    last = tune(scene, teacher, {"ema_decay": 0.0})
+    mean = tune(scene, teacher, {"ema_decay": 0.99})
     start = TinyBackbone().trainable().weights()
 
-    def moved(features: TunedFeatures) -> float:
+    def weight_interpolation(features: FineTunedFeatures) -> float:
         return sum(float(np.abs(v - start[n]).sum()) for n, v in features.weights.items())
 
-    assert moved(mean) < moved(last)
+    assert weight_interpolation(mean) < weight_interpolation(last)
 
 
 def test_the_weights_end_as_far_from_their_start_as_asked(scene: Scene, teacher: Hasher) -> None:
     start = TinyBackbone().trainable().weights()
-    none, part, whole = (tune(scene, teacher, {"moved": moved}).weights for moved in (0, 0.25, 1))
+    none, part, whole = (
+        tune(scene, teacher, {"weight_interpolation": weight_interpolation}).weights
+        for weight_interpolation in (0, 0.25, 1)
+    )
     assert same(start, none, "stages.")
     for name, value in part.items():
         np.testing.assert_allclose(value, 0.75 * start[name] + 0.25 * whole[name], atol=1e-5)
@@ -259,8 +264,8 @@ def test_crops_lie_inside_and_depend_on_their_seeds_alone() -> None:
 
 def test_kept_views_are_what_the_lower_stages_give(scene: Scene) -> None:
     stages = TinyBackbone().trainable()
-    fresh = FreshViews(scene.images, stages, 2, False, Device("cpu"))
-    kept = KeptViews(fresh, 2, [0], silent)
+    fresh = RandomViews(scene.images, stages, 2, False, Device("cpu"))
+    kept = CachedViews(fresh, 2, [0], no_progress)
     rows = np.array([5, 0, 41])
     given = kept.at(rows, slice(None), [3])
     torch.testing.assert_close(given, fresh.at(rows, slice(None), [9]), rtol=2e-3, atol=1e-3)
@@ -285,10 +290,10 @@ def test_files_and_their_pixels_are_the_same(scene: Scene, teacher: Hasher, tmp_
 def test_other_methods_teach_too(scene: Scene, method: str) -> None:
     settings = {"epochs": 2} if method == "DCMH" else {}
     teacher = make_hasher(method, bits=16, **settings).fit(scene.training)
-    lessons = lessons_of(teacher, scene.training, 0, use_target=True)
+    lessons = teacher_targets(teacher, scene.training, 0, use_target=True)
     assert 0.9 < float(np.sqrt((lessons.images**2).mean())) < 1.1
     tuned = tune(scene, teacher, {"steps": 2})
-    assert np.isfinite(tuned.of_pixels(scene.images)).all()
+    assert np.isfinite(tuned.extract(scene.images)).all()
 
 
 @pytest.mark.parametrize(
@@ -296,12 +301,12 @@ def test_other_methods_teach_too(scene: Scene, method: str) -> None:
     [
         ({"blocks": 0}, "blocks takes a whole number of 1 or more, or null (None), got 0"),
         ({"blocks": 9}, "tiny has 3 blocks, so its last 9 cannot learn"),
-        ({"norms": "batch"}, "norms takes frozen or target, got 'batch'"),
+        ({"batch_norm_statistics": "batch"}, "norms takes frozen or target, got 'batch'"),
         ({"minutes": -1}, "minutes takes a number above 0, or null (None), got -1"),
-        ({"soft_share": 2}, "soft_share takes a number from 0 to 1, got 2"),
+        ({"soft_label_fraction": 2}, "soft_share takes a number from 0 to 1, got 2"),
         ({"views": 3}, "views are kept below the trained blocks; give blocks, too"),
         (
-            {"norms": "target", "use_target": False},
+            {"batch_norm_statistics": "target", "use_target": False},
             "norms takes frozen where no target images take part, got 'target'",
         ),
     ],

@@ -18,16 +18,16 @@ from transhash.hashers.deep import Device
 from transhash.hashers.losses import alignment_loss, inner_product_loss, relation_loss
 from transhash.hashers.thn import THN
 from transhash.hashers.thn.batches import Batch, Batches, Items
-from transhash.hashers.thn.input_layer import Inputs
+from transhash.hashers.thn.input_layer import TowerInputs
 from transhash.hashers.thn.objective import (
     Alignment,
-    Inherited,
     Objective,
+    PseudoLabelTerm,
     Quantization,
     RelationTerm,
 )
-from transhash.hashers.thn.transfer import Extended, Side, Transfer, soft_match
-from transhash.hashers.world import ALONE
+from transhash.hashers.thn.transfer import ExtendedRelation, ModalityData, TransferStep, soft_match
+from transhash.hashers.world import SINGLE_PROCESS
 
 from .worlds import World
 
@@ -120,7 +120,7 @@ def test_quantization_adds_minus_log_of_activations_and_begins_when_told(target:
 def test_inherited_relations_cover_the_three_kinds_of_pairs_with_target_items() -> None:
     assert BATCH.target_images is not None
     assert BATCH.target_texts is not None
-    found = Inherited(scaled(0.3), True, 0.6)(BATCH, 0)["inherited"]
+    found = PseudoLabelTerm(scaled(0.3), True, 0.6)(BATCH, 0)["inherited"]
     expected = sum(
         cross_entropy(x, y, probability(x.inputs, y.inputs), True, 0.3)
         for x, y in (
@@ -135,7 +135,7 @@ def test_inherited_relations_cover_the_three_kinds_of_pairs_with_target_items() 
 def test_target_items_of_one_modality_alone_inherit_and_align() -> None:
     images_only = replace(BATCH, target_texts=None)
     assert images_only.target_images is not None
-    found = Inherited(scaled(0.3), True, 0.6)(images_only, 0)["inherited"]
+    found = PseudoLabelTerm(scaled(0.3), True, 0.6)(images_only, 0)["inherited"]
     s = probability(images_only.target_images.inputs, BATCH.texts.inputs)
     expected = cross_entropy(images_only.target_images, BATCH.texts, s, True, 0.3)
     assert float(found) == pytest.approx(0.6 * expected)
@@ -194,7 +194,7 @@ def test_the_objective_has_the_terms_that_the_settings_weigh() -> None:
         "no Q": {"quantization_weight": 0.0},
         "no D": {"alignment_weight": 0.0},
         "L alone": {
-            "quantization_weight": 0.0, "alignment_weight": 0.0, "inherited_weight": 0.0
+            "quantization_weight": 0.0, "alignment_weight": 0.0, "pseudo_label_weight": 0.0
         },
     }  # fmt: skip
     for name, changed in settings.items():
@@ -204,16 +204,16 @@ def test_the_objective_has_the_terms_that_the_settings_weigh() -> None:
 
 def test_the_settings_reach_their_terms() -> None:
     thn = THN(
-        bits=BITS, steps=200, quantization_weight=0.01, quantization_start=0.3, soft_share=0.4,
-        quantize_target=False, inherited_weight=0.7, alignment_weight=0.9, alignment_ramp=0.2,
+        bits=BITS, steps=200, quantization_weight=0.01, quantization_start=0.3, soft_label_fraction=0.4,
+        quantize_target=False, pseudo_label_weight=0.7, alignment_weight=0.9, alignment_ramp=0.2,
         kernel_widths=(2.0,), balanced=False, logit_scale=0.25,
     )  # fmt: skip
     relation, quantization, inherited, alignment = thn.objective().terms
     assert quantization == Quantization(0.01, 60.0, False)
     assert alignment == Alignment(0.9, 40.0, (2.0,))
     assert isinstance(relation, RelationTerm)
-    assert isinstance(inherited, Inherited)
-    assert (relation.balanced, relation.soft_share) == (False, 0.4)
+    assert isinstance(inherited, PseudoLabelTerm)
+    assert (relation.balanced, relation.soft_label_fraction) == (False, 0.4)
     assert (inherited.balanced, inherited.weight) == (False, 0.7)
     expected = cross_entropy(BATCH.images, BATCH.texts, BATCH.s, False, 0.25)
     found = RelationTerm(relation.loss, False)(BATCH, 0)["relation"]
@@ -221,7 +221,7 @@ def test_the_settings_reach_their_terms() -> None:
 
 
 def test_after_a_collapse_relations_are_left() -> None:
-    rescued = THN(bits=BITS, steps=10).objective().without_regularisers()
+    rescued = THN(bits=BITS, steps=10).objective().without_regularizers()
     assert isinstance(rescued, Objective)
     assert set(rescued(BATCH, 9)) == {"relation", "inherited"}
     assert not rescued.regularised
@@ -239,11 +239,11 @@ def test_a_batch_drawn_richer_in_related_pairs_shifts_their_log_odds_by_bayes() 
     x, y = (rng.standard_normal((n, BITS)).astype(np.float32) for _ in range(2))
     slope, offset = 3.0, -4.0
     batches = Batches(
-        Inputs(x, y, calibration=(slope, offset)), SparseRelation.from_pairs(keys, keys),
+        TowerInputs(x, y, calibration=(slope, offset)), SparseRelation.from_pairs(keys, keys),
         Device("cpu"), size=16, target_size=4, seed=0,
     )  # fmt: skip
     towers = nn.ModuleDict({"image": Straight(), "text": Straight()})
-    batch = batches.at(3, towers, ALONE)
+    batch = batches.at(3, towers, SINGLE_PROCESS)
     rate = float(batch.s.mean())
     assert batch.rate == pytest.approx(rate)
     assert rate > 8 / n  # half the texts are partners; by chance one pair in 200 is related
@@ -260,10 +260,10 @@ def test_labelled_batches_keep_the_rate_of_the_whole_relation() -> None:
     labels = np.eye(4, dtype=bool)[np.arange(40) % 4]
     x = np.random.default_rng(1).standard_normal((40, BITS)).astype(np.float32)
     batches = Batches(
-        Inputs(x, x, x[:9], x[:7], np.arange(40, dtype=np.float32)), LabelRelation(labels, labels),
+        TowerInputs(x, x, x[:9], x[:7], np.arange(40, dtype=np.float32)), LabelRelation(labels, labels),
         Device("cpu"), size=16, target_size=4, seed=0,
     )  # fmt: skip
-    batch = batches.at(0, nn.ModuleDict({"image": Straight(), "text": Straight()}), ALONE)
+    batch = batches.at(0, nn.ModuleDict({"image": Straight(), "text": Straight()}), SINGLE_PROCESS)
     assert batch.rate == 0.25
     assert batch.probability is None
     assert batch.target_images is not None
@@ -292,7 +292,7 @@ def test_the_extended_relation_is_p_s_q() -> None:
         left = np.eye(4) if rows is None else np.concatenate([np.eye(4), rows])
         right = np.eye(3) if columns is None else np.concatenate([np.eye(3), columns])
         whole = left @ s @ right.T
-        extended = Extended(relation, rows, columns)
+        extended = ExtendedRelation(relation, rows, columns)
         assert extended.shape == whole.shape
         a, b = rng.random((whole.shape[1], 2)), rng.random((whole.shape[0], 2))
         np.testing.assert_allclose(extended.times(a), whole @ a)
@@ -302,11 +302,11 @@ def test_the_extended_relation_is_p_s_q() -> None:
 def test_each_domain_has_its_centre_and_matched_items_weigh_more() -> None:
     auxiliary = np.array([[1.0, 0.0], [0.0, 1.0], [3.0, 3.0]])
     target = np.array([[10.0, 0.0], [11.0, 1.0], [12.0, -1.0]])
-    side = Side(auxiliary, np.array([[1.0], [1.0], [2.0]]), target)
+    side = ModalityData(auxiliary, np.array([[1.0], [1.0], [2.0]]), target)
     np.testing.assert_allclose(side.centre, [1.75, 1.75])  # the third item is related twice
     np.testing.assert_allclose(side.target_centre, [11.0, 0.0])
     assert len(side.both()) == 3  # the target takes part once it is matched
-    side.rematch(np.asarray, 0.1, 0.5)
+    side.match_target(np.asarray, 0.1, 0.5)
     assert side.match is not None
     matched = (side.match @ (auxiliary - side.centre)).mean(axis=0)
     assert np.abs(matched).max() > 0.1
@@ -322,7 +322,7 @@ def test_each_domain_has_its_centre_and_matched_items_weigh_more() -> None:
 def test_items_that_were_voted_on_are_centred_with_the_target_they_stood_in() -> None:
     auxiliary = np.array([[1.0, 0.0], [0.0, 1.0], [11.0, 1.0]])
     target = np.array([[10.0, 0.0], [12.0, 0.0]])
-    side = Side(auxiliary, np.ones((3, 1)), target, np.array([False, False, True]))
+    side = ModalityData(auxiliary, np.ones((3, 1)), target, np.array([False, False, True]))
     np.testing.assert_allclose(side.centre, [0.5, 0.5])
     np.testing.assert_allclose(side.auxiliary, [[0.5, -0.5], [-0.5, 0.5], [0.0, 1.0]])
 
@@ -332,11 +332,13 @@ def test_directions_of_pairs_count_by_what_they_are_worth_and_those_of_labels_al
     sort: str,
 ) -> None:
     training = World(seed=3).training(300, sort)
-    bridge, inputs = Transfer(32, 0.05, None, 0, 0.05, 0.5, 0).bridge(training, use_target=False)
+    bridge, inputs = TransferStep(32, 0.05, None, 0, 0.05, 0.5, 0).bridge(
+        training, use_target=False
+    )
     assert bridge.image is not None
     assert bridge.image.axes is not None
     rank = bridge.image.axes.shape[1]
-    even, plain = Transfer(32, 0.05, rank, 0, 0.05, 0.5, 0).bridge(training, use_target=False)
+    even, plain = TransferStep(32, 0.05, rank, 0, 0.05, 0.5, 0).bridge(training, use_target=False)
     assert even.image is not None
     assert even.image.axes is not None
     weights = np.linalg.norm(bridge.image.axes, axis=0) / np.linalg.norm(even.image.axes, axis=0)

@@ -3,7 +3,7 @@ import pytest
 
 from transhash.data.training_set import TrainingSet
 from transhash.hashers.canonical import canonical_analysis
-from transhash.hashers.components import useful_directions
+from transhash.hashers.components import select_components
 from transhash.hashers.qch import QCH
 from transhash.hashers.tuning import held_out_map
 
@@ -26,7 +26,7 @@ def test_the_recorded_objective_is_the_one_of_the_docstring() -> None:
     training = World(dx=12, dy=15).training(50)
     hasher = QCH(bits=8, iterations=1, correlation_weight=2.0, ridge=0.1).fit(training)
     found = canonical_analysis(training.images, training.texts, training.relation, 0.1, 8)
-    kept = useful_directions(found, training.images, training.texts, training.relation)
+    kept = select_components(found, training.images, training.texts, training.relation)
     r = len(kept.weights)
     assert (kept.weights == 1).all()
     # One pass: codes of the start, then R, Ux and Uy; only R Ux' K is kept, so undo K.
@@ -54,7 +54,7 @@ def test_the_bits_share_a_tight_frame_over_the_useful_directions() -> None:
     found = canonical_analysis(training.images, training.texts, training.relation, hasher.ridge, 24)
     turned = np.linalg.solve(found.whiten_x, hasher.weights_x_)  # Ux R, with R R' = (b/r) I
     values = np.linalg.svd(turned)[1]
-    r = len(useful_directions(found, training.images, training.texts, training.relation).weights)
+    r = len(select_components(found, training.images, training.texts, training.relation).weights)
     assert r == 4
     np.testing.assert_allclose(values[:r], np.sqrt(24 / r))
     np.testing.assert_allclose(values[r:], 0, atol=1e-8)
@@ -64,7 +64,7 @@ def test_directions_of_pairs_count_by_what_left_out_items_show() -> None:
     training = World(seed=3).training(300, "pairs")
     hasher = QCH(bits=16).fit(training)
     found = canonical_analysis(training.images, training.texts, training.relation, hasher.ridge, 16)
-    kept = useful_directions(found, training.images, training.texts, training.relation)
+    kept = select_components(found, training.images, training.texts, training.relation)
     assert kept.weights[0] > 1.1 * kept.weights[-1]
     turned = np.linalg.solve(found.whiten_x, hasher.weights_x_)  # Ux diag(w) R
     r = len(kept.weights)

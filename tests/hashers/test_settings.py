@@ -15,20 +15,20 @@ from transhash.cli import main
 from transhash.cli.fit import parse_settings
 from transhash.errors import DataError
 from transhash.experiments import read_plan
-from transhash.hashers import KNOWN, find_method, make_hasher
+from transhash.hashers import METHODS, find_method, make_hasher
 from transhash.hashers.methods import Method
 from transhash.hashers.settings import (
-    FromOne,
-    Length,
-    NotNegative,
+    MinLength,
+    NonNegative,
     Positive,
+    PositiveInt,
+    Proportion,
+    ProportionBelowOne,
     Range,
-    Share,
-    ShareBelowOne,
     check_settings,
 )
 
-every_method = pytest.mark.parametrize("method", KNOWN, ids=lambda method: method.name)
+every_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 
 
 @dataclass
@@ -36,17 +36,17 @@ class Knobs:
     """One of every kind of setting."""
 
     word: Literal["left", "right", "both"] = "left"
-    share: ShareBelowOne = 0.5
-    weight: NotNegative = 1.0
-    count: FromOne = 3
+    share: ProportionBelowOne = 0.5
+    weight: NonNegative = 1.0
+    count: PositiveInt = 3
     any_number: float = -1.0
     between: Annotated[float, Range(1, 5, above=True)] = 2.0
     flag: bool = True
-    rank: FromOne | None = None
+    rank: PositiveInt | None = None
     text: str = "a"
-    widths: Annotated[tuple[Positive, ...], Length(1)] = (1.0,)
-    layers: tuple[FromOne, ...] = ()
-    portion: Share = 1.0
+    widths: Annotated[tuple[Positive, ...], MinLength(1)] = (1.0,)
+    layers: tuple[PositiveInt, ...] = ()
+    portion: Proportion = 1.0
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -166,7 +166,7 @@ REFUSED = [
     ("THN", "kernel_widths=x", "kernel_widths takes a list of numbers above 0"),
     ("THN", "seed=-1", "seed takes a whole number from 0 to 4294967295, got -1"),
     ("THN", "steps=1e9999", "steps takes a whole number of 0 or more, got inf"),
-    ("THN", "batch=0", "batch takes a whole number of 1 or more, got 0"),
+    ("THN", "batch_size=0", "batch takes a whole number of 1 or more, got 0"),
     ("THN", "name=x", "THN has no setting 'name'"),
     ("THN-D", "alignment_weight=1", "THN-D is THN with alignment_weight = 0.0"),
     ("DCMH", "precision=half", "precision takes float32 or bfloat16, got 'half'"),

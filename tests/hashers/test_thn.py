@@ -16,17 +16,17 @@ from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 from transhash.hashers import make_hasher
 from transhash.hashers.canonical import canonical_analysis
-from transhash.hashers.components import left_out_coordinates
+from transhash.hashers.components import leave_one_out_coordinates
 from transhash.hashers.deep import AlexNet
 from transhash.hashers.thn import PAPER, THN
-from transhash.hashers.thn.initialization import calibrate
-from transhash.hashers.thn.transfer import Transfer
-from transhash.hashers.training_loop import collapse, fingerprint, rate_factor
+from transhash.hashers.thn.initialization import calibrate_relation
+from transhash.hashers.thn.transfer import TransferStep
+from transhash.hashers.training_loop import collapse_warning, fingerprint, lr_factor
 from transhash.storage import write_tensors
 
 from .worlds import World
 
-SMALL: dict[str, Any] = {"bits": 16, "steps": 60, "batch": 64, "target_batch": 32}
+SMALL: dict[str, Any] = {"bits": 16, "steps": 60, "batch_size": 64, "target_batch_size": 32}
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +108,9 @@ def test_what_is_used_is_the_moving_average_of_the_weights(training: TrainingSet
             THN(**{**SMALL, "steps": 1, **settings}).fit(training).state()["towers.text.fch.weight"]
         )
 
-    start, moved = weights(averaging=0.0, learning_rate=1e-12), weights(averaging=0.0)
+    start, moved = weights(ema_decay=0.0, learning_rate=1e-12), weights(ema_decay=0.0)
     assert np.abs(moved - start).max() > 1e-5
-    np.testing.assert_allclose(weights(averaging=0.98), 0.1 * start + 0.9 * moved, atol=1e-7)
+    np.testing.assert_allclose(weights(ema_decay=0.98), 0.1 * start + 0.9 * moved, atol=1e-7)
 
 
 def test_a_training_that_diverges_says_so_and_leaves_nothing(
@@ -150,9 +150,9 @@ def test_any_tower_can_be_put_in(training: TrainingSet) -> None:
                 torch.nn.Linear(shape[0], 24), torch.nn.Linear(24, self.bits)
             )
 
-    hasher = Wide(**{**SMALL, "frames": 0}).fit(training)
+    hasher = Wide(**{**SMALL, "rotation_trials": 0}).fit(training)
     assert hasher.state()["towers.image.0.weight"].shape[0] == 24
-    again = Wide(**{**SMALL, "frames": 0}).restore(hasher.state())
+    again = Wide(**{**SMALL, "rotation_trials": 0}).restore(hasher.state())
     assert again.encode_images(training.images) == hasher.encode_images(training.images)
 
 
@@ -190,11 +190,11 @@ def test_without_target_data_there_is_nothing_to_align(training: TrainingSet) ->
 def test_the_alarm_tells_a_collapse_and_leaves_healthy_codes_alone() -> None:
     rng = np.random.default_rng(0)
     healthy = Codes.from_projections(rng.standard_normal((100, 16)))
-    assert collapse(healthy) is None
+    assert collapse_warning(healthy) is None
     two_classes = Codes(np.repeat(np.array([[0, 0], [255, 255]], np.uint8), 50, axis=0), 16)
-    assert collapse(two_classes) is None
+    assert collapse_warning(two_classes) is None
     one = Codes(np.zeros((100, 2), np.uint8), 16)
-    assert "1 distinct code among 100" in str(collapse(one))
+    assert "1 distinct code among 100" in str(collapse_warning(one))
 
 
 def test_the_literal_paper_collapses_and_says_so(
@@ -206,17 +206,19 @@ def test_the_literal_paper_collapses_and_says_so(
     with caplog.at_level(logging.WARNING):
         paper.fit(training)
     assert paper.encode_texts(training.texts).distinct() < 30  # of 300
-    assert "codes collapsed" in paper.alarms_[0]
-    assert len(paper.alarms_) == 1
+    assert "codes collapsed" in paper.warnings_[0]
+    assert len(paper.warnings_) == 1
     assert "try balanced=True" in caplog.text
 
 
 def test_a_collapse_is_rescued_by_leaving_q_and_d_out(
     training: TrainingSet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("transhash.hashers.thn.thn.collapse", lambda codes: "codes collapsed: test")
+    monkeypatch.setattr(
+        "transhash.hashers.thn.thn.collapse_warning", lambda codes: "codes collapsed: test"
+    )
     hasher = THN(**SMALL).fit(training, folder=tmp_path)
-    assert "switched off for the rest" in hasher.alarms_[0]
+    assert "switched off for the rest" in hasher.warnings_[0]
     last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
     assert "quantization" not in last
     assert "alignment_images" not in last
@@ -225,7 +227,7 @@ def test_a_collapse_is_rescued_by_leaving_q_and_d_out(
 @pytest.mark.parametrize("bits", [8, 64, 128])
 def test_no_code_length_collapses(training: TrainingSet, bits: int) -> None:
     hasher = THN(**{**SMALL, "bits": bits}).fit(training)
-    assert not hasher.alarms_
+    assert not hasher.warnings_
     assert hasher.encode_images(training.images).distinct() > 4
 
 
@@ -246,7 +248,7 @@ def test_left_out_coordinates_equal_those_of_a_refit_without_the_item() -> None:
     keep = np.arange(40) != i
     gram = (x[keep] * of_x[keep]).T @ x[keep] / pairs + ridge * largest * np.eye(6)
     weights = np.linalg.solve(gram, (x[keep] * of_x[keep]).T @ aim[keep] / pairs)
-    assert np.allclose(left_out_coordinates(found, x, y, relation)[0][i], x[i] @ weights)
+    assert np.allclose(leave_one_out_coordinates(found, x, y, relation)[0][i], x[i] @ weights)
 
 
 def test_no_target_items_at_all_are_as_good_as_none_given(training: TrainingSet) -> None:
@@ -260,8 +262,8 @@ def test_no_target_items_at_all_are_as_good_as_none_given(training: TrainingSet)
 
 def test_of_many_target_items_some_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
     training = World(classes=6).training(300)
-    monkeypatch.setattr(Transfer, "limit", 40)
-    transfer = Transfer(32, 0.05, None, 4, 0.05, 0.5, 0)
+    monkeypatch.setattr(TransferStep, "limit", 40)
+    transfer = TransferStep(32, 0.05, None, 4, 0.05, 0.5, 0)
     bridge, inputs = transfer.bridge(training, use_target=True)
     assert len(inputs.images) == 300
     assert inputs.target_images is not None
@@ -273,7 +275,7 @@ def test_of_many_target_items_some_take_part(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_rank_is_found_from_the_relation_alone() -> None:
     world = World(classes=6)
-    transfer = Transfer(32, 0.05, None, 4, 0.05, 0.5, 0)
+    transfer = TransferStep(32, 0.05, None, 4, 0.05, 0.5, 0)
     bridge, inputs = transfer.bridge(world.training(400), use_target=True)
     assert bridge.text.axes is not None
     assert bridge.text.axes.shape[1] == 5  # classes - 1
@@ -281,8 +283,8 @@ def test_the_rank_is_found_from_the_relation_alone() -> None:
 
 
 def test_calibration_gives_the_right_share_of_related_pairs(training: TrainingSet) -> None:
-    _, inputs = Transfer(32, 0.05, None, 4, 0.05, 0.5, 0).bridge(training, use_target=False)
-    found = calibrate(inputs.images, inputs.texts, training.relation, 0)
+    _, inputs = TransferStep(32, 0.05, None, 4, 0.05, 0.5, 0).bridge(training, use_target=False)
+    found = calibrate_relation(inputs.images, inputs.texts, training.relation, 0)
     assert found is not None
     x, y = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (inputs.images, inputs.texts))
     probability = 1 / (1 + np.exp(-(found[0] * (x @ y.T) + found[1])))
@@ -296,7 +298,7 @@ def test_rare_pairs_are_met_in_every_batch(training: TrainingSet, tmp_path: Path
     keys = [str(i) for i in range(300)]
     pairs = TrainingSet(view.images, view.texts, SparseRelation.from_pairs(keys, keys))
     hasher = THN(**SMALL).fit(pairs, folder=tmp_path)
-    assert not hasher.alarms_
+    assert not hasher.warnings_
     assert np.isfinite(hasher.project_images(view.images)).all()
 
 
@@ -307,9 +309,9 @@ def test_features_of_another_width_are_refused_in_a_sentence(training: TrainingS
 
 
 def test_caffes_policies_are_caffes() -> None:
-    assert rate_factor("inv", 0, 100) == 1.0
-    assert rate_factor("inv", 1000, 2000) == pytest.approx(3**-0.75)
-    assert [rate_factor("step", t, 9000) for t in (0, 1999, 2000, 4000)] == [1, 1, 0.5, 0.25]
+    assert lr_factor("inv", 0, 100) == 1.0
+    assert lr_factor("inv", 1000, 2000) == pytest.approx(3**-0.75)
+    assert [lr_factor("step", t, 9000) for t in (0, 1999, 2000, 4000)] == [1, 1, 0.5, 0.25]
 
 
 def test_a_gpu_that_is_not_there_is_named() -> None:
@@ -332,7 +334,11 @@ def test_alexnet_is_fine_tuned_from_pixels_with_fch_ten_times_faster(tmp_path: P
     }
     write_tensors(tmp_path / "alexnet.safetensors", conv)
     hasher = THN.paper(
-        bits=16, steps=2, batch=4, target_batch=4, weights=str(tmp_path / "alexnet.safetensors")
+        bits=16,
+        steps=2,
+        batch_size=4,
+        target_batch_size=4,
+        weights=str(tmp_path / "alexnet.safetensors"),
     )
     hasher.fit(TrainingSet(pixels, texts, relation, pixels[:4], texts[:4]))
     assert "classifier.1.weight" in hasher.fresh_layers_  # conv layers were in the file

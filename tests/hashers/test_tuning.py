@@ -7,14 +7,14 @@ import pytest
 
 from transhash.codes import Codes
 from transhash.data.relation import LabelRelation, SparseRelation
-from transhash.data.training_set import Related, TrainingSet
+from transhash.data.training_set import AuxiliarySet, TrainingSet
 from transhash.errors import DataError, NotFittedError
 from transhash.hashers.base import Hasher, Scorer, Setting
 from transhash.hashers.cvh import CVH
 from transhash.hashers.hth import HTH
 from transhash.hashers.imh import IMH
 from transhash.hashers.qch import QCH
-from transhash.hashers.tuning import held_out_map, hold_out, map_both_ways, tune
+from transhash.hashers.tuning import held_out_map, hold_out, map_both_directions, tune
 
 from .worlds import World
 
@@ -72,7 +72,7 @@ def test_map_both_ways_is_the_closed_form_over_the_known_pairs(sort: str) -> Non
     assert (known is None) == (sort != "triples")
     forward = looped_map(images.hamming(texts), s, known)
     backward = looped_map(texts.hamming(images), s.T, None if known is None else known.T)
-    found = map_both_ways(images, texts, training.relation)
+    found = map_both_directions(images, texts, training.relation)
     assert found == pytest.approx((forward, backward), abs=1e-12)
 
 
@@ -111,19 +111,19 @@ def test_a_method_without_codes_is_scored_by_the_order_of_its_scores(sort: str) 
 def test_queries_with_nothing_relevant_do_not_count() -> None:
     codes = Codes.from_projections(np.eye(8))
     relation = SparseRelation.from_pairs(list("abcdefgh"), list("ab......"))
-    assert map_both_ways(codes, codes, relation) == (1.0, 1.0)
+    assert map_both_directions(codes, codes, relation) == (1.0, 1.0)
 
 
 def test_nothing_relevant_at_all_scores_nothing() -> None:
     codes = Codes.from_projections(np.eye(8))
-    assert map_both_ways(codes, codes, LabelRelation(np.eye(8), np.eye(8) * 0)) == (0.0, 0.0)
+    assert map_both_directions(codes, codes, LabelRelation(np.eye(8), np.eye(8) * 0)) == (0.0, 0.0)
 
 
 def test_random_codes_score_the_share_of_relevant_items() -> None:
     rng = np.random.default_rng(0)
     labels = np.eye(4)[rng.integers(0, 4, 400)]
     codes = [Codes.from_projections(rng.standard_normal((400, 16))) for _ in range(2)]
-    scores = map_both_ways(codes[0], codes[1], LabelRelation(labels, labels))
+    scores = map_both_directions(codes[0], codes[1], LabelRelation(labels, labels))
     np.testing.assert_allclose(scores, 0.25, atol=0.02)
 
 
@@ -175,7 +175,7 @@ def test_the_hasher_that_was_passed_in_is_left_as_it_was() -> None:
 def test_held_out_items_without_a_relation_are_refused() -> None:
     world = World()
     training = world.training(60)
-    lonely = Related(
+    lonely = AuxiliarySet(
         training.images[:2], training.texts[:2], LabelRelation(np.eye(2), np.eye(2)[::-1] * 0)
     )
     with pytest.raises(DataError, match="cannot be compared"):

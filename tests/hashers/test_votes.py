@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from transhash.data.feedback import VotedRelation
+from transhash.data.feedback import FeedbackRelation
 from transhash.data.relation import LabelRelation, Relation, SparseRelation
 from transhash.data.training_set import TrainingSet
 from transhash.hashers import THN
@@ -49,7 +49,7 @@ class World:
         relation = self.relation
         if votes:
             placed = {(images.index(i), texts.index(j)): vote for (i, j), vote in votes.items()}
-            relation = VotedRelation.extending(relation, placed, len(images), len(texts))
+            relation = FeedbackRelation.extend(relation, placed, len(images), len(texts))
         training = TrainingSet(
             np.concatenate([self.x, self.target_x[images]]) if votes else self.x,
             np.concatenate([self.y, self.target_y[texts]]) if votes else self.y,
@@ -57,7 +57,9 @@ class World:
             self.target_x,
             self.target_y,
         )
-        hasher = THN(bits=32, seed=self.seed, steps=100, batch=128, target_batch=64).fit(training)
+        hasher = THN(bits=32, seed=self.seed, steps=100, batch_size=128, target_batch_size=64).fit(
+            training
+        )
         signs = [
             np.where(values > 0, 1, -1)
             for values in (
@@ -67,11 +69,13 @@ class World:
         ]
         return (32 - signs[0] @ signs[1].T) // 2
 
-    def precision(self, distances: npt.NDArray[np.int64], asking: npt.NDArray[np.bool_]) -> float:
+    def precision(
+        self, distances: npt.NDArray[np.int64], encode_queries: npt.NDArray[np.bool_]
+    ) -> float:
         """P@10 of asking items."""
         first = np.argsort(distances, axis=1, kind="stable")[:, :10]
         right = self.kinds[first] == self.kinds[:, None]
-        return float(right[asking].mean())
+        return float(right[encode_queries].mean())
 
 
 @pytest.mark.parametrize("kind", ["labels", "pairs"])
@@ -95,8 +99,9 @@ def test_votes_raise_precision_of_the_voted_kind_and_cost_nothing_elsewhere(kind
         images = ~np.isin(np.arange(len(new)), [i for i, _ in votes])
         gains.append(
             [
-                world.precision(now, asking & group) - world.precision(then, asking & group)
-                for then, now, asking in (
+                world.precision(now, encode_queries & group)
+                - world.precision(then, encode_queries & group)
+                for then, now, encode_queries in (
                     (before, after, texts),
                     (before.T, after.T, images),
                 )

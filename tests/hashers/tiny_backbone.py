@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from transhash.data.relation import LabelRelation, Relation, SparseRelation
 from transhash.data.training_set import TrainingSet
-from transhash.features.backbone import Stages, rows_of_pixels
+from transhash.features.backbone import Stages, extract_pixels
 from transhash.features.decode import Pixels
 
 SIZE, CLASSES = 16, 4
@@ -52,8 +52,8 @@ class TinyBackbone:
     def network(self) -> nn.Module:
         return self.trainable()
 
-    def of_pixels(self, pixels: Pixels) -> npt.NDArray[np.float32]:
-        return rows_of_pixels(self.network(), pixels, self.step, self.device)
+    def extract(self, pixels: Pixels) -> npt.NDArray[np.float32]:
+        return extract_pixels(self.network(), pixels, self.step, self.device)
 
 
 def pictures(labels: npt.NDArray[np.int64], rng: np.random.Generator, light: int = 0) -> Pixels:
@@ -90,8 +90,8 @@ class Scene:
             )
         backbone = TinyBackbone()
         self.training = TrainingSet(
-            backbone.of_pixels(self.images), texts, relation,
-            backbone.of_pixels(self.target_images), target_texts,
+            backbone.extract(self.images), texts, relation,
+            backbone.extract(self.target_images), target_texts,
         )  # fmt: skip
 
     def files(self, folder: Any) -> tuple[list[Any], list[Any]]:

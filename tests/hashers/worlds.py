@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.data.relation import LabelRelation, Relation, SparseRelation
-from transhash.data.training_set import Related, TrainingSet
+from transhash.data.training_set import AuxiliarySet, TrainingSet
 
 Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class View:
+class AffineMap:
     """Items of both modalities; item i of either has label i, images and texts share latents."""
 
     images: Array
@@ -49,7 +49,7 @@ class World:
             self.moves = moves / np.linalg.norm(moves, axis=1, keepdims=True) * latent**0.5
             self.warps = 0.2 * self.rng.standard_normal((2, latent, latent))
 
-    def draw(self, n: int, target: bool = False) -> View:
+    def draw(self, n: int, target: bool = False) -> AffineMap:
         labels = self.rng.permutation(np.arange(n) % self.classes)
         shared = self.means[labels] + 0.9 * self.rng.standard_normal((n, self.means.shape[1]))
         latents = [shared, shared]
@@ -64,7 +64,7 @@ class World:
             + 0.5 * self.rng.standard_normal((n, a.shape[1]))
             for u, a, b in zip(latents, self.maps, self.nuisance, strict=True)
         )
-        return View(images.astype(np.float32), texts.astype(np.float32), labels)
+        return AffineMap(images.astype(np.float32), texts.astype(np.float32), labels)
 
     def training(self, n: int = 300, sort: str = "labels", targets: int = 60) -> TrainingSet:
         """Unpaired items related by label, pairs, or the pairs and as many denied ones."""
@@ -85,11 +85,11 @@ class World:
         target = self.draw(targets, target=True)
         return TrainingSet(first.images, texts, relation, target.images, target.texts)
 
-    def related(self, n: int = 200, target: bool = False) -> Related:
+    def related(self, n: int = 200, target: bool = False) -> AuxiliarySet:
         """Fresh items related by label, to measure on."""
         x, y = self.draw(n, target), self.draw(n, target)
         relation = LabelRelation(x.one_hot(self.classes), y.one_hot(self.classes))
-        return Related(x.images, y.texts, relation)
+        return AuxiliarySet(x.images, y.texts, relation)
 
 
 def dense(relation: Relation) -> npt.NDArray[np.float64]:

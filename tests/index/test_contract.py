@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from transhash.codes import MOST_BITS, Codes
+from transhash.codes import MAX_BITS, Codes
 from transhash.errors import DataError, EngineError
 from transhash.index import Index, open_index
 from transhash.index.exact import ExactIndex
 
-ENGINES = ["exact", "faiss", "grouped"]
+BACKENDS = ["exact", "faiss", "grouped"]
 Open = Callable[[int], Index]
 
 
@@ -24,7 +24,7 @@ def random_codes(count: int, bits: int, seed: int = 0, spread: int = 256) -> Cod
     return Codes(generator.integers(0, spread, (count, bits // 8), dtype=np.uint8), bits)
 
 
-@pytest.fixture(params=[f"{engine}-{place}" for engine in ENGINES for place in ("memory", "disk")])
+@pytest.fixture(params=[f"{engine}-{place}" for engine in BACKENDS for place in ("memory", "disk")])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     engine, place = request.param.split("-")
     url = f"{engine}:" if place == "memory" else f"{engine}:{tmp_path / 'index'}"
@@ -111,14 +111,14 @@ def test_k_may_be_any_whole_number_and_costs_what_is_there(opened: Open) -> None
 
 
 def test_the_longest_codes_are_searched_and_longer_ones_refused(opened: Open) -> None:
-    codes = random_codes(30, MOST_BITS)
-    index, exact = opened(np.int64(MOST_BITS)), ExactIndex(MOST_BITS)  # type: ignore[arg-type]
+    codes = random_codes(30, MAX_BITS)
+    index, exact = opened(np.int64(MAX_BITS)), ExactIndex(MAX_BITS)  # type: ignore[arg-type]
     for engine in (index, exact):
         engine.add(np.arange(30), codes)
     assert_same(index.search(codes[:4], 9), exact.search(codes[:4], 9))
     assert_same(index.search_radius(codes[:4], 32_600), exact.search_radius(codes[:4], 32_600))
     index.close()
-    for bits in (MOST_BITS + 8, 10**9):
+    for bits in (MAX_BITS + 8, 10**9):
         with pytest.raises(DataError, match="up to 65,528 bits"):
             opened(bits)
 
@@ -185,7 +185,7 @@ def test_ids_may_be_as_large_as_63_bits(opened: Open) -> None:
     assert sorted(index.export()[0].tolist()) == [0, 2**32, 2**63 - 1]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", BACKENDS)
 def test_a_folder_gives_back_what_was_stored(engine: str, tmp_path: Path) -> None:
     url = f"{engine}:{tmp_path / 'index'}"
     codes = random_codes(300, 32, 1, 4)
@@ -204,7 +204,7 @@ def test_a_folder_gives_back_what_was_stored(engine: str, tmp_path: Path) -> Non
         open_index(url, 64)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", BACKENDS)
 def test_a_second_writer_is_refused_and_a_reader_is_not(engine: str, tmp_path: Path) -> None:
     url = f"{engine}:{tmp_path / 'index'}"
     writer = open_index(url, 16)

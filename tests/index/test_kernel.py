@@ -42,8 +42,8 @@ def variant(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def _tables_for_small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "TABLES_FROM", 0)
-    monkeypatch.setattr(segments, "SPARE", 10_000)
+    monkeypatch.setattr(segments, "MIN_TABLE_BYTES", 0)
+    monkeypatch.setattr(segments, "SPARE_BYTES", 10_000)
 
 
 @needs_kernel
@@ -59,15 +59,15 @@ def test_every_variant_and_method_agrees_with_exact(variant: str, bits: int) -> 
     words = to_words(queries.packed)
     for k in (1, 30, 2500):
         expected = exact.search(queries, k)
-        for patience in (SCAN, None, TABLES):
+        for probe_budget in (SCAN, None, TABLES):
             for threads in (1, 3, 7):
-                ranking = segment.search(words, k, threads, patience)
+                ranking = segment.search(words, k, threads, probe_budget)
                 np.testing.assert_array_equal(ranking.ids, expected.ids)
                 np.testing.assert_array_equal(ranking.distances, expected.distances)
     for radius in (0, 3, bits // 4):
         near = exact.search_radius(queries, radius)
-        for patience in (SCAN, None, TABLES):
-            for ours, theirs in zip(segment.within(words, radius, 2, patience), near):
+        for probe_budget in (SCAN, None, TABLES):
+            for ours, theirs in zip(segment.within(words, radius, 2, probe_budget), near):
                 np.testing.assert_array_equal(ours, theirs)
 
 
@@ -79,8 +79,8 @@ def test_tables_are_exact_for_queries_far_from_everything() -> None:
     assert segment.starts is not None
     words = to_words(queries.packed)
     by_scan = segment.search(words, 500, 1, SCAN)
-    for patience in (None, 0.1, TABLES):
-        by_tables = segment.search(words, 500, 1, patience)
+    for probe_budget in (None, 0.1, TABLES):
+        by_tables = segment.search(words, 500, 1, probe_budget)
         np.testing.assert_array_equal(by_tables.ids, by_scan.ids)
         np.testing.assert_array_equal(by_tables.distances, by_scan.distances)
 
@@ -98,7 +98,7 @@ def test_words_keep_the_bytes_and_their_order(bits: int) -> None:
 def test_memory_stays_within_twice_the_codes_and_eight_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(segments, "SPARE", 8)
+    monkeypatch.setattr(segments, "SPARE_BYTES", 8)
     generator = np.random.default_rng(0)
     for bits in (32, 64, 128):
         packed = generator.integers(0, 256, (300_000, bits // 8), dtype=np.uint8)

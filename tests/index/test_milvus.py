@@ -36,7 +36,7 @@ from transhash.index.milvus import MilvusIndex
 from transhash.index.milvus import connection as milvus_connection
 from transhash.index.milvus import lists as milvus_lists
 from transhash.index.milvus import milvus as milvus_index
-from transhash.index.milvus_client import Connection, Place, passing
+from transhash.index.milvus_client import Connection, MilvusUrl, is_transient
 
 _numbers = itertools.count()
 
@@ -216,8 +216,8 @@ def test_without_pymilvus_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_who_searches_waits_less_than_who_copies() -> None:
-    place = Place.parse("http://host/c")
-    assert Connection(place, reading=True).patience < Connection(place).patience
+    place = MilvusUrl.parse("http://host/c")
+    assert Connection(place, reading=True).probe_budget < Connection(place).probe_budget
 
 
 def test_ivf_is_refused_by_milvus_lite_before_anything_starts() -> None:
@@ -226,26 +226,26 @@ def test_ivf_is_refused_by_milvus_lite_before_anything_starts() -> None:
 
 
 def test_places_are_read_from_urls() -> None:
-    place = Place.parse("http://host:19530/photos?index=bin_ivf_flat&nlist=64&nprobe=8#images")
+    place = MilvusUrl.parse("http://host:19530/photos?index=bin_ivf_flat&nlist=64&nprobe=8#images")
     assert place.uri == "http://host:19530"
     assert (place.table, place.partition) == ("photos", "images")
     assert (place.index_type, place.nlist, place.nprobe) == ("BIN_IVF_FLAT", 64, 8)
-    lite = Place.parse("./codes.db#texts")
+    lite = MilvusUrl.parse("./codes.db#texts")
     assert (lite.table, lite.partition) == ("transhash_texts", None)
-    assert Place.parse("http://host?nlist=32").nprobe is None  # all lists, hence exact
+    assert MilvusUrl.parse("http://host?nlist=32").nprobe is None  # all lists, hence exact
 
 
 def test_only_errors_that_waiting_may_cure_are_waited_for() -> None:
     from pymilvus.exceptions import MilvusException, ParamError
 
-    assert passing(MilvusException(code=2, message="Fail connecting to server"))
-    assert passing(MilvusException(code=65535, message="collection not loaded"))
-    assert passing(MilvusException(code=1, message="service not ready"))
-    assert not passing(MilvusException(code=1100, message="invalid parameter"))
-    assert not passing(MilvusException(code=65535, message="metric type not match"))
-    assert not passing(ParamError(message="limit is no number"))
+    assert is_transient(MilvusException(code=2, message="Fail connecting to server"))
+    assert is_transient(MilvusException(code=65535, message="collection not loaded"))
+    assert is_transient(MilvusException(code=1, message="service not ready"))
+    assert not is_transient(MilvusException(code=1100, message="invalid parameter"))
+    assert not is_transient(MilvusException(code=65535, message="metric type not match"))
+    assert not is_transient(ParamError(message="limit is no number"))
     calls = []
-    connection = Connection(Place.parse("http://127.0.0.1:1/c"), timeout=1, patience=5)
+    connection = Connection(MilvusUrl.parse("http://127.0.0.1:1/c"), timeout=1, probe_budget=5)
     connection._client = object()
 
     def flaky(client: object) -> str:
@@ -255,7 +255,7 @@ def test_only_errors_that_waiting_may_cure_are_waited_for() -> None:
         return "done"
 
     connection._connected = lambda: connection._client  # type: ignore[method-assign]
-    assert connection.persist(flaky) == "done"
+    assert connection.retry(flaky) == "done"
     assert len(calls) == 3
 
 

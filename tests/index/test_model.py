@@ -27,8 +27,8 @@ class GroupedAgainstDictionary(RuleBasedStateMachine):
     def create(self, bits: int, on_disk: bool) -> None:
         self.patches = [
             patch.object(GroupedIndex, "flush_at", 12),
-            patch.object(segment, "TABLES_FROM", 0),
-            patch.object(segment, "SPARE", 10**6),
+            patch.object(segment, "MIN_TABLE_BYTES", 0),
+            patch.object(segment, "SPARE_BYTES", 10**6),
         ]
         for each in self.patches:
             each.start()

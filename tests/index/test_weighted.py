@@ -23,12 +23,12 @@ from transhash.index.weighted import (
     RANKING_MODES,
     BitWeights,
     RankingMode,
-    check_mode,
+    check_ranking,
     query_weights,
     weighted_costs,
 )
 
-FINER: list[RankingMode] = ["ties", "all"]
+FINER: list[RankingMode] = ["tiebreak", "weighted"]
 BITS = [8, 16, 24, 32, 40, 64, 96, 128, 256, 512]
 
 
@@ -63,7 +63,7 @@ def by_loop(ids: np.ndarray, items: Codes, queries: Codes, z: np.ndarray, mode: 
         for number, code in zip(ids.tolist(), items.signs().tolist(), strict=True):
             differing = [b for b, (x, y) in enumerate(zip(query.tolist(), code)) if x != y]
             cost, far = sum(steps[b] for b in differing), len(differing)
-            rows.append(((far, cost, number) if mode == "ties" else (cost, far, number), far))
+            rows.append(((far, cost, number) if mode == "tiebreak" else (cost, far, number), far))
         rows.sort()
         answers.append(([key[2] for key, _ in rows], [far for _, far in rows]))
     return answers
@@ -122,8 +122,8 @@ def variant(request: pytest.FixtureRequest) -> Iterator[str]:
 def test_every_kernel_agrees_by_scan_and_by_tables(
     variant: str, bits: int, mode: RankingMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segments, "TABLES_FROM", 0)
-    monkeypatch.setattr(segments, "SPARE", 10_000)
+    monkeypatch.setattr(segments, "MIN_TABLE_BYTES", 0)
+    monkeypatch.setattr(segments, "SPARE_BYTES", 10_000)
     items = Codes.concatenate([clustered(3000, bits, 1), uniform(1500, bits, 5)])
     z = projected(Codes.concatenate([clustered(5, bits, 2), uniform(2, bits, 6)]), 7)
     codes, weights = Codes.from_projections(z), query_weights(z, mode)
@@ -134,9 +134,9 @@ def test_every_kernel_agrees_by_scan_and_by_tables(
     assert segment.starts is not None
     for k in (1, 30, 2500):
         expected = exact.search(codes, k, weights)
-        for patience in (0.0, None, 1e9):
+        for probe_budget in (0.0, None, 1e9):
             for threads in (1, 3):
-                found = segment.search(to_words(codes.packed), k, threads, patience, weights)
+                found = segment.search(to_words(codes.packed), k, threads, probe_budget, weights)
                 assert_same(found, expected)
 
 
@@ -240,15 +240,15 @@ def test_other_engines_rerank_the_candidates_that_they_say(
     nearest = exact.search(codes, many)
     for q in range(3):
         # FAISS gives the last tie group whole, so at least those candidates were looked at.
-        among = ExactIndex(32)
+        modality = ExactIndex(32)
         reach = nearest.distances[q, -1]
         rows = nearest.ids[q]
         if engine == "faiss":
             rows = np.flatnonzero(codes[q : q + 1].hamming(items)[0] <= reach)
-        among.add(rows, items[rows])
+        modality.add(rows, items[rows])
         assert_same(
             Ranking(*(column[q : q + 1] for column in found)),  # type: ignore[misc]
-            among.search(codes[q : q + 1], 5, weights[q : q + 1]),
+            modality.search(codes[q : q + 1], 5, weights[q : q + 1]),
         )
     assert_same(index.search(codes, 900, weights), exact.search(codes, 900, weights))
     assert index.search(codes[:0], 5, weights[:0]).ids.shape[0] == 0
@@ -289,18 +289,18 @@ def test_places_without_an_item_cost_the_most(monkeypatch: pytest.MonkeyPatch) -
 
 def test_weights_follow_tanh_whatever_the_scale() -> None:
     z = np.array([[1e-6, -2e-6, 4e-6, 0.0], [0.1, 5.0, -20.0, 0.0]])
-    weights = query_weights(z, "all")
+    weights = query_weights(z, "weighted")
     assert weights is not None
     steps = (weights - 1) // 5
     np.testing.assert_allclose(steps[0] / 65535, [0.25, 0.5, 1, 0], atol=1e-4)
     np.testing.assert_allclose(steps[1] / 65535, [np.tanh(0.1), 1, 1, 0], atol=1e-4)
     assert query_weights(z, "hamming") is None
-    nothing: BitWeights | None = query_weights(np.zeros((1, 8)), "ties")
+    nothing: BitWeights | None = query_weights(np.zeros((1, 8)), "tiebreak")
     assert nothing is not None
     assert set(nothing.ravel().tolist()) == {1}
 
 
 def test_a_ranking_has_three_names() -> None:
-    assert [check_mode(mode) for mode in RANKING_MODES] == ["hamming", "ties", "all"]
+    assert [check_ranking(mode) for mode in RANKING_MODES] == ["hamming", "tiebreak", "weighted"]
     with pytest.raises(DataError, match="one of hamming, ties, all, got 'cosine'"):
-        check_mode("cosine")
+        check_ranking("cosine")

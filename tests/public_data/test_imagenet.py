@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from transhash.datasets.imagenet import Picture, find_imagenet, read_imagenet
+from transhash.datasets.imagenet import LabeledImage, find_imagenet, read_imagenet
 from transhash.datasets.raw import Problems, shipped
 from transhash.errors import DataError
 
@@ -16,7 +16,7 @@ SYNSETS = {"tiger": ["n02129604"], "cat": ["n02123045", "n02123394"]}
 
 def read(
     root: Path, synsets: dict[str, list[str]] = SYNSETS, **options: Any
-) -> tuple[list[Picture], list[tuple[str, int, str]]]:
+) -> tuple[list[LabeledImage], list[tuple[str, int, str]]]:
     report = root.parent / "problems.tsv"
     with Problems(report) as problems:
         pictures = list(read_imagenet(root, synsets, problems, **options))
@@ -32,7 +32,7 @@ def test_images_carry_the_category_of_their_synset(root: Path) -> None:
     pictures, problems = read(root)
     assert len(pictures) == 21
     assert problems == []
-    assert pictures[0] == Picture(
+    assert pictures[0] == LabeledImage(
         "n02129604/n02129604_0", root / "n02129604/n02129604_0.JPEG", "tiger"
     )
     assert {p.label for p in pictures if p.id.startswith("n02123394")} == {"cat"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from transhash.datasets.nuswide import Pair, find_nuswide, read_nuswide
+from transhash.datasets.nuswide import TaggedPhoto, find_nuswide, read_nuswide
 from transhash.datasets.raw import Problems
 from transhash.errors import DataError
 
@@ -28,7 +28,7 @@ print(pairs, problems.counts["missing image"], peak)
 """
 
 
-def read(root: Path) -> tuple[list[Pair], list[tuple[str, int, str]]]:
+def read(root: Path) -> tuple[list[TaggedPhoto], list[tuple[str, int, str]]]:
     report = root.parent / "problems.tsv"
     with Problems(report) as problems:
         pairs = list(read_nuswide(find_nuswide(root, CATEGORIES), problems))
@@ -48,7 +48,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_pairs_hold_photo_listed_tags_and_all_their_categories(root: Path) -> None:
     pairs, problems = read(root)
-    assert pairs[0] == Pair(
+    assert pairs[0] == TaggedPhoto(
         "actor/0001_111", root / "Flickr/actor/0001_111.jpg", "dog puppy", ("dog",)
     )
     assert [pair.id for pair in pairs] == [

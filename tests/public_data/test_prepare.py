@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from transhash.data.benchmark import Sizes, load_benchmark
+from transhash.data.benchmark import SplitSizes, load_benchmark
 from transhash.datasets.prepare import SOURCES, prepare_folder
 from transhash.datasets.raw import shipped
 from transhash.datasets.yahooqa import ClassWords
@@ -65,7 +65,7 @@ def test_one_root_becomes_a_benchmark_that_can_be_loaded_and_split(
     assert described["per_category"]["texts"] == {"dog": 10, "cat": 10, "tiger": 10}
     assert described["per_category"]["auxiliary"] == {"dog": 2, "cat": 2, "tiger": 1}
     assert described["skipped"]["questions beyond the number a category"] == 18
-    benchmark = load_benchmark(out, Sizes(queries=5, auxiliary=2, target=3))
+    benchmark = load_benchmark(out, SplitSizes(queries=5, auxiliary=2, target=3))
     assert benchmark.problems == ()
     assert len(benchmark.split(seed=1).database_texts) == 25
     assert benchmark.classes == sorted(CATEGORIES)
@@ -82,7 +82,7 @@ def test_nus_wide_by_itself_is_pairs_only(root: Path, tmp_path: Path) -> None:
     assert described["protocol"] == "nus-wide"
     assert described["sizes"] == {"queries": 2000, "per_class": 30, "target": 0}
     assert described["tags"] == "5018"
-    split = load_benchmark(out, Sizes(queries=1, per_class=1, target=0)).split()
+    split = load_benchmark(out, SplitSizes(queries=1, per_class=1, target=0)).split()
     assert len(split.query_images) == 1
     assert len(split.database_texts) == 3
 

@@ -9,7 +9,7 @@ import pytest
 
 from transhash.datasets import yahooqa
 from transhash.datasets.raw import Problems
-from transhash.datasets.yahooqa import ClassWords, Question, find_yahooqa, read_yahooqa
+from transhash.datasets.yahooqa import ClassWords, LabeledQuestion, find_yahooqa, read_yahooqa
 from transhash.errors import DataError
 
 from .raw_layouts import document, reasons, xml
@@ -23,7 +23,7 @@ QUESTIONS = (
 )
 
 
-def read(source: Path) -> tuple[list[Question], list[tuple[str, int, str]]]:
+def read(source: Path) -> tuple[list[LabeledQuestion], list[tuple[str, int, str]]]:
     report = source.parent / "report.tsv"
     with Problems(report) as problems:
         questions = list(read_yahooqa(source, WORDS, problems))
@@ -40,8 +40,8 @@ def test_a_question_is_kept_if_the_words_of_one_category_alone_are_in_it(source:
     source.write_text(xml(QUESTIONS))
     questions, problems = read(source)
     assert questions == [
-        Question("1", "Why do dogs bark? They are bored.", "dog"),
-        Question("4", "What is it? It is small & red. A fox! Really, a Fox.", "fox"),
+        LabeledQuestion("1", "Why do dogs bark? They are bored.", "dog"),
+        LabeledQuestion("4", "What is it? It is small & red. A fox! Really, a Fox.", "fox"),
     ]
     assert problems == []
 
@@ -186,8 +186,8 @@ def test_tables_are_read_by_their_column_names(tmp_path: Path, suffix: str) -> N
     source.write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
     questions, problems = read(source)
     assert questions == [
-        Question("q1", "Why dogs? Because", "dog"),
-        Question("q2", "Cats, maybe Yes", "cat"),
+        LabeledQuestion("q1", "Why dogs? Because", "dog"),
+        LabeledQuestion("q2", "Cats, maybe Yes", "cat"),
     ]
     assert problems == []
 
@@ -221,7 +221,10 @@ def test_json_lines_are_read_and_bad_ones_listed(tmp_path: Path) -> None:
     good = json.dumps({"id": 7, "question": "A dog?", "answer": None})
     source.write_text(f'{good}\n{{"text": \n[1]\n\n{{"text": "a cat"}}\n')
     questions, problems = read(source)
-    assert questions == [Question("7", "A dog?", "dog"), Question("line-5", "a cat", "cat")]
+    assert questions == [
+        LabeledQuestion("7", "A dog?", "dog"),
+        LabeledQuestion("line-5", "a cat", "cat"),
+    ]
     assert problems == [("qa.jsonl", 2, "bad row"), ("qa.jsonl", 3, "bad row")]
 
 

@@ -11,7 +11,7 @@ import pytest
 from transhash.cli import main
 
 
-class Said(NamedTuple):
+class RawTexts(NamedTuple):
     code: int
     out: str
     err: str
@@ -32,14 +32,14 @@ class Command:
     def __init__(self, capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
         self._capsys, self._patch = capsys, patch
 
-    def __call__(self, *arguments: object, code: int = 0) -> Said:
+    def __call__(self, *arguments: object, code: int = 0) -> RawTexts:
         self._patch.setattr(sys, "argv", ["transhash", *map(str, arguments)])
         self._capsys.readouterr()
         with pytest.raises(SystemExit) as end:
             main()
         out, err = self._capsys.readouterr()
         assert end.value.code == code, (out, err)
-        return Said(code, out, " ".join(err.split()))
+        return RawTexts(code, out, " ".join(err.split()))
 
     def refused(self, *arguments: object) -> str:
         """The one sentence of a refusal."""

@@ -12,27 +12,27 @@ import pytest
 from milvus_server import TOKEN, MilvusServer, NoFence, fence
 
 from transhash.data.manifest import read_images, read_texts
-from transhash.datasets.synthetic import draw_dataset
+from transhash.datasets.synthetic import make_synthetic
 from transhash.features.images import image_features
 from transhash.hashers import make_hasher
 from transhash.search.engine import SearchEngine
-from transhash.training.fit import Sources, fit_files, read_sources
+from transhash.training.fit import InputPaths, fit_files, read_fit_data
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return draw_dataset(tmp_path_factory.mktemp("drawn"), per_class=3)
+    return make_synthetic(tmp_path_factory.mktemp("drawn"), per_class=3)
 
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     """CVH on drawn things, its images and texts indexed."""
     folder = tmp_path_factory.mktemp("runs") / "cvh"
-    sources = Sources(
+    sources = InputPaths(
         auxiliary=data / "auxiliary.tsv", images=data / "images.tsv", texts=data / "texts.tsv"
     )
     features = image_features("efficientnet-lite0")
-    fit_files(make_hasher("CVH", bits=16), "CVH", read_sources(sources), folder, features)
+    fit_files(make_hasher("CVH", bits=16), "CVH", read_fit_data(sources), folder, features)
     engine = SearchEngine.open(folder, writable=True)
     engine.add_images(read_images(data / "images.tsv"))
     engine.add_texts(read_texts(data / "texts.tsv"))

@@ -286,11 +286,11 @@ def test_a_server_killed_in_the_middle_of_an_ingest_loses_and_doubles_nothing(
 
         return track
 
-    index._connection.patience, index._connection.timeout = 3.0, 3.0
+    index._connection.probe_budget, index._connection.timeout = 3.0, 3.0
     with pytest.raises(EngineError, match="did not answer for 3 s"):
         index.ingest(ids, codes, kill_at(6))
     server.start()
-    index._connection.patience, index._connection.timeout = 180.0, 60.0
+    index._connection.probe_budget, index._connection.timeout = 180.0, 60.0
     there = len(index)  # the same object finds the server that is back
     assert 0 < there < len(ids)
     # Killed again, and back by itself while the ingest waits.

@@ -22,15 +22,15 @@ from transhash.index import open_index
 from transhash.model.encoder import Encoder
 from transhash.scoring import (
     Direction,
+    backend_histograms,
     directions_of,
-    engine_histograms,
     engines,
     score_directions,
 )
 from transhash.search.engine import SearchEngine
-from transhash.training.split_data import build_target, ready_benchmark
+from transhash.training.split_data import build_test_set, load_benchmark_features
 
-ENGINES = ["grouped:{}/g", "exact:{}/e", "faiss:{}/f", "faiss:", "{}/bare", "milvus:{}/codes.db"]
+BACKENDS = ["grouped:{}/g", "exact:{}/e", "faiss:{}/f", "faiss:", "{}/bare", "milvus:{}/codes.db"]
 _numbers = itertools.count()
 
 
@@ -65,13 +65,13 @@ def test_a_benchmark_is_scored_as_its_split_is(
     encoder = Encoder.load(run)
     assert encoder.image_features is not None
     assert encoder.text_features is not None
-    benchmark, _ = ready_benchmark(data, encoder.image_features)
-    target = build_target(benchmark, benchmark.split(0), encoder.text_features)
+    benchmark, _ = load_benchmark_features(data, encoder.image_features)
+    target = build_test_set(benchmark, benchmark.split(0), encoder.text_features)
     scores = score_directions(directions_of(encoder.hasher, target))
     assert tuple(each.to_dict() for each in scores.values()) == whole
 
 
-@pytest.mark.parametrize("url", ENGINES)
+@pytest.mark.parametrize("url", BACKENDS)
 def test_an_exact_engine_gives_exactly_the_scores_without_one(
     transhash: Command, run: Path, data: Path, whole: tuple[Any, Any], url: str, tmp_path: Path
 ) -> None:
@@ -140,7 +140,7 @@ def test_rankings_in_blocks_are_counted_like_all_pairs(
 ) -> None:
     monkeypatch.setattr(engines, "_PAIRS", 1_000)  # three queries at a time
     directions = random_directions(300)
-    found, sent = engine_histograms("grouped:", directions)
+    found, sent = backend_histograms("grouped:", directions)
     assert sent == 600
     assert found == {name: each.counted() for name, each in directions.items()}
 
@@ -149,7 +149,9 @@ def test_items_that_an_engine_leaves_out_are_ranked_last() -> None:
     related = np.array([[1, 0, 0, 1], [0, 1, 1, 0]], np.bool_)  # queries x items
     rows = np.array([[0, 2, 1, -1], [1, 0, -1, -1]])
     distances = np.array([[0, 2, 2, -1], [1, 1, -1, -1]], np.int32)
-    found = DistanceHistogram.of_rankings(rows, distances, related, np.eye(4, dtype=np.bool_), 8)
+    found = DistanceHistogram.from_search_results(
+        rows, distances, related, np.eye(4, dtype=np.bool_), 8
+    )
     assert found.items.tolist() == [[1, 0, 2, 0, 0, 0, 0, 0, 1], [0, 2, 0, 0, 0, 0, 0, 0, 2]]
     assert found.relevant.tolist() == [[1, 0, 0, 0, 0, 0, 0, 0, 1], [0, 1, 0, 0, 0, 0, 0, 0, 1]]
 
@@ -176,9 +178,9 @@ def test_fewer_lists_cost_map_and_all_of_them_none(server: MilvusServer) -> None
     url = f"{server.url}/lists{next(_numbers)}?index=BIN_IVF_FLAT&nlist=32"
     exact = {name: DistanceHistogram.of(*each[:4]) for name, each in directions.items()}
     # The first time already: a server that has not built its lists yet looks at every code.
-    few, sent = engine_histograms(f"{url}&nprobe=2", directions)
+    few, sent = backend_histograms(f"{url}&nprobe=2", directions)
     assert sent == 12_000
-    assert engine_histograms(url, directions) == (exact, 0)
+    assert backend_histograms(url, directions) == (exact, 0)
     for name, histogram in few.items():
         assert histogram.database == 6_000
         assert (histogram.relevant_totals == exact[name].relevant_totals).all()
@@ -273,7 +275,7 @@ def test_items_that_are_not_indexed_are_told(
 # ---- finer rankings ----
 
 
-@pytest.mark.parametrize("ranking", ["ties", "all"])
+@pytest.mark.parametrize("ranking", ["tiebreak", "weighted"])
 def test_a_finer_ranking_is_scored_from_projections_and_named(
     transhash: Command, run: Path, own: tuple[Path, Path], whole: tuple[Any, Any], ranking: Any
 ) -> None:
@@ -298,8 +300,8 @@ def test_a_finer_ranking_is_scored_from_projections_and_named(
     assert f"({ranking})" in finer
 
 
-@pytest.mark.parametrize("ranking", ["ties", "all"])
-@pytest.mark.parametrize("url", ENGINES)
+@pytest.mark.parametrize("ranking", ["tiebreak", "weighted"])
+@pytest.mark.parametrize("url", BACKENDS)
 def test_every_engine_gives_the_scores_of_the_finer_ranking(
     transhash: Command, run: Path, data: Path, url: str, ranking: str, tmp_path: Path
 ) -> None:
@@ -314,7 +316,7 @@ def test_every_engine_gives_the_scores_of_the_finer_ranking(
 def test_a_served_index_is_scored_by_the_finer_ranking(
     transhash: Command, run: Path, own: tuple[Path, Path]
 ) -> None:
-    files = ("--images", own[0], "--texts", own[1], "--queries", 20, "--ranking", "all", "--json")
+    files = ("--images", own[0], "--texts", own[1], "--queries", 20, "--ranking", "weighted", "--json")
     without = transhash("evaluate", run, *files)
     served = transhash("evaluate", run, *files, "--index", f"grouped:{run / 'index'}")
     for ours, theirs in zip(served.directions, without.directions, strict=True):
@@ -329,10 +331,10 @@ def test_search_ranks_as_it_is_told_and_says_so(
         return [json.loads(line) for line in said.out.splitlines()]
 
     plain = [row["distance"] for row in rows("--ranking", "hamming")]
-    assert plain == [row["distance"] for row in rows("--ranking", "ties")] == sorted(plain)
-    assert rows() == rows("--ranking", "all")
+    assert plain == [row["distance"] for row in rows("--ranking", "tiebreak")] == sorted(plain)
+    assert rows() == rows("--ranking", "weighted")
     engine = SearchEngine.open(run)
-    for mode in ("ties", "all"):
+    for mode in ("tiebreak", "weighted"):
         hits = engine.similar_to_text("a boat", 36, "images", mode)  # type: ignore[arg-type]
         assert [hit.item.id for hit in hits] == [row["id"] for row in rows("--ranking", mode)]
     engine.close()

@@ -13,7 +13,7 @@ from transhash.data.relation import LabelRelation, SparseRelation
 from transhash.data.training_set import TrainingSet
 from transhash.hashers.deep import Device
 from transhash.hashers.thn import THN
-from transhash.hashers.world import World, joined_world
+from transhash.hashers.world import World, init_world
 
 
 def made_up(sparse: bool) -> TrainingSet:
@@ -53,7 +53,7 @@ def train(
 ) -> Any:
     """Gradients of every step and what was learned; None if stopped, with a checkpoint kept."""
     settings: dict[str, Any] = {
-        "bits": 16, "seed": seed, "dropout": 0.0, "batch": 48, "target_batch": 24, "steps": steps,
+        "bits": 16, "seed": seed, "dropout": 0.0, "batch_size": 48, "target_batch_size": 24, "steps": steps,
         "quantization_start": 0.0, "alignment_ramp": 0.0,
     }  # fmt: skip
     thn = Precise.paper(**settings) if kind == "paper" else Precise(**settings)
@@ -92,7 +92,7 @@ def train(
 
 def main(kinds: str, steps: int, stop: int, folder: str, result: str) -> None:
     torch.set_num_threads(1)
-    with joined_world() as world:
+    with init_world() as world:
         for kind in kinds.split(","):
             name, _, seed = kind.partition(":")
             learned = train(world, name, steps, stop, folder, int(seed or 0))

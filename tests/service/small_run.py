@@ -10,11 +10,11 @@ from PIL import Image
 
 from transhash.data.collection import Collection
 from transhash.data.manifest import read_images, read_texts
-from transhash.datasets.synthetic import draw_dataset
+from transhash.datasets.synthetic import make_synthetic
 from transhash.features.images import image_features
 from transhash.hashers import make_hasher
 from transhash.search.engine import SearchEngine
-from transhash.training.fit import Sources, fit_files, read_sources
+from transhash.training.fit import InputPaths, fit_files, read_fit_data
 
 LOCAL = "http://127.0.0.1:8000"
 HOSTILE = (
@@ -39,15 +39,15 @@ EACH = 48  # pictures, and as many texts
 
 def build_run(base: Path) -> Path:
     """Drawn things learned by CVH, a linear method: a fit takes no time. Built once a session."""
-    data = draw_dataset(base / "small-run-data", per_class=EACH // 12)
+    data = make_synthetic(base / "small-run-data", per_class=EACH // 12)
     run = base / "small-run"
     if (run / "results.json").exists():
         return run
-    sources = Sources(
+    sources = InputPaths(
         auxiliary=data / "auxiliary.tsv", images=data / "images.tsv", texts=data / "texts.tsv"
     )
     features = image_features("efficientnet-lite0")
-    fit_files(make_hasher("CVH", bits=16), "CVH", read_sources(sources), run, features)
+    fit_files(make_hasher("CVH", bits=16), "CVH", read_fit_data(sources), run, features)
     engine = SearchEngine.open(run, writable=True)
     assert not engine.add_images(read_images(data / "images.tsv")).problems
     engine.add_texts(read_texts(data / "texts.tsv"))

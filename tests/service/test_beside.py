@@ -7,8 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from training.feature_files import write_features
 
-from runs.feature_files import write_features
 from scale.command import Command
 
 from .served import Served
@@ -28,7 +28,7 @@ def test_what_is_indexed_beside_a_service_is_found_and_a_fit_is_refused(
     new = tmp_path / "new.csv"
     new.write_text("id,text\nbeside,a boat beside a boat\n")
     model = (run / "hasher.safetensors").read_bytes()
-    question = {"q": "a boat beside a boat", "among": "texts", "k": 60}
+    question = {"q": "a boat beside a boat", "modality": "texts", "k": 60}
     with Served(run) as served, httpx.Client(base_url=served.url, timeout=30) as client:
 
         def found() -> set[str]:

@@ -35,7 +35,7 @@ def test_an_added_text_is_found_at_once_and_after_a_restart(
     added = writer.post("/api/items/texts", json={"texts": [{"text": text, "id": "new/1"}]})
     assert added.status_code == 201
     number = added.json()["items"][0]["number"]
-    found = writer.get("/api/search/text", params={"q": text, "among": "texts", "k": 200}).json()
+    found = writer.get("/api/search/text", params={"q": text, "modality": "texts", "k": 200}).json()
     assert number in [hit["number"] for hit in found["hits"]]
     # Another process would open it just so, beside the one that writes.
     reader = SearchEngine.open(own_run)
@@ -51,7 +51,7 @@ def test_an_added_picture_is_found_and_shown(writer: TestClient) -> None:
     item = added.json()["items"][0]
     assert item["id"] == "mine"
     found = writer.post(
-        "/api/search/image", params={"among": "images", "k": 1}, files={"image": picture()}
+        "/api/search/image", params={"modality": "images", "k": 1}, files={"image": picture()}
     ).json()
     assert found["hits"][0]["distance"] == 0
     assert writer.get(item["thumbnail"]).headers["content-type"] == "image/jpeg"
@@ -132,7 +132,9 @@ def test_an_item_is_never_missing_while_it_is_being_replaced(writer: TestClient)
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(replace)
         while not done.done():
-            found = writer.get("/api/search/text", params={"q": "boat", "among": "texts", "k": 200})
+            found = writer.get(
+                "/api/search/text", params={"q": "boat", "modality": "texts", "k": 200}
+            )
             assert number in [hit["number"] for hit in found.json()["hits"]]
             searches += 1
         done.result()

@@ -19,7 +19,7 @@ from transhash.search.catalog import Item
 from transhash.search.engine import SearchEngine
 from transhash.service import create_app
 from transhash.service.diagnostics import RequestMetrics
-from transhash.service.guard import Guard, InWork
+from transhash.service.guard import ActiveRequests, Guard
 
 from .served import Served
 from .small_run import LOCAL, picture
@@ -143,7 +143,7 @@ def test_the_command_gives_files_where_told(own_run: Path, item: Item, photo: Pa
 def test_every_piece_of_a_file_that_is_taken_gives_the_next_one_time() -> None:
     deadlines: list[asyncio.Timeout] = []
 
-    class Watched(InWork):
+    class Watched(ActiveRequests):
         def hold(self, deadline: asyncio.Timeout) -> AbstractContextManager[None]:
             deadlines.append(deadline)
             return super().hold(deadline)

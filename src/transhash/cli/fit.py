@@ -10,17 +10,17 @@ import typer
 from rich.markup import escape
 
 from transhash.cli import app, err, out
-from transhash.codes import OWN_BITS, TABLE_BITS, usual_bits
+from transhash.codes import BENCHMARK_BITS, DEFAULT_BITS, default_bits
 from transhash.errors import DataError
-from transhash.hashers import KNOWN, find_method, make_hasher
-from transhash.progress import bar
+from transhash.hashers import METHODS, find_method, make_hasher
+from transhash.progress import progress_bar
 from transhash.storage import write_json
 
-_FITTED = ", ".join(method.name.lower() for method in KNOWN[::-1] if method.has_codes)
+_FITTED = ", ".join(method.name.lower() for method in METHODS[::-1] if method.has_codes)
 
 
 @app.command("fit")
-def learn(
+def fit(
     method: str = typer.Argument("thn", help=_FITTED),
     auxiliary: Path | None = typer.Option(None, help="Rows with image and text, maybe labels."),
     auxiliary_images: Path | None = typer.Option(None, help="Auxiliary images, where kept apart."),
@@ -41,7 +41,7 @@ def learn(
     bits: int | None = typer.Option(
         None,
         help="Code length, a multiple of 8. "
-        f"[default: {OWN_BITS} for thn on own files, else {TABLE_BITS}]",
+        f"[default: {DEFAULT_BITS} for thn on own files, else {BENCHMARK_BITS}]",
     ),
     seed: int = typer.Option(0, help="Seed of everything random but the split."),
     features: str = typer.Option(
@@ -83,49 +83,51 @@ def learn(
     name, known = find_method(method).name, find_method(method).settings()
     towers = {"device": device, "precision": precision, "weights": weights}  # of deep methods
     if bits is None:
-        bits = TABLE_BITS if benchmark is not None else usual_bits(name)
+        bits = BENCHMARK_BITS if benchmark is not None else default_bits(name)
     options = {"bits": bits, "seed": seed, **{n: v for n, v in towers.items() if n in known}}
-    own, of_tuning = divide_settings(parse_settings(setting))
+    own, of_tuning = split_settings(parse_settings(setting))
     hasher = make_hasher(name, **{**options, **own})
 
     # Slow to import, so after what can be refused at once.
     from transhash.features.images import image_features
-    from transhash.hashers.world import joined_world
-    from transhash.progress import silent
-    from transhash.training.fine_tune import backbone_of, split_pictures, tuning_request
-    from transhash.training.fit import Sources, check_world, fit_files, fit_run, read_sources
+    from transhash.hashers.world import init_world
+    from transhash.progress import no_progress
+    from transhash.training.fine_tune import require_backbone, split_images, tuning_request
+    from transhash.training.fit import InputPaths, check_world, fit_files, fit_run, read_fit_data
 
     extractor = image_features(features, device)
     request = None
     if fine_tune:
-        backbone_of(extractor)  # refused before files are read
+        require_backbone(extractor)  # refused before files are read
         of_tuning = {"seed": seed, "blocks": blocks, "minutes": minutes, **of_tuning}
         request = tuning_request(hasher, name, of_tuning, teacher)
     elif of_tuning or any(given is not None for given in (blocks, minutes, teacher)):
         raise DataError("blocks, minutes, teacher and fine_tune settings need --fine-tune")
     if benchmark is not None and relation is not None:
         raise DataError("a benchmark says itself what is related: leave out --relation")
-    check_free(to)
-    with joined_world(device) as world:
-        track = bar if world.rank == 0 else silent
+    check_output_folder(to)
+    with init_world(device) as world:
+        track = progress_bar if world.rank == 0 else no_progress
         check_world(hasher, tune, world)
         if benchmark is not None:
-            from transhash.training.split_data import build_task, ready_benchmark
+            from transhash.training.split_data import build_split, load_benchmark_features
 
-            ready, problems = world.in_turn(lambda: ready_benchmark(benchmark, extractor, track))
-            task = build_task(
+            ready, problems = world.local_main_process_first(
+                lambda: load_benchmark_features(benchmark, extractor, track)
+            )
+            task = build_split(
                 ready, split_seed,
                 uses_target=hasher.uses_target, texts=text_features, device=device,
             )  # fmt: skip
             _, report = fit_run(
                 hasher, name, task.training, to, extractor, task.text_features,
                 held_out=task.held_out, trials=tune, verdict=verdict, problems=problems,
-                tuning=request, pictures=split_pictures(ready, split_seed) if request else None,
+                tuning=request, pictures=split_images(ready, split_seed) if request else None,
                 track=track, world=world,
             )  # fmt: skip
         else:
-            material = read_sources(
-                Sources(auxiliary, auxiliary_images, auxiliary_texts, relation, images, texts)
+            material = read_fit_data(
+                InputPaths(auxiliary, auxiliary_images, auxiliary_texts, relation, images, texts)
             )
             _, report = fit_files(
                 hasher, name, material, to, extractor, texts=text_features, device=device,
@@ -139,7 +141,7 @@ def learn(
         print_report(report, to)
 
 
-def check_free(folder: Path) -> None:
+def check_output_folder(folder: Path) -> None:
     """A run goes where nothing is, or where an earlier one of it was begun."""
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder} is a file; give a folder for the run")
@@ -175,7 +177,7 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
     return settings
 
 
-def divide_settings(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_settings(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Those of the method, and those of the fine-tuning, which begin with fine_tune."""
     own = {name: value for name, value in settings.items() if not name.startswith("fine_tune.")}
     tuning = {name[10:]: settings[name] for name in settings if name not in own}
@@ -207,10 +209,10 @@ def print_report(report: dict[str, Any], folder: Path) -> None:
     print_problems(report["problems"], folder / "report.json")
     out.print(f"written to {folder}")
     if "verdict" in report:
-        print_verdict(report["verdict"])
+        print_validation(report["verdict"])
 
 
-def print_verdict(verdict: dict[str, Any]) -> None:
+def print_validation(verdict: dict[str, Any]) -> None:
     """The closing word: for whom has no labels."""
     for sentence in verdict["said"]:
         out.print(sentence, soft_wrap=True)

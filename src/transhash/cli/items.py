@@ -10,14 +10,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from transhash.cli import app, err, out, print_json, shortened
+from transhash.cli import app, err, out, print_json, truncate
 from transhash.cli.fit import print_problems
 from transhash.errors import DataError
-from transhash.progress import bar
+from transhash.progress import progress_bar
 
 if TYPE_CHECKING:
     from transhash.search.engine import SearchEngine
-    from transhash.search.writer import Indexed
+    from transhash.search.writer import IndexResult
 
 _NOT_FROM = "no item of this run is from {}; `transhash info` tells where from"
 _RUN = typer.Argument(..., help="A run folder that fit wrote.")
@@ -26,7 +26,7 @@ _RUN = typer.Argument(..., help="A run folder that fit wrote.")
 @app.command("list")
 def list_command(
     run: Path = _RUN,
-    among: str | None = typer.Option(None, help="images or texts; both if not given."),
+    modality: str | None = typer.Option(None, help="images or texts; both if not given."),
     origin: Path | None = typer.Option(None, help="Only what was listed in this folder or file."),
     count: int = typer.Option(20, "-n", help="How many; 0 for all."),
     as_json: bool = typer.Option(False, "--json", help="One JSON line an item, texts whole."),
@@ -39,7 +39,7 @@ def list_command(
 
     if count < 0:
         raise DataError(f"-n takes a number of items, 0 for all, got {count}")
-    kind = None if among is None else check_modality(among)
+    kind = None if modality is None else check_modality(modality)
     place = None if origin is None else str(origin.resolve())
     catalog = Catalog(_run(run) / "catalog.sqlite", read_only=True)
     try:
@@ -59,7 +59,7 @@ def list_command(
     for name in ("id", "file or text"):
         table.add_column(name, overflow="fold")
     for row in rows:
-        shown = shortened(row.text) if row.text is not None else row.source or ""
+        shown = truncate(row.text) if row.text is not None else row.source or ""
         table.add_row(row.modality[:-1], Text(row.id), Text(shown))
     out.print(table)
     out.print(f"{len(rows):,} of {sum(totals):,} items")
@@ -74,7 +74,7 @@ def info(
 
     Example: `transhash info runs/mine`
     """
-    facts = run_facts(_run(run))
+    facts = describe_run(_run(run))
     if as_json:
         print_json(facts)
         return
@@ -91,9 +91,9 @@ def info(
     out.print(table)
 
 
-def run_facts(run: Path) -> dict[str, Any]:
+def describe_run(run: Path) -> dict[str, Any]:
     """What `info` tells."""
-    from transhash.model.files import model_digest, read_config, run_bits
+    from transhash.model.files import model_digest, read_bits, read_config
     from transhash.search.catalog import MODALITIES, Catalog
 
     config = read_config(run)
@@ -117,7 +117,7 @@ def run_facts(run: Path) -> dict[str, Any]:
     return {
         "run": str(run),
         "method": config["method"],
-        "bits": run_bits(run),
+        "bits": read_bits(run),
         "image features": config["image_features"],
         "text features": config["text_features"],
         "written": datetime.fromtimestamp(written).astimezone().isoformat(timespec="seconds"),
@@ -175,28 +175,28 @@ def remove(
     )
 
 
-def foretell(
-    run: Path, into: str | None, sources: list[Path], check: bool, forget_all: bool
+def print_preview(
+    run: Path, into: str | None, sources: list[Path], check: bool, allow_empty: bool
 ) -> None:
     """What keeping in step would do."""
     from transhash.search.engine import SearchEngine
-    from transhash.search.sync import foresee, read_sync
+    from transhash.search.sync import plan_sync, preview_sync
 
     _catalog(run)
     engine = SearchEngine.open(run, into)
     try:
         listed = []
         for path in sources:
-            for part in read_sync(engine.catalog, path, forget_all=forget_all):
-                seen = foresee(engine.catalog, part, bar, reread=check)
+            for part in plan_sync(engine.catalog, path, allow_empty=allow_empty):
+                seen = preview_sync(engine.catalog, part, progress_bar, reread=check)
                 listed += [*part.problems, *seen.problems]
-                for name in part.vanished[:8]:
+                for name in part.removed[:8]:
                     out.print(f"would forget {part.modality[:-1]} {name}", soft_wrap=True)
-                if len(part.vanished) > 8:
-                    out.print(f"would forget {len(part.vanished) - 8:,} more {part.modality}")
+                if len(part.removed) > 8:
+                    out.print(f"would forget {len(part.removed) - 8:,} more {part.modality}")
                 out.print(
                     f"{path}: {part.modality}: would add {seen.added:,}, update {seen.updated:,}, "
-                    f"forget {len(part.vanished):,}; {seen.unchanged:,} are unchanged",
+                    f"forget {len(part.removed):,}; {seen.unchanged:,} are unchanged",
                     soft_wrap=True,
                 )
     finally:
@@ -223,9 +223,9 @@ def move_root(engine: SearchEngine, old: Path, new: Path) -> None:
     out.print(f"{count:,} items of {old} are known in {new} now", soft_wrap=True)
 
 
-def warn_of_move(engine: SearchEngine, done: Indexed, origin: str) -> None:
+def warn_if_moved(engine: SearchEngine, done: IndexResult, origin: str) -> None:
     """Of items that are known from a place which is no more: their files are not found by it."""
-    for place, count in engine.catalog.origins.elsewhere(done.numbers, origin).items():
+    for place, count in engine.catalog.origins.other_sources(done.numbers, origin).items():
         if place and not Path(place).exists():
             err.print(
                 f"warning: {count:,} of these are known from {place}, which is not there; if it "
@@ -273,17 +273,17 @@ def feedback(
     notes.csv --out runs/better`
     """
     from transhash.search.catalog import Catalog
-    from transhash.search.feedback import Votes, export_votes, gone_votes
+    from transhash.search.feedback import FeedbackStore, export_votes, orphaned_votes
 
     if not run.is_dir():
         raise DataError(f"{run} is not a folder; give one that `transhash fit` wrote")
-    kept = Votes(run)
+    kept = FeedbackStore(run)
     votes = kept.all()
     gone = []
     if votes and (run / "catalog.sqlite").exists():
         catalog = Catalog(run / "catalog.sqlite", read_only=True)
         try:
-            gone = gone_votes(votes, catalog)
+            gone = orphaned_votes(votes, catalog)
         finally:
             catalog.close()
     if forget_gone:

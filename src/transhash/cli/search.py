@@ -11,10 +11,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from transhash.cli import app, err, out, print_json, shortened
+from transhash.cli import app, err, out, print_json, truncate
 from transhash.cli.fit import print_problems
 from transhash.errors import DataError
-from transhash.progress import bar
+from transhash.progress import progress_bar
 
 
 @app.command()
@@ -34,7 +34,7 @@ def index(
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Say what --sync would do, change nothing."
     ),
-    forget_all: bool = typer.Option(
+    allow_empty: bool = typer.Option(
         False, "--forget-all", help="With --sync: a source that is gone or empty is meant to be."
     ),
     root: list[str] = typer.Option(
@@ -53,12 +53,13 @@ def index(
     folder is another item, whose id then names its folder, too. Items added by `--codes` have no
     picture or text to show, only their id.
     """
-    from transhash.cli.items import foretell, move_root, split_root, warn_of_move
+    from transhash.cli.items import move_root, print_preview, split_root, warn_if_moved
     from transhash.data.manifest import read_images, read_texts
     from transhash.model.shards import read_job, read_shards
     from transhash.search.engine import SearchEngine
-    from transhash.search.sync import keep_in_step, read_sync
-    from transhash.search.writer import Indexed
+    from transhash.search.sync import plan_sync
+    from transhash.search.sync import sync as sync_source
+    from transhash.search.writer import IndexResult
 
     adding = bool(images or texts or codes)
     if source is not None:
@@ -70,12 +71,12 @@ def index(
         return
     if not (adding or sync or root):
         raise DataError("nothing to index: give --images, --texts, --codes or --sync")
-    if (dry_run or forget_all) and not sync:
+    if (dry_run or allow_empty) and not sync:
         raise DataError("--dry-run and --forget-all go with --sync")
     if dry_run:
         if adding or root:
             raise DataError("--dry-run says what --sync would do; give it alone")
-        foretell(run, into, sync, check, forget_all)
+        print_preview(run, into, sync, check, allow_empty)
         return
     moves = [split_root(pair) for pair in root]
     jobs = [(folder, read_job(folder, run)) for folder in codes]  # before anything is written
@@ -83,26 +84,28 @@ def index(
     sentences = None if texts is None else read_texts(texts)
     listed = [*(pictures.problems if pictures else ()), *(sentences.problems if sentences else ())]
     engine = SearchEngine.open(run, into, writable=True)
-    done: list[Indexed] = []
+    done: list[IndexResult] = []
     forgotten = 0
     try:
         for old, new in moves:
             move_root(engine, old, new)
-        kept = [s for path in sync for s in read_sync(engine.catalog, path, forget_all=forget_all)]
+        kept = [
+            s for path in sync for s in plan_sync(engine.catalog, path, allow_empty=allow_empty)
+        ]
         if pictures is not None:
-            done.append(engine.add_images(pictures, bar, reread=check))
-            warn_of_move(engine, done[-1], pictures.origin)
+            done.append(engine.add_images(pictures, progress_bar, reread=check))
+            warn_if_moved(engine, done[-1], pictures.origin)
         if sentences is not None:
-            done.append(engine.add_texts(sentences, bar))
-            warn_of_move(engine, done[-1], sentences.origin)
+            done.append(engine.add_texts(sentences, progress_bar))
+            warn_if_moved(engine, done[-1], sentences.origin)
         for part in kept:
             listed += part.problems
-            one, gone = keep_in_step(engine, part, bar, reread=check)
-            warn_of_move(engine, one, part.origin)
+            one, gone = sync_source(engine, part, progress_bar, reread=check)
+            warn_if_moved(engine, one, part.origin)
             done.append(one)
             forgotten += gone
         for folder, job in jobs:
-            shards = bar(read_shards(folder), f"indexing {job.modality}", job.shards)
+            shards = progress_bar(read_shards(folder), f"indexing {job.modality}", job.shards)
             done.append(engine.add_codes(job.modality, shards))
         counts = {name: len(part) for name, part in engine.indexes.items()}
     finally:
@@ -129,12 +132,12 @@ def search(
     text: str | None = typer.Option(None, help="A sentence; finds images."),
     image: Path | None = typer.Option(None, help="An image file; finds texts."),
     k: int = typer.Option(10, "-k", help="How many results."),
-    among: str | None = typer.Option(None, help="images or texts, to search within one kind."),
+    modality: str | None = typer.Option(None, help="images or texts, to search within one kind."),
     ranking: str | None = typer.Option(
         None,
         help="all, ties or hamming: whether bits that the query is sure of count more, in all or "
         "inside equal Hamming distances, or alike.",
-        show_default="all",
+        show_default="weighted",
     ),
     index: str | None = typer.Option(None, help="The engine, if not the run's own."),
     sheet: Path | None = typer.Option(None, help="Write a contact sheet (PNG) of the results."),
@@ -144,14 +147,14 @@ def search(
 
     Example: `transhash search runs/mine --text "a dog on the beach" -k 5`
     """
-    from transhash.index.weighted import check_mode
-    from transhash.search.engine import FINER_RANKING, SearchEngine
+    from transhash.index.weighted import check_ranking
+    from transhash.search.engine import DEFAULT_RANKING, SearchEngine
 
     if (text is None) == (image is None):
         raise DataError("give either --text or --image")
-    mode = check_mode(ranking or FINER_RANKING)
-    if among not in (None, "images", "texts"):
-        raise DataError(f"--among takes images or texts, got {among!r}")
+    mode = check_ranking(ranking or DEFAULT_RANKING)
+    if modality not in (None, "images", "texts"):
+        raise DataError(f"--among takes images or texts, got {modality!r}")
     if text is not None and not text.strip():
         raise DataError("--text is empty; give a sentence to search with")
     if image is not None and re.match(r"[A-Za-z]{2,}:/", str(image)):  # not a drive's letter
@@ -163,7 +166,7 @@ def search(
     engine = SearchEngine.open(run, index)
     start = time.perf_counter()
     if text is not None:
-        words = engine.asker.text_features
+        words = engine.query_encoder.text_features
         known, unknown = (
             ([], []) if words is None else (words.known_words(text), words.unknown_words(text))
         )
@@ -180,15 +183,15 @@ def search(
                 markup=True,
                 soft_wrap=True,
             )
-        hits = engine.similar_to_text(text, k, _among(text, among), mode)
+        hits = engine.similar_to_text(text, k, _among(text, modality), mode)
     else:
         assert image is not None
-        hits = engine.similar_to_image(image, k, _among(text, among), mode)
+        hits = engine.similar_to_image(image, k, _among(text, modality), mode)
     seconds = time.perf_counter() - start
     if sheet is not None:
-        from transhash.search.hits import contact_sheet
+        from transhash.search.hits import write_contact_sheet
 
-        contact_sheet(hits, engine, sheet)
+        write_contact_sheet(hits, engine, sheet)
         err.print(f"contact sheet written to {sheet}")
     if as_json:
         for rank, hit in enumerate(hits, 1):
@@ -206,10 +209,10 @@ def search(
     from rich.text import Text
 
     for rank, hit in enumerate(hits, 1):
-        shown = shortened(hit.item.text or "") or hit.item.source or ""
+        shown = truncate(hit.item.text or "") or hit.item.source or ""
         table.add_row(str(rank), str(hit.distance), Text(hit.item.id), Text(shown))
     out.print(table)
-    searched = engine.indexes[_among(text, among)]
+    searched = engine.indexes[_among(text, modality)]
     few = None if mode == "hamming" else searched.candidates(k)
     out.print(
         f"{len(hits)} of {len(searched):,} in {seconds * 1e3:.0f} ms, ranking {mode}"
@@ -257,5 +260,5 @@ def serve(
     )  # fmt: skip
 
 
-def _among(text: str | None, among: str | None) -> Any:
-    return among or ("images" if text is not None else "texts")
+def _among(text: str | None, modality: str | None) -> Any:
+    return modality or ("images" if text is not None else "texts")

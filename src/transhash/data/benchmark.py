@@ -8,18 +8,25 @@ from typing import Literal
 
 import numpy as np
 
-from transhash.data.collection import Auxiliary, Collection, Images, Medium, Problem, Texts
-from transhash.data.manifest import images_of, read_manifest, texts_of
+from transhash.data.collection import (
+    AuxiliaryCollection,
+    Collection,
+    Images,
+    ItemData,
+    Problem,
+    Texts,
+)
+from transhash.data.manifest import manifest_images, manifest_texts, read_manifest
 from transhash.data.relation import Rows
 from transhash.errors import DataError
 from transhash.storage import read_json
 
 PROTOCOLS = ("imagenet-yahooqa", "nus-wide")
-TaughtBy = Literal["labels", "pairs"]  # what relates auxiliary items
+Supervision = Literal["labels", "pairs"]  # what relates auxiliary items
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SplitSizes:
     """How many items each part of a split takes; the paper's numbers, Section 4."""
 
     queries: int = 2000  # of each modality
@@ -29,7 +36,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitRows:
     """Row numbers of one seeded split, the same for every method."""
 
     auxiliary_images: Rows
@@ -54,8 +61,8 @@ class Benchmark:
     auxiliary_texts: Texts
     images: Images  # target
     texts: Texts  # target
-    sizes: Sizes
-    taught_by: TaughtBy = "labels"
+    sizes: SplitSizes
+    supervision: Supervision = "labels"
 
     @property
     def classes(self) -> list[str]:
@@ -69,39 +76,39 @@ class Benchmark:
         parts = (self.auxiliary_images, self.auxiliary_texts, self.images, self.texts)
         return tuple(dict.fromkeys(problem for part in parts for problem in part.problems))
 
-    def auxiliary(self, images: Rows, texts: Rows) -> Auxiliary:
+    def auxiliary(self, images: Rows, texts: Rows) -> AuxiliaryCollection:
         """Those items and their relation, of labels or of pairs alone."""
         x, y = self.auxiliary_images.take(images), self.auxiliary_texts.take(texts)
-        if self.taught_by == "pairs":
+        if self.supervision == "pairs":
             x, y = x.without_labels(), y.without_labels()
-        return Auxiliary.build(x, y, labels_alone=True)
+        return AuxiliaryCollection.build(x, y, labels_only=True)
 
-    def split(self, seed: int = 0) -> Split:
+    def split(self, seed: int = 0) -> SplitRows:
         """Taught by pairs, the auxiliary texts are those of the auxiliary images."""
         rng = np.random.default_rng([seed, 0x7EA5])  # splits have a stream of their own
         found = self._in_domain(rng) if self.protocol == "nus-wide" else self._cross_domain(rng)
-        if self.taught_by == "labels":
+        if self.supervision == "labels":
             return found
         return replace(
             found,
-            auxiliary_texts=self._partners(found.auxiliary_images),
-            held_out_texts=self._partners(found.held_out_images),
+            auxiliary_texts=self._paired_texts(found.auxiliary_images),
+            held_out_texts=self._paired_texts(found.held_out_images),
         )
 
-    def _partners(self, images: Rows) -> Rows:
+    def _paired_texts(self, images: Rows) -> Rows:
         """The texts of these auxiliary images' own rows."""
         wanted = {self.auxiliary_images.ids[row] for row in images}
         ids = self.auxiliary_texts.ids
         return np.array([row for row, name in enumerate(ids) if name in wanted], np.int64)
 
-    def _cross_domain(self, rng: np.random.Generator) -> Split:
+    def _cross_domain(self, rng: np.random.Generator) -> SplitRows:
         """2,000 + 2,000 auxiliary items and 500 + 500 unlabelled items that are no queries."""
         sizes = self.sizes
         aux_x, held_x = _draw(rng, len(self.auxiliary_images), sizes.auxiliary, "auxiliary images")
         aux_y, held_y = _draw(rng, len(self.auxiliary_texts), sizes.auxiliary, "auxiliary texts")
         query_x, base_x = _draw(rng, len(self.images), sizes.queries, "target images")
         query_y, base_y = _draw(rng, len(self.texts), sizes.queries, "target texts")
-        return Split(
+        return SplitRows(
             aux_x,
             aux_y,
             held_x,
@@ -114,7 +121,7 @@ class Benchmark:
             np.sort(rng.permutation(base_y)[: sizes.target]),
         )
 
-    def _in_domain(self, rng: np.random.Generator) -> Split:
+    def _in_domain(self, rng: np.random.Generator) -> SplitRows:
         """2,000 query pairs; 30 images and 30 texts a class out of the rest, never of one pair."""
         n = len(self.images)
         query, base = _draw(rng, n, self.sizes.queries, "pairs")
@@ -141,7 +148,7 @@ class Benchmark:
         aux_x, aux_y, held_x, held_y = (
             np.sort(np.array(rows, dtype=np.int64)) for rows in (*drawn, *held)
         )
-        return Split(
+        return SplitRows(
             aux_x,
             aux_y,
             held_x,
@@ -155,7 +162,7 @@ class Benchmark:
         )
 
 
-def load_benchmark(folder: str | Path, sizes: Sizes | None = None) -> Benchmark:
+def load_benchmark(folder: str | Path, sizes: SplitSizes | None = None) -> Benchmark:
     """A three-part folder: auxiliary.tsv, images.tsv, texts.tsv (see docs/data.md)."""
     folder = Path(folder)
     if not folder.is_dir():
@@ -165,16 +172,16 @@ def load_benchmark(folder: str | Path, sizes: Sizes | None = None) -> Benchmark:
     protocol, stated = _described(folder / "benchmark.json")
     sizes = sizes or stated
     auxiliary = read_manifest(folder / "auxiliary.tsv")
-    pairs_x = images_of(auxiliary, labelled=True)
-    pairs_y = texts_of(auxiliary, labelled=True)
+    pairs_x = manifest_images(auxiliary, labelled=True)
+    pairs_y = manifest_texts(auxiliary, labelled=True)
     if protocol == "nus-wide":
         return Benchmark(folder.name, protocol, pairs_x, pairs_y, pairs_x, pairs_y, sizes)
-    images = images_of(read_manifest(folder / "images.tsv"), labelled=True)
-    texts = texts_of(read_manifest(folder / "texts.tsv"), labelled=True)
+    images = manifest_images(read_manifest(folder / "images.tsv"), labelled=True)
+    texts = manifest_texts(read_manifest(folder / "texts.tsv"), labelled=True)
     return Benchmark(folder.resolve().name, protocol, pairs_x, pairs_y, images, texts, sizes)
 
 
-def _described(path: Path) -> tuple[str, Sizes]:
+def _described(path: Path) -> tuple[str, SplitSizes]:
     """Protocol and sizes by benchmark.json; the paper's where it does not say."""
     described = read_json(path) if path.exists() else {}
     if not isinstance(described, dict) or not isinstance(described.get("sizes", {}), dict):
@@ -182,20 +189,20 @@ def _described(path: Path) -> tuple[str, Sizes]:
     protocol = described.get("protocol", "imagenet-yahooqa")
     if protocol not in PROTOCOLS:
         raise DataError(f"{path}: protocol must be one of {PROTOCOLS}")
-    known = {field.name for field in fields(Sizes)}
+    known = {field.name for field in fields(SplitSizes)}
     sizes = {name: size for name, size in described.get("sizes", {}).items() if name in known}
     for name, size in sizes.items():
         if not isinstance(size, int) or size < 0:
             raise DataError(f"{path}: the size of {name} must be a number of items, not {size!r}")
-    return protocol, Sizes(**sizes)
+    return protocol, SplitSizes(**sizes)
 
 
-def fitted_sizes(benchmark: Benchmark) -> Sizes:
+def shrink_sizes(benchmark: Benchmark) -> SplitSizes:
     """Sizes for small data: the paper's where they fit, else a third of what there is."""
     paper = benchmark.sizes
     target = min(len(benchmark.images), len(benchmark.texts))
     auxiliary = min(len(benchmark.auxiliary_images), len(benchmark.auxiliary_texts))
-    return Sizes(
+    return SplitSizes(
         queries=min(paper.queries, target // 3),
         auxiliary=min(paper.auxiliary, auxiliary * 4 // 5),
         target=min(paper.target, target // 3),
@@ -214,7 +221,7 @@ def _draw(rng: np.random.Generator, n: int, wanted: int, what: str) -> tuple[Row
     return np.sort(order[:wanted]), np.sort(order[wanted:])
 
 
-def _labels(collection: Collection[Medium]) -> list[frozenset[str]]:
+def _labels(collection: Collection[ItemData]) -> list[frozenset[str]]:
     if collection.labels is None:
         raise DataError("a benchmark needs labels on every part; add a labels column")
     return list(collection.labels)

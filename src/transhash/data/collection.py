@@ -14,7 +14,7 @@ from transhash.data.relation import GradedRelation, LabelRelation, Relation, Spa
 from transhash.errors import DataError
 
 ImageSource = Path | bytes  # a file, or the content of one
-Medium = TypeVar("Medium", ImageSource, str)  # what an item is: an image, or a text
+ItemData = TypeVar("ItemData", ImageSource, str)  # what an item is: an image, or a text
 Labels = frozenset[str]
 
 
@@ -26,7 +26,7 @@ class Problem(NamedTuple):
     reason: str
 
 
-class Paths(Sequence[Path]):
+class FolderPaths(Sequence[Path]):
     """Paths in a folder, made when asked for: a million of them held would be half a gigabyte."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
@@ -39,39 +39,39 @@ class Paths(Sequence[Path]):
     def __getitem__(self, row: int) -> Path: ...
 
     @overload
-    def __getitem__(self, row: slice) -> Paths: ...
+    def __getitem__(self, row: slice) -> FolderPaths: ...
 
-    def __getitem__(self, row: int | slice) -> Path | Paths:
+    def __getitem__(self, row: int | slice) -> Path | FolderPaths:
         if isinstance(row, slice):
-            return Paths(self._folder, self._names[row])
+            return FolderPaths(self._folder, self._names[row])
         return self._folder / self._names[row]
 
-    def take(self, rows: Sequence[int]) -> Paths:
-        return Paths(self._folder, [self._names[row] for row in rows])
+    def take(self, rows: Sequence[int]) -> FolderPaths:
+        return FolderPaths(self._folder, [self._names[row] for row in rows])
 
 
 @dataclass(frozen=True)
-class Collection(Generic[Medium]):
+class Collection(Generic[ItemData]):
     """Items of one modality in one domain: images or texts."""
 
     ids: Sequence[str]
-    items: Sequence[Medium]
+    items: Sequence[ItemData]
     labels: Sequence[Labels] | None = None
     features: npt.NDArray[Any] | None = None  # one row an item, where already computed
     problems: tuple[Problem, ...] = ()
     origin: str = ""  # the file or folder they were read from, resolved; "" if from none
-    numbered: bool = False  # ids are places in the file, because it gives none
+    ids_are_row_numbers: bool = False  # ids are places in the file, because it gives none
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def take(self, rows: npt.NDArray[Any] | Sequence[int]) -> Collection[Medium]:
+    def take(self, rows: npt.NDArray[Any] | Sequence[int]) -> Collection[ItemData]:
         rows = [int(row) for row in rows]
         return replace(
             self,
             ids=[self.ids[row] for row in rows],
             items=self.items.take(rows)
-            if isinstance(self.items, Paths)
+            if isinstance(self.items, FolderPaths)
             else [self.items[row] for row in rows],
             labels=None if self.labels is None else [self.labels[row] for row in rows],
             features=None if self.features is None else self.features[rows],
@@ -82,7 +82,7 @@ class Collection(Generic[Medium]):
         item = self.items[row]
         return str(item) if isinstance(item, Path) else self.ids[row]
 
-    def without_labels(self) -> Collection[Medium]:
+    def without_labels(self) -> Collection[ItemData]:
         return replace(self, labels=None)
 
 
@@ -91,7 +91,7 @@ Texts = Collection[str]
 
 
 @dataclass(frozen=True)
-class Auxiliary:
+class AuxiliaryCollection:
     """The bridge: images and texts of one domain and the relation between them."""
 
     images: Images
@@ -105,11 +105,11 @@ class Auxiliary:
         texts: Texts,
         triples: Sequence[tuple[str, str, float]] | None = None,
         *,
-        labels_alone: bool = False,
-    ) -> Auxiliary:
+        labels_only: bool = False,
+    ) -> AuxiliaryCollection:
         """S from triples if given, else from shared labels and equal ids (pairing).
 
-        With `labels_alone`, as in the paper, labels make the pairing count for nothing.
+        With `labels_only`, as in the paper, labels make the pairing count for nothing.
         """
         if not len(images) or not len(texts):
             missing = "image" if not len(images) else "text"
@@ -128,13 +128,15 @@ class Auxiliary:
                 label_matrix(images.labels, classes, ignore_others=True),
                 label_matrix(texts.labels, classes, ignore_others=True),
             )
-            if labels_alone or (images.numbered and texts.numbered and not one_table):
+            if labels_only or (
+                images.ids_are_row_numbers and texts.ids_are_row_numbers and not one_table
+            ):
                 return cls(images, texts, shared)
             if set(images.ids).isdisjoint(texts.ids):
                 return cls(images, texts, shared)
             pairs = SparseRelation.from_pairs(images.ids, texts.ids)
             return cls(images, texts, GradedRelation(shared, pairs))
-        if images.numbered and texts.numbered and not one_table:
+        if images.ids_are_row_numbers and texts.ids_are_row_numbers and not one_table:
             rows = _same_rows(images, texts)
             return cls(images, texts, SparseRelation.from_pairs(rows, rows))
         return cls(images, texts, SparseRelation.from_pairs(images.ids, texts.ids))

@@ -16,17 +16,23 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from transhash.data.collection import Auxiliary, Collection, ImageSource, Medium, Problem
-from transhash.data.manifest import BadRow, Manifest, image_and_text
+from transhash.data.collection import (
+    AuxiliaryCollection,
+    Collection,
+    ImageSource,
+    ItemData,
+    Problem,
+)
+from transhash.data.manifest import Manifest, RowError, image_and_text
 from transhash.data.relation import GradedRelation, LabelRelation, Relation, Rows, SparseRelation
-from transhash.data.tables import decoded, delimiter_of, fields_of, records
+from transhash.data.tables import delimiter_of, open_text, read_fields, read_records
 from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 
 _Truth = npt.NDArray[np.bool_]
 
 
-class VotedPair(NamedTuple):
+class Vote(NamedTuple):
     """A picture, a text, and 1 if somebody said that they belong together, 0 if not."""
 
     image: ImageSource
@@ -34,7 +40,7 @@ class VotedPair(NamedTuple):
     vote: int
 
 
-class VotedRelation:
+class FeedbackRelation:
     """`base` among the items that nobody voted on, and the votes; all else is unknown.
 
     In sums over related pairs (`times`) a voted item weighs as much as another item does on
@@ -49,9 +55,9 @@ class VotedRelation:
         self._weight = self._weight_of_a_vote()
 
     @classmethod
-    def extending(
+    def extend(
         cls, relation: Relation, votes: Mapping[tuple[int, int], int], images: int, texts: int
-    ) -> VotedRelation:
+    ) -> FeedbackRelation:
         """`relation`, and after its items so many more with votes on pairs of them."""
         n, m = relation.shape
         shape = (n + images, m + texts)
@@ -117,14 +123,14 @@ class VotedRelation:
     def factors(self) -> None:
         return None
 
-    def partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
-        drawn = self.base.partners(rows, rng)
+    def sample_partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
+        drawn = self.base.sample_partners(rows, rng)
         voted = self.voted_images[rows]
-        drawn[voted] = self.votes.partners(rows[voted], rng)
+        drawn[voted] = self.votes.sample_partners(rows[voted], rng)
         return drawn
 
-    def subset(self, rows: Rows, columns: Rows) -> VotedRelation:
-        return VotedRelation(
+    def subset(self, rows: Rows, columns: Rows) -> FeedbackRelation:
+        return FeedbackRelation(
             self.base.subset(rows, columns),
             self.votes.subset(rows, columns),
             self.voted_images[rows],
@@ -132,31 +138,31 @@ class VotedRelation:
         )
 
 
-def holds_votes(source: Path) -> bool:
+def is_feedback_file(source: Path) -> bool:
     """Whether a file for `--relation` names pictures and texts themselves, not ids of them."""
     if source.suffix.lower() == ".jsonl":
         return source.is_file()
     if not source.is_file() or source.suffix.lower() not in (".csv", ".tsv"):
         return False
-    header = next(fields_of(decoded(source), delimiter_of(source)), (0, [], ""))[1]
+    header = next(read_fields(open_text(source), delimiter_of(source)), (0, [], ""))[1]
     return "vote" in (name.strip().lower() for name in header)
 
 
-def read_votes(source: str | Path) -> tuple[list[VotedPair], list[Problem]]:
+def read_votes(source: str | Path) -> tuple[list[Vote], list[Problem]]:
     """The rows of a csv, tsv or jsonl with columns image, text and vote (0 or 1)."""
     manifest = Manifest(Path(source))
     votes = []
-    for record in records(manifest.source):
+    for record in read_records(manifest.source):
         try:
-            if record.flaw:
-                raise BadRow(record.flaw)
+            if record.problem:
+                raise RowError(record.problem)
             image, text = image_and_text(manifest.source, record.values)
             if image is None or text is None:
-                raise BadRow("a vote has an image and a text")
+                raise RowError("a vote has an image and a text")
             votes.append(
-                VotedPair(manifest.source.parent / image, text, vote_of(record.values.get("vote")))
+                Vote(manifest.source.parent / image, text, parse_vote(record.values.get("vote")))
             )
-        except (BadRow, DataError) as flaw:
+        except (RowError, DataError) as flaw:
             manifest.report(f"line {record.number}", str(flaw))
     if not votes:
         first = f"; first problem: {manifest.problems[0].reason}" if manifest.problems else ""
@@ -164,14 +170,14 @@ def read_votes(source: str | Path) -> tuple[list[VotedPair], list[Problem]]:
     return votes, manifest.problems
 
 
-def vote_of(value: object) -> int:
+def parse_vote(value: object) -> int:
     """1 or 0, as people and files write it."""
     if str(value).strip() not in ("0", "1"):
         raise DataError(f"a vote is 0 or 1, got {str(value)[:40]!r}")
     return int(str(value))
 
 
-def with_votes(auxiliary: Auxiliary, votes: Sequence[VotedPair]) -> Auxiliary:
+def add_votes(auxiliary: AuxiliaryCollection, votes: Sequence[Vote]) -> AuxiliaryCollection:
     """The same, and after them the pictures and texts that were voted on, each once.
 
     Of two votes on the same two the last counts.
@@ -190,14 +196,16 @@ def with_votes(auxiliary: Auxiliary, votes: Sequence[VotedPair]) -> Auxiliary:
     row_of = {image: row for row, image in enumerate(images)}
     column_of = {text: column for column, text in enumerate(texts)}
     values = {(row_of[vote.image], column_of[vote.text]): vote.vote for vote in votes}
-    relation = VotedRelation.extending(auxiliary.relation, values, len(images), len(texts))
-    return Auxiliary(_longer(auxiliary.images, images), _longer(auxiliary.texts, texts), relation)
+    relation = FeedbackRelation.extend(auxiliary.relation, values, len(images), len(texts))
+    return AuxiliaryCollection(
+        _longer(auxiliary.images, images), _longer(auxiliary.texts, texts), relation
+    )
 
 
-def without_votes(training: TrainingSet) -> TrainingSet:
+def drop_votes(training: TrainingSet) -> TrainingSet:
     """What there was before votes were added: votes are no measure of themselves."""
     relation = training.relation
-    if not isinstance(relation, VotedRelation):
+    if not isinstance(relation, FeedbackRelation):
         return training
     rows, columns = np.flatnonzero(~relation.voted_images), np.flatnonzero(~relation.voted_texts)
     return replace(
@@ -208,7 +216,7 @@ def without_votes(training: TrainingSet) -> TrainingSet:
     )
 
 
-def _longer(part: Collection[Medium], more: Sequence[Medium]) -> Collection[Medium]:
+def _longer(part: Collection[ItemData], more: Sequence[ItemData]) -> Collection[ItemData]:
     # Ids of files have no blanks around them, so these are nobody's.
     ids = [*part.ids, *(f" vote {i}" for i in range(len(more)))]
     return replace(part, ids=ids, items=list(chain(part.items, more)), labels=None)

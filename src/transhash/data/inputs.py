@@ -1,6 +1,6 @@
 """What people hold in Python as collections: paths, bytes, PIL, arrays, frames, data sets.
 
-This is the edge: behind it there are `Images`, `Texts` and `Auxiliary`, whatever came in.
+This is the edge: behind it there are `Images`, `Texts` and `AuxiliaryCollection`, whatever came in.
 """
 
 from __future__ import annotations
@@ -13,10 +13,17 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from transhash.data.collection import Auxiliary, Collection, Images, ImageSource, Labels, Texts
-from transhash.data.feedback import VotedPair, read_votes, vote_of
-from transhash.data.manifest import images_of, read_images, read_manifest, read_texts
-from transhash.data.manifest import texts_of as manifest_texts
+from transhash.data.collection import (
+    AuxiliaryCollection,
+    Collection,
+    Images,
+    ImageSource,
+    Labels,
+    Texts,
+)
+from transhash.data.feedback import Vote, parse_vote, read_votes
+from transhash.data.manifest import manifest_images, read_images, read_manifest, read_texts
+from transhash.data.manifest import manifest_texts as manifest_texts
 from transhash.errors import DataError
 from transhash.features.decode import content_digest
 
@@ -27,7 +34,7 @@ _PAIRS = (
 )
 
 
-def as_images(source: Any, ids: Sequence[str] | None = None) -> Images:
+def to_images(source: Any, ids: Sequence[str] | None = None) -> Images:
     """A folder or file, pictures, a frame or data set with a column image, or feature rows."""
     if isinstance(source, Collection):
         return source
@@ -37,13 +44,15 @@ def as_images(source: Any, ids: Sequence[str] | None = None) -> Images:
         return _features(source, ids, Path("."))
     if (rows := _rows_of(source)) is not None:
         _need(rows, "image")
-        pictures = [as_picture(row.get("image"), f"row {i}") for i, row in enumerate(rows)]
+        pictures = [to_image_source(row.get("image"), f"row {i}") for i, row in enumerate(rows)]
         return Collection(_ids(pictures, ids or _given(rows)), pictures, _labels(rows))
-    pictures = [as_picture(one, f"image {i}") for i, one in enumerate(_listed(source, "images"))]
+    pictures = [
+        to_image_source(one, f"image {i}") for i, one in enumerate(_listed(source, "images"))
+    ]
     return Collection(_ids(pictures, ids), pictures)
 
 
-def as_texts(source: Any, ids: Sequence[str] | None = None) -> Texts:
+def to_texts(source: Any, ids: Sequence[str] | None = None) -> Texts:
     """A file, texts, a frame or data set with a column text, or feature rows."""
     if isinstance(source, Collection):
         return source
@@ -63,14 +72,14 @@ def as_texts(source: Any, ids: Sequence[str] | None = None) -> Texts:
     return Collection(_ids(texts, ids), texts)
 
 
-def as_auxiliary(source: Any) -> Auxiliary:
+def to_auxiliary(source: Any) -> AuxiliaryCollection:
     """The bridge: rows of image and text, and labels where there are some."""
-    if isinstance(source, Auxiliary):
+    if isinstance(source, AuxiliaryCollection):
         return source
     if isinstance(source, str | Path):
         manifest = read_manifest(source)
-        return Auxiliary.build(
-            images_of(manifest, labelled=True), manifest_texts(manifest, labelled=True)
+        return AuxiliaryCollection.build(
+            manifest_images(manifest, labelled=True), manifest_texts(manifest, labelled=True)
         )
     rows = _rows_of(source)
     if rows is None:
@@ -82,15 +91,15 @@ def as_auxiliary(source: Any) -> Auxiliary:
     _need(rows, "image")
     _need(rows, "text")
     keys = _given(rows) or [str(i) for i in range(len(rows))]
-    pictures = [as_picture(row.get("image"), f"row {i}") for i, row in enumerate(rows)]
+    pictures = [to_image_source(row.get("image"), f"row {i}") for i, row in enumerate(rows)]
     texts = [_text(row.get("text"), f"row {i}") for i, row in enumerate(rows)]
     labels = _labels(rows)
-    return Auxiliary.build(
+    return AuxiliaryCollection.build(
         Collection(_distinct(keys), pictures, labels), Collection(_distinct(keys), texts, labels)
     )
 
 
-def as_votes(source: Any) -> list[VotedPair]:
+def to_votes(source: Any) -> list[Vote]:
     """A file that `transhash feedback` wrote, rows of image, text and vote, or triples of them."""
     if isinstance(source, str | Path):
         return read_votes(source)[0]
@@ -104,16 +113,16 @@ def as_votes(source: Any) -> list[VotedPair]:
     for column in ("image", "text", "vote"):
         _need(rows, column)
     return [
-        VotedPair(
-            as_picture(row.get("image"), f"vote {i}"),
+        Vote(
+            to_image_source(row.get("image"), f"vote {i}"),
             _text(row.get("text"), f"vote {i}"),
-            vote_of(row.get("vote")),
+            parse_vote(row.get("vote")),
         )
         for i, row in enumerate(rows)
     ]
 
 
-def each_once(images: Images) -> Images:
+def drop_duplicates(images: Images) -> Images:
     """Without rows that name a picture again and give it no id: a table of captions has many."""
     if images.features is not None or Path(images.origin or ".").is_dir():
         return images
@@ -126,7 +135,7 @@ def each_once(images: Images) -> Images:
     return images if len(rows) == len(images) else images.take(rows)
 
 
-def as_picture(value: Any, where: str = "the image") -> ImageSource:
+def to_image_source(value: Any, where: str = "the image") -> ImageSource:
     """One picture as a path or as the bytes of an image file."""
     if isinstance(value, str):
         if _url(value):
@@ -137,7 +146,7 @@ def as_picture(value: Any, where: str = "the image") -> ImageSource:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     if isinstance(value, Mapping) and (value.get("bytes") or value.get("path")):  # data sets'
-        return as_picture(value.get("bytes") or value["path"], where)
+        return to_image_source(value.get("bytes") or value["path"], where)
     if isinstance(value, Image.Image):
         return _encoded(value)
     if hasattr(value, "__array__"):
@@ -284,7 +293,9 @@ def _features(rows: Any, ids: Sequence[str] | None, item: Any) -> Collection[Any
         row = int(np.argmin(np.isfinite(features).all(axis=1)))
         raise DataError(f"row {row} of the features has a value that is not a finite number")
     names = list(ids) if ids is not None else [str(i) for i in range(len(features))]
-    return Collection(names, [item] * len(features), features=features, numbered=ids is None)
+    return Collection(
+        names, [item] * len(features), features=features, ids_are_row_numbers=ids is None
+    )
 
 
 def _url(text: str) -> bool:

@@ -16,18 +16,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from transhash.data.collection import Collection, Images, Labels, Medium, Paths, Problem, Texts
+from transhash.data.collection import (
+    Collection,
+    FolderPaths,
+    Images,
+    ItemData,
+    Labels,
+    Problem,
+    Texts,
+)
 from transhash.data.tables import (
     COLUMNS,
     Record,
-    cause,
-    decoded,
     delimiter_of,
-    fields_of,
+    escape_invalid,
     is_table,
-    plain,
-    records,
-    short,
+    open_text,
+    os_reason,
+    read_fields,
+    read_records,
+    shorten,
 )
 from transhash.errors import DataError
 
@@ -36,10 +44,10 @@ from transhash.errors import DataError
 IMAGE_SUFFIXES = {
     ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".heif",
 }  # fmt: skip
-NOTE_SUFFIXES = {".txt", ".md"}
+TEXT_SUFFIXES = {".txt", ".md"}
 
 
-def files_below(folder: Path, report: Callable[[str, str], None]) -> Iterator[str]:
+def list_files(folder: Path, report: Callable[[str, str], None]) -> Iterator[str]:
     """Everything in the folder that is no folder, as a relative path with slashes.
 
     What cannot be entered is reported, by its place and the reason.
@@ -48,8 +56,8 @@ def files_below(folder: Path, report: Callable[[str, str], None]) -> Iterator[st
     def told(error: OSError) -> None:
         where = Path(os.fsdecode(error.filename)).relative_to(folder).as_posix()
         if where == ".":
-            raise DataError(f"{folder} cannot be read ({cause(error)})") from None
-        report(where, f"folder cannot be read ({cause(error)})")
+            raise DataError(f"{folder} cannot be read ({os_reason(error)})") from None
+        report(where, f"folder cannot be read ({os_reason(error)})")
 
     for place, folders, files in os.walk(folder, onerror=told):
         for name in folders:
@@ -60,21 +68,21 @@ def files_below(folder: Path, report: Callable[[str, str], None]) -> Iterator[st
         yield from files if inner == "." else (f"{inner}/{name}" for name in files)
 
 
-def not_by_extension(suffix: str, part: str) -> str:
+def extension_problem(suffix: str, part: str) -> str:
     """Why a file is no image, or no text."""
     if part == "image" and suffix.lower() in (".svg", ".svgz"):
         return "an SVG drawing, which has no pixels; export it as PNG"
     return f"not {'an image' if part == 'image' else 'a text'} by its extension {suffix!r}"
 
 
-def read_note(path: Path) -> tuple[str, str]:
+def read_text_file(path: Path) -> tuple[str, str]:
     """The whole text of a file, or "" and what is wrong with it."""
     try:
         text = path.read_bytes().decode("utf-8-sig").strip()
     except UnicodeDecodeError:
         return "", "not UTF-8; save it as UTF-8"
     except OSError as error:
-        return "", f"cannot be read ({cause(error)})"
+        return "", f"cannot be read ({os_reason(error)})"
     if "\0" in text:
         return "", "text holds a NUL character"
     return text, "" if text else "holds no text"
@@ -101,7 +109,7 @@ def read_array(source: Path) -> npt.NDArray[np.float32]:
                 stays = mapped.dtype == np.float32 and mapped.nbytes > _WHOLE
                 array = mapped if stays else np.array(mapped, dtype=np.float32)
     except Exception as error:  # a damaged header fails in tokenize, ast, struct, mmap and zipfile
-        raise DataError(f"{source} is not a plain .npy array ({cause(error)})") from None
+        raise DataError(f"{source} is not a plain .npy array ({os_reason(error)})") from None
     if mapped.ndim != 2 or mapped.dtype.kind not in "fiu" or not array.size:
         raise DataError(
             f"{source} must be a matrix of numbers (items x features), "
@@ -148,7 +156,7 @@ class _Row:
     default_id: str
 
 
-class BadRow(Exception):
+class RowError(Exception):
     """Why a row is skipped."""
 
 
@@ -160,10 +168,12 @@ class Manifest:
     columns: frozenset[str] = frozenset()
     rows: list[_Row] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    numbered: bool = False  # no row has an id or an image to be known by
+    ids_are_row_numbers: bool = False  # no row has an id or an image to be known by
 
     def report(self, where: str, reason: str) -> None:
-        self.problems.append(Problem(str(self.source), plain(where), plain(reason)))
+        self.problems.append(
+            Problem(str(self.source), escape_invalid(where), escape_invalid(reason))
+        )
 
 
 def read_images(source: str | Path, *, labelled: bool = False) -> Images:
@@ -172,27 +182,27 @@ def read_images(source: str | Path, *, labelled: bool = False) -> Images:
     if source.suffix.lower() == ".npy":
         features = read_array(source)
         return _numbered(source, [Path(str(row)) for row in range(len(features))], features)
-    return images_of(read_manifest(source), labelled=labelled)
+    return manifest_images(read_manifest(source), labelled=labelled)
 
 
 def read_texts(source: str | Path, *, labelled: bool = False) -> Texts:
     """The texts of a source; of a folder its .txt and .md files, each a text as a whole."""
     source = _existing(source)
     if source.is_dir():
-        return texts_of(_read_folder(source, NOTE_SUFFIXES))
+        return manifest_texts(_read_folder(source, TEXT_SUFFIXES))
     if source.suffix.lower() == ".npy":
         features = read_array(source)
         return _numbered(source, [""] * len(features), features)
-    return texts_of(read_manifest(source), labelled=labelled)
+    return manifest_texts(read_manifest(source), labelled=labelled)
 
 
-def images_of(manifest: Manifest, *, labelled: bool = False) -> Images:
+def manifest_images(manifest: Manifest, *, labelled: bool = False) -> Images:
     rows = _usable(manifest, "image", labelled)
     folder = manifest.source if manifest.source.is_dir() else manifest.source.parent
-    return _collection(manifest, rows, Paths(folder, [row.image or "" for row in rows]))
+    return _collection(manifest, rows, FolderPaths(folder, [row.image or "" for row in rows]))
 
 
-def texts_of(manifest: Manifest, *, labelled: bool = False) -> Texts:
+def manifest_texts(manifest: Manifest, *, labelled: bool = False) -> Texts:
     rows = _usable(manifest, "text", labelled)
     return _collection(manifest, rows, [row.text for row in rows if row.text is not None])
 
@@ -208,7 +218,7 @@ def read_manifest(source: str | Path) -> Manifest:
             return _read_folder(source, IMAGE_SUFFIXES)
         except DataError:
             with suppress(DataError):
-                return _read_folder(source, NOTE_SUFFIXES)
+                return _read_folder(source, TEXT_SUFFIXES)
             raise
     if not is_table(source):
         suffix = source.suffix.lower() or "no extension"
@@ -218,20 +228,20 @@ def read_manifest(source: str | Path) -> Manifest:
     columns: set[str] = set()
     given: set[str] = set()
     defaults: set[str] = set()
-    for record in records(source):
+    for record in read_records(source):
         columns |= record.values.keys() & set(COLUMNS)
         try:
             # Claimed by bad rows too: mending one must not give another row a new id.
             row = _row(source, record, _default_id(record, defaults))
             if row.id and row.id in given:
-                raise BadRow(f"id {short(row.id)} occurs twice; the first is kept")
-        except BadRow as flaw:
-            manifest.report(f"{unit} {record.number}", str(flaw))
+                raise RowError(f"id {shorten(row.id)} occurs twice; the first is kept")
+        except RowError as problem:
+            manifest.report(f"{unit} {record.number}", str(problem))
             continue
         given.add(row.id)
         manifest.rows.append(row)
     manifest.columns = frozenset(columns)
-    manifest.numbered = all(not row.id and row.image is None for row in manifest.rows)
+    manifest.ids_are_row_numbers = all(not row.id and row.image is None for row in manifest.rows)
     for row in manifest.rows:
         name = row.id or row.default_id
         while not row.id and name in given:
@@ -245,14 +255,14 @@ def read_triples(source: str | Path) -> tuple[list[tuple[str, str, float]], list
     source = Path(source)
     if not os.path.isfile(source):
         raise DataError(
-            f"{plain(str(source))} does not exist; give a csv or tsv of image id, text id, 0/1"
+            f"{escape_invalid(str(source))} does not exist; give a csv or tsv of image id, text id, 0/1"
         )
     manifest = Manifest(source)
     triples: list[tuple[str, str, float]] = []
-    for number, fields, flaw in fields_of(decoded(source), delimiter_of(source), width=3):
-        if flaw or fields[2].strip() not in ("0", "1"):
+    for number, fields, problem in read_fields(open_text(source), delimiter_of(source), width=3):
+        if problem or fields[2].strip() not in ("0", "1"):
             if number > 1:
-                manifest.report(f"line {number}", flaw or "not image id, text id, 0 or 1")
+                manifest.report(f"line {number}", problem or "not image id, text id, 0 or 1")
             continue
         triples.append((fields[0].strip(), fields[1].strip(), float(fields[2])))
     if not triples:
@@ -269,34 +279,34 @@ def _existing(source: str | Path) -> Path:
         name = str(source.resolve())
         name.encode()
     except (FileNotFoundError, NotADirectoryError):
-        raise DataError(f"{short(name)} does not exist; give {_READABLE}") from None
+        raise DataError(f"{shorten(name)} does not exist; give {_READABLE}") from None
     except UnicodeEncodeError:
-        raise DataError(f"the name of {plain(name)} is not UTF-8; rename it") from None
+        raise DataError(f"the name of {escape_invalid(name)} is not UTF-8; rename it") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{short(name)} cannot be read ({cause(error)})") from None
+        raise DataError(f"{shorten(name)} cannot be read ({os_reason(error)})") from None
     return source
 
 
 def _read_folder(folder: Path, suffixes: set[str]) -> Manifest:
-    part = "text" if suffixes is NOTE_SUFFIXES else "image"
+    part = "text" if suffixes is TEXT_SUFFIXES else "image"
     manifest = Manifest(folder, frozenset({"id", part}))
     # By folder, then by name: "a/b" before "a-b".
     for name in sorted(
-        files_below(folder, manifest.report), key=lambda name: name.replace("/", "\0")
+        list_files(folder, manifest.report), key=lambda name: name.replace("/", "\0")
     ):
         last = name.rpartition("/")[2]
         suffix = os.path.splitext(last)[1]
         if last.lower() in _IGNORED or last.startswith("."):
             continue
         if suffix.lower() not in suffixes:
-            manifest.report(name, not_by_extension(suffix, part))
-        elif flaw := _flaw_of_file(folder / name):
-            manifest.report(name, flaw)
-        elif plain(name) != name:
+            manifest.report(name, extension_problem(suffix, part))
+        elif problem := _flaw_of_file(folder / name):
+            manifest.report(name, problem)
+        elif escape_invalid(name) != name:
             manifest.report(name, "its name is not UTF-8; rename it")
         elif part == "image":
             manifest.rows.append(_Row(name, name, None, _UNLABELLED, name))
-        elif not (note := read_note(folder / name))[0]:
+        elif not (note := read_text_file(folder / name))[0]:
             manifest.report(name, note[1])
         else:
             manifest.rows.append(_Row(name, None, note[0], _UNLABELLED, name))
@@ -310,25 +320,25 @@ def _read_folder(folder: Path, suffixes: set[str]) -> Manifest:
 
 
 def _row(source: Path, record: Record, default_id: str) -> _Row:
-    if record.flaw:
-        raise BadRow(record.flaw)
+    if record.problem:
+        raise RowError(record.problem)
     values = record.values
     image, text = image_and_text(source, values)
     if image is None and text is None:
-        raise BadRow("neither image nor text")
-    return _Row(_word(values, "id"), image, text, _labels(values.get("labels")), default_id)
+        raise RowError("neither image nor text")
+    return _Row(_cell_text(values, "id"), image, text, _labels(values.get("labels")), default_id)
 
 
 def image_and_text(source: Path, values: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """What a row of `source` names: an image that is there, and a text."""
-    image, text = (_word(values, column) or None for column in ("image", "text"))
+    image, text = (_cell_text(values, column) or None for column in ("image", "text"))
     if image is not None:
         # Backslashes come from Windows lists; they never occur in a sensible file name.
         if "://" in image[:10]:
-            raise BadRow(f"image {short(image)} is an address; download it and name the file")
+            raise RowError(f"image {shorten(image)} is an address; download it and name the file")
         listed, image = image, image.replace("\\", "/")
-        if flaw := _flaw_of_file(source.parent / image):
-            raise BadRow(f"image {short(listed)} {flaw}")
+        if problem := _flaw_of_file(source.parent / image):
+            raise RowError(f"image {shorten(listed)} {problem}")
     return image, text
 
 
@@ -342,7 +352,7 @@ def _default_id(record: Record, taken: set[str]) -> str:
     return name
 
 
-def _word(values: Any, column: str) -> str:
+def _cell_text(values: Any, column: str) -> str:
     """The value of a column as text without blanks around it; "" where there is none."""
     value = values.get(column)
     if value is None or value != value:  # NaN is how some tables write a gap
@@ -350,26 +360,28 @@ def _word(values: Any, column: str) -> str:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "surrogateescape")
     if isinstance(value, bool | list | tuple | dict | set):
-        raise BadRow(f"{column} must be a text, not {short(str(value))}")
+        raise RowError(f"{column} must be a text, not {shorten(str(value))}")
     word = str(value).strip()
     try:
         word.encode()
     except UnicodeEncodeError as error:
         if "\udc80" <= word[error.start] <= "\udcff":
-            raise BadRow("not UTF-8; save the file as UTF-8 to keep this row") from None
-        raise BadRow(f"{column} holds {plain(word[error.start])}, half a character") from None
+            raise RowError("not UTF-8; save the file as UTF-8 to keep this row") from None
+        raise RowError(
+            f"{column} holds {escape_invalid(word[error.start])}, half a character"
+        ) from None
     if "\0" in word:
-        raise BadRow(f"{column} holds a NUL character")
+        raise RowError(f"{column} holds a NUL character")
     return word
 
 
 def _labels(value: Any) -> Labels:
     if isinstance(value, list | tuple):
-        words = [_word({"a label": label}, "a label") for label in value]
+        words = [_cell_text({"a label": label}, "a label") for label in value]
     elif value is None or isinstance(value, str | bytes) or value != value:
-        words = _word({"labels": value}, "labels").split("|")
+        words = _cell_text({"labels": value}, "labels").split("|")
     else:
-        raise BadRow(f"labels must be a text or a list of texts, not {short(str(value))}")
+        raise RowError(f"labels must be a text or a list of texts, not {shorten(str(value))}")
     return frozenset(word.strip() for word in words if word.strip())
 
 
@@ -380,7 +392,7 @@ def _flaw_of_file(path: Path) -> str:
     except FileNotFoundError:
         return "is a link to nothing" if os.path.islink(path) else "does not exist"
     except (OSError, ValueError) as error:
-        return f"cannot be read ({cause(error)})"
+        return f"cannot be read ({os_reason(error)})"
     if not stat.S_ISREG(found.st_mode):
         return "is not a file"
     return "" if found.st_size else "is an empty file"
@@ -409,20 +421,22 @@ def _usable(manifest: Manifest, part: str, labelled: bool) -> list[_Row]:
 
 
 def _collection(
-    manifest: Manifest, rows: list[_Row], items: Sequence[Medium]
-) -> Collection[Medium]:
+    manifest: Manifest, rows: list[_Row], items: Sequence[ItemData]
+) -> Collection[ItemData]:
     return Collection(
         [row.id for row in rows],
         items,
         [row.labels for row in rows] if "labels" in manifest.columns else None,
         problems=tuple(manifest.problems),
         origin=str(manifest.source.resolve()),
-        numbered=manifest.numbered,
+        ids_are_row_numbers=manifest.ids_are_row_numbers,
     )
 
 
 def _numbered(
-    source: Path, items: list[Medium], features: npt.NDArray[np.float32]
-) -> Collection[Medium]:
+    source: Path, items: list[ItemData], features: npt.NDArray[np.float32]
+) -> Collection[ItemData]:
     ids = [str(row) for row in range(len(items))]
-    return Collection(ids, items, features=features, origin=str(source.resolve()), numbered=True)
+    return Collection(
+        ids, items, features=features, origin=str(source.resolve()), ids_are_row_numbers=True
+    )

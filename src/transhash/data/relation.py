@@ -42,7 +42,7 @@ class Relation(Protocol):
     def factors(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
         """A (n, k) and B (m, k) with S = A B', where k is small."""
 
-    def partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
+    def sample_partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
         """A related text of each image, drawn evenly; any text where there is none."""
 
     def subset(self, rows: Rows, columns: Rows) -> Relation: ...
@@ -109,7 +109,7 @@ class LabelRelation:
             return self._x.toarray(), self._y @ self._sets.T.astype(np.float64)
         return self._x @ self._sets.astype(np.float64), self._y.toarray()
 
-    def partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
+    def sample_partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
         sets = self._set_of_image[rows].ravel()
         drawn = rng.integers(0, self.shape[1], len(rows))
         for one in np.unique(sets):
@@ -185,7 +185,7 @@ class SparseRelation:
     def factors(self) -> None:
         return None
 
-    def partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
+    def sample_partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
         start, end = self.similar.indptr[rows], self.similar.indptr[rows + 1]
         drawn = rng.integers(0, self.shape[1], len(rows))
         place = start + (rng.random(len(rows)) * (end - start)).astype(np.int64)
@@ -240,11 +240,11 @@ class GradedRelation:
     def factors(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
         return None if self._unlabelled.positives else self.labels.factors()
 
-    def partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
+    def sample_partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
         own = self._unlabelled.similar.indptr
         alone = own[rows + 1] > own[rows]
-        drawn = self.labels.partners(rows, rng)
-        drawn[alone] = self._unlabelled.partners(rows[alone], rng)
+        drawn = self.labels.sample_partners(rows, rng)
+        drawn[alone] = self._unlabelled.sample_partners(rows[alone], rng)
         return drawn
 
     def subset(self, rows: Rows, columns: Rows) -> GradedRelation:

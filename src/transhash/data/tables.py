@@ -25,10 +25,10 @@ class Record(NamedTuple):
 
     number: int  # the line it begins in, from 1; in parquet the row, from 0
     values: Mapping[str, Any]
-    flaw: str = ""
+    problem: str = ""
 
 
-def records(source: Path) -> Iterator[Record]:
+def read_records(source: Path) -> Iterator[Record]:
     """The rows of a file that `is_table` knows, in order."""
     return _READERS[source.suffix.lower()](source)
 
@@ -37,27 +37,27 @@ def is_table(source: Path) -> bool:
     return source.suffix.lower() in _READERS
 
 
-def plain(text: str) -> str:
+def escape_invalid(text: str) -> str:
     """The text with what UTF-8 cannot say written as escapes, fit for a report."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def cause(error: Exception) -> str:
+def os_reason(error: Exception) -> str:
     """What the system says, on one line."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return plain(" ".join(reason.split()))[:200] or type(error).__name__
+    return escape_invalid(" ".join(reason.split()))[:200] or type(error).__name__
 
 
-def short(text: str) -> str:
+def shorten(text: str) -> str:
     """Long names cut in the middle, fit for a report."""
-    return plain(text if len(text) <= 120 else text[:100] + "..." + text[-17:])
+    return escape_invalid(text if len(text) <= 120 else text[:100] + "..." + text[-17:])
 
 
 def delimiter_of(source: Path) -> str:
     return "\t" if source.suffix.lower() == ".tsv" else ","
 
 
-def decoded(source: Path) -> io.StringIO:
+def open_text(source: Path) -> io.StringIO:
     """A text file, opened so that one bad byte costs one row."""
     try:
         raw = source.read_bytes()
@@ -74,7 +74,7 @@ def decoded(source: Path) -> io.StringIO:
     return io.StringIO(raw.decode("utf-8-sig", errors="surrogateescape"), newline="")
 
 
-def fields_of(
+def read_fields(
     lines: Iterable[str], delimiter: str, width: int | None = None
 ) -> Iterator[tuple[int, list[str], str]]:
     """The first line, the fields and the flaw ("" if none) of each row; blank lines are left out.
@@ -98,45 +98,45 @@ def fields_of(
     number, read_again = 1, 0
     while True:
         taken.clear()
-        fields, flaw = _next_fields(feed(), delimiter)
+        fields, problem = _next_fields(feed(), delimiter)
         if not taken:
             return
         start, number = number, number + len(taken)
-        if cut_off or (len(taken) > 1 and not flaw and not _well_quoted(taken, delimiter)):
-            flaw = "a quote is opened and not closed; double the quotes inside a field"
-        elif not flaw and fields:
+        if cut_off or (len(taken) > 1 and not problem and not _well_quoted(taken, delimiter)):
+            problem = "a quote is opened and not closed; double the quotes inside a field"
+        elif not problem and fields:
             width = width or len(fields)
             if len(fields) != width:
-                flaw = f"{len(fields)} fields, the header has {width}"
-        if flaw and len(taken) > 1:
+                problem = f"{len(fields)} fields, the header has {width}"
+        if problem and len(taken) > 1:
             # The bound: some nests of quotes would have every line read with all others.
             if read_again < 10 * number + 10_000:
                 again.extendleft(reversed(taken[1:]))
                 read_again += len(taken) - 1
                 number = start + 1
             else:
-                flaw += f"; the lines up to {number - 1} are skipped with it"
+                problem += f"; the lines up to {number - 1} are skipped with it"
         cut_off = False
-        if flaw or fields:
-            yield start, fields, flaw
+        if problem or fields:
+            yield start, fields, problem
 
 
-def objects_of(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any], str]]:
+def read_json_lines(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any], str]]:
     """The number, the object and the flaw ("" if none) of each line of JSON."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         values: Any = None
-        flaw = "not a JSON object"
+        problem = "not a JSON object"
         try:
             values = json.loads(line)
         except (ValueError, RecursionError) as error:  # also a number of 5,000 digits
             reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-            flaw = f"not valid JSON ({plain(reason)[:200]})"
+            problem = f"not valid JSON ({escape_invalid(reason)[:200]})"
         if isinstance(values, dict):
             yield number, {name.lower(): value for name, value in values.items()}, ""
         else:
-            yield number, {}, flaw
+            yield number, {}, problem
 
 
 def _next_fields(lines: Iterator[str], delimiter: str) -> tuple[list[str], str]:
@@ -163,11 +163,11 @@ def _well_quoted(lines: list[str], delimiter: str) -> bool:
 
 def _csv(source: Path) -> Iterator[Record]:
     header: list[str] = []
-    for number, fields, flaw in fields_of(decoded(source), delimiter_of(source)):
+    for number, fields, problem in read_fields(open_text(source), delimiter_of(source)):
         if header:
-            yield Record(number, {} if flaw else dict(zip(header, fields, strict=True)), flaw)
-        elif flaw:
-            raise DataError(f"{source}, line {number}, should name the columns: {flaw}")
+            yield Record(number, {} if problem else dict(zip(header, fields, strict=True)), problem)
+        elif problem:
+            raise DataError(f"{source}, line {number}, should name the columns: {problem}")
         else:
             header = [name.strip().lower() for name in fields]
             _check(source, header)
@@ -180,7 +180,7 @@ def _check(source: Path, header: list[str]) -> None:
         hint = "its first line must name the columns"
         if len(header) == 1 and ";" in header[0]:
             hint = "its columns are separated by semicolons; save it with commas"
-        found = plain(", ".join(header)[:200])
+        found = escape_invalid(", ".join(header)[:200])
         raise DataError(f"{source} has no column named image or text (found: {found}); {hint}")
     for name in COLUMNS:
         if header.count(name) > 1:
@@ -188,7 +188,7 @@ def _check(source: Path, header: list[str]) -> None:
 
 
 def _jsonl(source: Path) -> Iterator[Record]:
-    return (Record(*found) for found in objects_of(decoded(source)))
+    return (Record(*found) for found in read_json_lines(open_text(source)))
 
 
 def _parquet(source: Path) -> Iterator[Record]:
@@ -200,12 +200,12 @@ def _parquet(source: Path) -> Iterator[Record]:
             names = [name for name in file.schema_arrow.names if name.lower() in COLUMNS]
             for batch in file.iter_batches(batch_size=4096, columns=names):
                 for row in _python_rows(batch):
-                    flaw = "" if row is not None else "a text in it is not UTF-8"
+                    problem = "" if row is not None else "a text in it is not UTF-8"
                     values = {name.lower(): value for name, value in (row or {}).items()}
-                    yield Record(number, values, flaw)
+                    yield Record(number, values, problem)
                     number += 1
     except Exception as error:  # in a damaged file pyarrow meets anything, even names of bad bytes
-        reason = plain(str(error)).strip().split("\n")[0][:200]
+        reason = escape_invalid(str(error)).strip().split("\n")[0][:200]
         raise DataError(f"{source} is not a readable parquet file ({reason})") from None
 
 
@@ -227,7 +227,7 @@ def _python_row(batch: Any) -> dict[str, Any] | None:
 
 
 def _txt(source: Path) -> Iterator[Record]:
-    for number, line in enumerate(decoded(source), 1):
+    for number, line in enumerate(open_text(source), 1):
         if line.strip():
             yield Record(number, {"text": line})
 

@@ -13,11 +13,11 @@ from transhash.errors import DataError
 
 Features = npt.NDArray[Any]  # (n, d) float features, or (n, 3, h, w) uint8 pixels
 _ROWS = 8192  # looked at together
-LARGEST = 1e15  # of a feature: sums of 10^8 squares still fit into float32
+MAX_ABS_VALUE = 1e15  # of a feature: sums of 10^8 squares still fit into float32
 
 
 @dataclass(frozen=True)
-class Related:
+class AuxiliarySet:
     """Auxiliary images and texts with their relation S."""
 
     images: Features  # X
@@ -33,7 +33,7 @@ class Related:
         _check_values("auxiliary image", self.images)
         _check_values("auxiliary text", self.texts)
 
-    def split(self, share: float, seed: int) -> tuple[Related, Related]:
+    def split(self, share: float, seed: int) -> tuple[AuxiliarySet, AuxiliarySet]:
         """A larger and a held-out part, images and texts drawn independently.
 
         Where pairs are few, the held-out texts are first of all partners of held-out images:
@@ -44,18 +44,20 @@ class Related:
         held_x = np.sort(rng.permutation(n)[: max(1, round(share * n))])
         order = rng.permutation(m)
         if self.relation.positives < 10 * max(n, m):
-            order = np.concatenate([self.relation.partners(held_x, rng), order])
+            order = np.concatenate([self.relation.sample_partners(held_x, rng), order])
             order = order[np.sort(np.unique(order, return_index=True)[1])]  # first of each
         held_y = np.sort(order[: max(1, round(share * m))])
         rest_x, rest_y = np.setdiff1d(np.arange(n), held_x), np.setdiff1d(np.arange(m), held_y)
         return self._take(rest_x, rest_y), self._take(held_x, held_y)
 
-    def _take(self, rows: Rows, columns: Rows) -> Related:
-        return Related(self.images[rows], self.texts[columns], self.relation.subset(rows, columns))
+    def _take(self, rows: Rows, columns: Rows) -> AuxiliarySet:
+        return AuxiliarySet(
+            self.images[rows], self.texts[columns], self.relation.subset(rows, columns)
+        )
 
 
 @dataclass(frozen=True)
-class TrainingSet(Related):
+class TrainingSet(AuxiliarySet):
     """Auxiliary data plus unlabelled target items, which only THN can use."""
 
     target_images: Features | None = None
@@ -97,7 +99,11 @@ def _check_values(name: str, part: Features) -> None:
         raise DataError(f"{name}s must be numbers, got an array of {part.dtype}")
     if part.dtype == np.uint8:  # pixels
         return
-    limit = min(LARGEST, float(np.finfo(part.dtype).max)) if part.dtype.kind == "f" else LARGEST
+    limit = (
+        min(MAX_ABS_VALUE, float(np.finfo(part.dtype).max))
+        if part.dtype.kind == "f"
+        else MAX_ABS_VALUE
+    )
     for start in range(0, len(part), _ROWS):  # no mask of all: there may be a million rows
         some = part[start : start + _ROWS]
         sound = (some >= -limit) & (some <= limit)  # NaN and infinity are not
@@ -109,7 +115,7 @@ def _check_values(name: str, part: Features) -> None:
     row, value = start + at, some[at][~sound[at]][0]
     if np.isfinite(value):
         raise DataError(
-            f"{name} {row} has the feature {value:.3g}; beyond {LARGEST:.0e} squares overflow: "
+            f"{name} {row} has the feature {value:.3g}; beyond {MAX_ABS_VALUE:.0e} squares overflow: "
             "divide the features by their standard deviation"
         )
     raise DataError(f"{name} {row} has a feature that is not a finite number ({value})")

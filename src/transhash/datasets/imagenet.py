@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transhash.datasets.raw import Problems, flaw_of_image
+from transhash.datasets.raw import Problems, image_problem
 from transhash.errors import DataError
-from transhash.progress import Track, silent
+from transhash.progress import Track, no_progress
 
 _WNID = re.compile(r"n\d{8}")
 _PLACES = (
@@ -27,7 +27,7 @@ _PLACES = (
 _SUFFIXES = (".jpeg", ".jpg", ".png")
 
 
-class Picture(NamedTuple):
+class LabeledImage(NamedTuple):
     """An image of one category."""
 
     id: str
@@ -59,8 +59,8 @@ def read_imagenet(
     *,
     per_category: int | None = None,
     seed: int = 0,
-    track: Track = silent,
-) -> Iterator[Picture]:
+    track: Track = no_progress,
+) -> Iterator[LabeledImage]:
     """The images of each category's synsets; with a limit, a seeded draw of them.
 
     Only drawn images are looked at: a bad one is reported and the next of the draw takes its place.
@@ -77,13 +77,13 @@ def read_imagenet(
                 problems.skip("ImageNet images beyond the number a category")
                 continue
             name = names[int(position)]
-            flaw = flaw_of_image(folder / name)
+            flaw = image_problem(folder / name)
             if flaw is not None:
                 problems.add(folder / name, 0, *flaw)
                 continue
             drawn.append(name)
         for name in sorted(drawn):
-            yield Picture(name.rpartition(".")[0], folder / name, category)
+            yield LabeledImage(name.rpartition(".")[0], folder / name, category)
 
 
 def _names(folder: Path, category: str, wnids: Sequence[str], problems: Problems) -> list[str]:

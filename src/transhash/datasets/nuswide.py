@@ -14,9 +14,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from transhash.datasets.raw import Problems, count_lines, flaw_of_image, lines, wanted
+from transhash.datasets.raw import Problems, count_lines, find_file, image_problem, lines
 from transhash.errors import DataError
-from transhash.progress import Track, silent
+from transhash.progress import Track, no_progress
 
 Tags = Literal["5018", "1k"]
 _PAGE = "on the NUS-WIDE page of the Lab for Media Search, National University of Singapore"
@@ -25,7 +25,7 @@ _LABEL_FOLDERS = ("Groundtruth/AllLabels", "ConceptsAndGroundtruth/AllLabels", "
 _IMAGE_FOLDERS = ("Flickr", "ImageData/Flickr", "images", "Images", "image", "")
 
 
-class Pair(NamedTuple):
+class TaggedPhoto(NamedTuple):
     """A photo and its tags."""
 
     id: str
@@ -56,9 +56,9 @@ def find_nuswide(root: Path, categories: Sequence[str]) -> Layout:
     if not root.is_dir():
         raise DataError(f"{root} is not a folder; give the folder that holds ImageList/ ({_PAGE})")
     names = ("ImageList/Imagelist.txt", "ImageList/ImageList.txt", "Imagelist.txt", "ImageList.txt")
-    image_list = wanted(root, names, f"it is in ImageList.zip {_PAGE}")
+    image_list = find_file(root, names, f"it is in ImageList.zip {_PAGE}")
     labels = {
-        name: wanted(
+        name: find_file(
             root,
             [f"{folder}/Labels_{name}.txt" for folder in _LABEL_FOLDERS],
             f"it is in Groundtruth.zip {_PAGE}; is {name!r} one of the 81 concepts?",
@@ -68,12 +68,16 @@ def find_nuswide(root: Path, categories: Sequence[str]) -> Layout:
     kind: Tags = "5018" if _has(root, "All_Tags", "Final_Tag_List") else "1k"
     file, vocabulary = ("All_Tags", "Final_Tag_List") if kind == "5018" else _MATRIX
     zipped = f"it is in NUS_WID_Tags.zip {_PAGE}"
-    words = _words(wanted(root, _tag_names(vocabulary), zipped))
+    words = _words(find_file(root, _tag_names(vocabulary), zipped))
     folders = tuple(root / name for name in _IMAGE_FOLDERS if (root / name).is_dir())
-    return Layout(image_list, labels, wanted(root, _tag_names(file), zipped), kind, words, folders)
+    return Layout(
+        image_list, labels, find_file(root, _tag_names(file), zipped), kind, words, folders
+    )
 
 
-def read_nuswide(layout: Layout, problems: Problems, track: Track = silent) -> Iterator[Pair]:
+def read_nuswide(
+    layout: Layout, problems: Problems, track: Track = no_progress
+) -> Iterator[TaggedPhoto]:
     """The pairs with at least one category, at least one tag and a photo on disk, in list order."""
     total = count_lines(layout.image_list)
     paths = [layout.image_list, layout.tags, *layout.labels.values()]
@@ -101,7 +105,7 @@ def read_nuswide(layout: Layout, problems: Problems, track: Track = silent) -> I
             if tags is None:
                 continue
             image = _find(layout, name)
-            flaw = flaw_of_image(image, jpeg_only=True)
+            flaw = image_problem(image, jpeg_only=True)
             if flaw is not None:
                 # By its name in the list: the full path would name only one of the places tried.
                 detail = name if flaw[0] == "missing image" else flaw[1]
@@ -109,7 +113,7 @@ def read_nuswide(layout: Layout, problems: Problems, track: Track = silent) -> I
                 example = example or f"{flaw[0]}: {detail}"
                 continue
             found += 1
-            yield Pair(name.rpartition(".")[0], image, tags, labels)
+            yield TaggedPhoto(name.rpartition(".")[0], image, tags, labels)
     if labelled and strange * 2 > labelled:
         raise DataError(
             f"{layout.tags} names other photos than {layout.image_list} in {strange} of {labelled} "

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from transhash.datasets.imagenet import Picture, find_imagenet, read_imagenet
-from transhash.datasets.nuswide import Pair, Tags, find_nuswide, read_nuswide
-from transhash.datasets.raw import Problems, shipped, tsv_line
-from transhash.datasets.yahooqa import Question, find_yahooqa, read_yahooqa
+from transhash.datasets.imagenet import LabeledImage, find_imagenet, read_imagenet
+from transhash.datasets.nuswide import TaggedPhoto, Tags, find_nuswide, read_nuswide
+from transhash.datasets.raw import Problems, packaged_list, tsv_line
+from transhash.datasets.yahooqa import LabeledQuestion, find_yahooqa, read_yahooqa
 from transhash.errors import DataError
-from transhash.progress import Track, silent
-from transhash.storage import whole_folder, write_json
+from transhash.progress import Track, no_progress
+from transhash.storage import atomic_folder, write_json
 
 # The three-part folder as it is written: auxiliary.tsv, images.tsv, texts.tsv, benchmark.json.
 
@@ -29,7 +29,7 @@ _TEXT: Any = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedBenchmark:
     """What was written, and what was left out."""
 
     folder: Path
@@ -41,13 +41,13 @@ class Prepared:
     @classmethod
     def of(
         cls, folder: Path, protocol: str, parts: Mapping[str, Counter[str]], problems: Problems
-    ) -> Prepared:
+    ) -> PreparedBenchmark:
         counts = {part: tally[""] for part, tally in parts.items()}
         return cls(folder, protocol, counts, dict(problems.counts), dict(problems.skipped))
 
 
 @contextmanager
-def folder_for(out: Path, sources: Sequence[Path]) -> Iterator[tuple[Path, Problems]]:
+def staging_folder(out: Path, sources: Sequence[Path]) -> Iterator[tuple[Path, Problems]]:
     """The folder in the making; it takes an older prepared folder's place, and no other's."""
     used = out.exists() and (not out.is_dir() or any(out.iterdir()))
     if used and not (out / "benchmark.json").is_file():
@@ -55,11 +55,11 @@ def folder_for(out: Path, sources: Sequence[Path]) -> Iterator[tuple[Path, Probl
     # What stands at `out` is replaced as a whole, so nothing that is read may lie inside it.
     if any(source.resolve().is_relative_to(out.resolve()) for source in sources):
         raise DataError(f"{out} holds the raw data itself; give a folder outside of it")
-    with whole_folder(out) as folder, Problems(folder / "problems.tsv") as problems:
+    with atomic_folder(out) as folder, Problems(folder / "problems.tsv") as problems:
         yield folder, problems
 
 
-def write_pairs(folder: Path, pairs: Iterable[Pair]) -> Counter[str]:
+def write_pairs(folder: Path, pairs: Iterable[TaggedPhoto]) -> Counter[str]:
     counts: Counter[str] = Counter()
     with (folder / "auxiliary.tsv").open("w", **_TEXT) as file:
         file.write("id\timage\ttext\tlabels\n")
@@ -70,7 +70,7 @@ def write_pairs(folder: Path, pairs: Iterable[Pair]) -> Counter[str]:
     return counts
 
 
-def write_images(folder: Path, pictures: Iterable[Picture]) -> Counter[str]:
+def write_images(folder: Path, pictures: Iterable[LabeledImage]) -> Counter[str]:
     counts: Counter[str] = Counter()
     with (folder / "images.tsv").open("w", **_TEXT) as file:
         file.write("id\timage\tlabels\n")
@@ -82,7 +82,7 @@ def write_images(folder: Path, pictures: Iterable[Picture]) -> Counter[str]:
 
 def write_texts(
     folder: Path,
-    questions: Iterable[Question],
+    questions: Iterable[LabeledQuestion],
     per_category: int,
     seed: int,
     problems: Problems,
@@ -116,7 +116,7 @@ def write_texts(
     return counts
 
 
-def finish(
+def write_benchmark_json(
     folder: Path,
     protocol: str,
     categories: Sequence[str],
@@ -196,8 +196,8 @@ def prepare_folder(
     images_per_category: int = IMAGES_PER_CATEGORY,
     texts_per_category: int = TEXTS_PER_CATEGORY,
     seed: int = 0,
-    track: Track = silent,
-) -> Prepared:
+    track: Track = no_progress,
+) -> PreparedBenchmark:
     """The three-part folder of one protocol, out of the raw data under `root`.
 
     `categories` are some of the shipped ones; all by default.
@@ -207,7 +207,7 @@ def prepare_folder(
     for number in (images_per_category, texts_per_category):
         if number < 1:
             raise DataError(f"the number of items a category must be 1 or more, not {number}")
-    known = shipped("nuswide_categories.json")["categories"]
+    known = packaged_list("nuswide_categories.json")["categories"]
     names = list(dict.fromkeys(categories or known))
     for name in names:
         if name not in known:
@@ -219,13 +219,13 @@ def prepare_folder(
     if not pairs_only:
         photos, texts = _place(root, "ImageNet"), _place(root, "YahooQA")
         wnids, words = (
-            {name: shipped(file)[key][name] for name in names}
+            {name: packaged_list(file)[key][name] for name in names}
             for file, key in (("imagenet_synsets.json", "synsets"), ("class_words.json", "words"))
         )
         find_imagenet(photos)
         find_yahooqa(texts)
         sources += [photos, texts]
-    with folder_for(Path(out), sources) as (folder, problems):
+    with staging_folder(Path(out), sources) as (folder, problems):
         parts = {}
         if not pairs_only:  # the quick ones first, so that their faults show first
             pictures = read_imagenet(
@@ -236,8 +236,10 @@ def prepare_folder(
         if not pairs_only:
             questions = read_yahooqa(texts, words, problems, track)
             parts["texts"] = write_texts(folder, questions, texts_per_category, seed, problems)
-        finish(folder, protocol, names, _SIZES[protocol], parts, problems, tags=layout.kind)
-        return Prepared.of(Path(out), protocol, parts, problems)
+        write_benchmark_json(
+            folder, protocol, names, _SIZES[protocol], parts, problems, tags=layout.kind
+        )
+        return PreparedBenchmark.of(Path(out), protocol, parts, problems)
 
 
 def _place(root: str | Path, name: str) -> Path:

@@ -67,7 +67,7 @@ def tsv_line(fields: Sequence[str]) -> str:
     return line.getvalue()
 
 
-def shipped(name: str) -> Any:
+def packaged_list(name: str) -> Any:
     """One of the lists that come with the package (categories, synsets, class words)."""
     return json.loads((files("transhash") / "datasets" / name).read_text(encoding="utf-8"))
 
@@ -92,7 +92,7 @@ def count_lines(path: Path) -> int:
         return sum(1 for _ in lines(file))
 
 
-def flaw_of_image(path: Path, *, jpeg_only: bool = False) -> tuple[str, str] | None:
+def image_problem(path: Path, *, jpeg_only: bool = False) -> tuple[str, str] | None:
     """Kind and detail of what is wrong with an image file by its first bytes, or None.
 
     `jpeg_only` is for Flickr: what it serves for a removed photo is a small gif or png, which
@@ -170,7 +170,7 @@ class Stream(io.RawIOBase):
         return size
 
 
-def wanted(root: Path, names: Sequence[str], source: str) -> Path:
+def find_file(root: Path, names: Sequence[str], source: str) -> Path:
     """The first of the names that is a file under root, or an error that says where to get it."""
     for name in names:
         if (root / name).is_file():

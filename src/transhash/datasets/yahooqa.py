@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from transhash.data.tables import fields_of, objects_of
+from transhash.data.tables import read_fields, read_json_lines
 from transhash.datasets.raw import Problems, Stream, blocks
 from transhash.errors import DataError
-from transhash.progress import Track, silent
+from transhash.progress import Track, no_progress
 
 _FORMATS = (
     "FullOct2007.xml (or its .part1.gz and .part2.gz), .csv, .tsv or .jsonl, each also as .gz"
@@ -40,7 +40,7 @@ _TEXTS = (
 _HEADERLESS = ("topic", "question_title", "question_content", "best_answer")
 
 
-class Question(NamedTuple):
+class LabeledQuestion(NamedTuple):
     """A question with its best answer, and the one category whose word it holds."""
 
     id: str
@@ -55,8 +55,8 @@ class ClassWords:
         self._category: dict[str, str] = {}
         for category, forms in words.items():
             for form in forms:
-                other = self._category.setdefault(form.lower(), category)
-                if other != category or not _WORD.fullmatch(form):
+                different_color = self._category.setdefault(form.lower(), category)
+                if different_color != category or not _WORD.fullmatch(form):
                     raise DataError(
                         f"class word {form!r} of {category!r} must be one word of letters that no "
                         "other category has"
@@ -77,10 +77,10 @@ def find_yahooqa(source: Path) -> list[Path]:
     parts = [path for path in inside if _PART.search(path.name.removesuffix(".gz"))]
     if parts:
         # part10 after part9, and one copy of each where .gz and unpacked lie side by side.
-        numbered = {
+        ids_are_row_numbers = {
             int(path.name.removesuffix(".gz").rpartition("part")[2]): path for path in parts
         }
-        return [numbered[number] for number in sorted(numbered)]
+        return [ids_are_row_numbers[number] for number in sorted(ids_are_row_numbers)]
     known = [path for path in inside if _suffix(path) in (".xml", ".csv", ".tsv", ".jsonl")]
     if len(known) == 1:
         return known
@@ -94,8 +94,8 @@ def read_yahooqa(
     source: Path,
     words: Mapping[str, Sequence[str]],
     problems: Problems,
-    track: Track = silent,
-) -> Iterator[Question]:
+    track: Track = no_progress,
+) -> Iterator[LabeledQuestion]:
     """The questions that hold the words of exactly one category, in file order."""
     paths = find_yahooqa(source)
     reader = {".csv": _table, ".tsv": _table, ".jsonl": _objects}.get(_suffix(paths[0]), _xml)
@@ -104,7 +104,7 @@ def read_yahooqa(
         plain = " ".join(_MARKUP.sub(" ", text).split())
         found = classes.found(plain)
         if len(found) == 1:
-            yield Question(" ".join(name.split()), plain, found.pop())
+            yield LabeledQuestion(" ".join(name.split()), plain, found.pop())
         else:
             problems.skip(f"questions with {'several class words' if found else 'no class word'}")
 
@@ -191,7 +191,7 @@ def _text(paths: list[Path], problems: Problems, track: Track) -> io.TextIOWrapp
 def _table(paths: list[Path], problems: Problems, track: Track) -> Iterator[tuple[str, str]]:
     delimiter = "\t" if _suffix(paths[0]) == ".tsv" else ","
     header: Sequence[str] | None = None
-    for number, fields, flaw in fields_of(_text(paths, problems, track), delimiter):
+    for number, fields, flaw in read_fields(_text(paths, problems, track), delimiter):
         if flaw:
             problems.add(paths[0], number, "bad row", flaw)
             continue
@@ -211,7 +211,7 @@ def _table(paths: list[Path], problems: Problems, track: Track) -> Iterator[tupl
 
 
 def _objects(paths: list[Path], problems: Problems, track: Track) -> Iterator[tuple[str, str]]:
-    for number, values, flaw in objects_of(_text(paths, problems, track)):
+    for number, values, flaw in read_json_lines(_text(paths, problems, track)):
         if flaw:
             problems.add(paths[0], number, "bad row", flaw)
             continue

@@ -6,11 +6,11 @@ from transhash.evaluation.histogram import DistanceHistogram
 from transhash.evaluation.scores import (
     RANKS,
     Scores,
-    answered_costs,
     evaluate,
-    ranked_blocks,
+    result_tie_groups,
+    score_tie_groups,
     tie_groups,
-    weighted_blocks,
+    weighted_tie_groups,
 )
 
 __all__ = [
@@ -19,11 +19,11 @@ __all__ = [
     "Definition",
     "DistanceHistogram",
     "Scores",
-    "answered_costs",
     "evaluate",
     "find_definition",
     "label_matrix",
-    "ranked_blocks",
+    "result_tie_groups",
+    "score_tie_groups",
     "tie_groups",
-    "weighted_blocks",
+    "weighted_tie_groups",
 ]

@@ -38,7 +38,7 @@ def precision_sums(items: Counts, relevant: Counts, cut: int) -> Floats:
     return share * _slots_sum(before(relevant), earlier, slots, slope)
 
 
-def found_precision(items: Counts, relevant: Counts, cut: int) -> tuple[Floats, Floats]:
+def hits_precision(items: Counts, relevant: Counts, cut: int) -> tuple[Floats, Floats]:
     """E[sum of precisions / hits] over ranks 1..cut (0 without a hit), and P(at least one hit).
 
     The number of hits m inside the group that straddles the cut is hypergeometric; given m, its

@@ -17,8 +17,8 @@ from transhash.errors import DataError
 from transhash.evaluation.average_precision import (
     Floats,
     first_relevant_precision,
-    found_precision,
     group_end_precision,
+    hits_precision,
     precision_sums,
 )
 from transhash.evaluation.histogram import DistanceHistogram, check_rank
@@ -80,7 +80,7 @@ class Definition:
         total = histogram.relevant_totals
         cut = self.cut(at, int(items.sum(axis=1).max(initial=0)))
         if self.denominator == "found":
-            return found_precision(items, relevant, cut)
+            return hits_precision(items, relevant, cut)
         if self.denominator == "first":
             values = first_relevant_precision(items, relevant, cut)
         elif self.denominator == "group end":
@@ -90,7 +90,7 @@ class Definition:
             values = precision_sums(items, relevant, cut).sum(axis=1) / np.maximum(divisor, 1)
         return values, (total > 0).astype(np.float64)
 
-    def in_words(self, at: int | None = None) -> str:
+    def relevance_label(self, at: int | None = None) -> str:
         parts = [
             f"mAP@{'all' if at is None else at}",
             _DENOMINATORS[self.denominator],

@@ -163,7 +163,7 @@ class DistanceHistogram:
         )
 
     @classmethod
-    def of_relation(
+    def from_relation(
         cls,
         query_codes: Codes,
         database_codes: Codes,
@@ -205,7 +205,7 @@ class DistanceHistogram:
         return cls(items, relevant)
 
     @classmethod
-    def of_rankings(
+    def from_search_results(
         cls,
         rows: npt.NDArray[np.int64],
         distances: npt.NDArray[np.integer[Any]],
@@ -298,7 +298,7 @@ class DistanceHistogram:
             _interleave(np.zeros_like(others), self.relevant),
         )
 
-    def all_codes_equal(self) -> DistanceHistogram:
+    def collapse_to_one_group(self) -> DistanceHistogram:
         """One group for the whole database: what codes that say nothing would give."""
         return DistanceHistogram(
             self.items.sum(axis=1, keepdims=True), self.relevant.sum(axis=1, keepdims=True)

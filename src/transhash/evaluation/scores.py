@@ -20,7 +20,7 @@ from transhash.index.weighted import (
     LAST,
     BitWeights,
     RankingMode,
-    check_mode,
+    check_ranking,
     query_weights,
     weighted_costs,
 )
@@ -30,7 +30,7 @@ from transhash.index.weighted import (
 _PAIRS = 2_000_000  # of queries and items at a time: about 200 MB on the way
 
 
-def ranked_blocks(
+def score_tie_groups(
     score: Callable[[npt.NDArray[np.int64]], npt.NDArray[Any]],
     relation: Relation,
     *,
@@ -53,7 +53,7 @@ def ranked_blocks(
         yield tie_groups(score(rows), s, known)
 
 
-def weighted_blocks(
+def weighted_tie_groups(
     queries: Codes,
     database: Codes,
     weights: BitWeights,
@@ -67,12 +67,12 @@ def weighted_blocks(
             f"{len(queries)} queries against {len(database)} items, but the labels are of "
             f"{relation.shape[0]} and {relation.shape[1]}"
         )
-    return ranked_blocks(
+    return score_tie_groups(
         lambda rows: -weighted_costs(queries[rows], database, weights[rows]), relation
     )
 
 
-def answered_costs(
+def result_tie_groups(
     rows: npt.NDArray[np.int64],
     costs: npt.NDArray[np.int64],
     query_labels: npt.ArrayLike,
@@ -209,7 +209,7 @@ class Scores:
             ranking="scores" if codes is None and bits is None else ranking,
             queries_without_relevant=int((~answerable).sum()),
             definition=definition,
-            definition_in_words=meaning.in_words(at),
+            definition_in_words=meaning.relevance_label(at),
             at=at,
             precision_at=means("precision_at"),
             recall_at=means("recall_at"),
@@ -268,11 +268,11 @@ def evaluate(
     """Scores of ranking the database by Hamming distance; relevant means sharing a label.
 
     `definition` names a meaning of MAP (see DEFINITIONS), `at` cuts it off. Labels are boolean
-    matrices, items x classes. `ranking` "ties" or "all" ranks finer, by the real values whose
+    matrices, items x classes. `ranking` "tiebreak" or "weighted" ranks finer, by the real values whose
     signs the query codes are, (queries, bits).
     """
     find_definition(definition, at)  # refuse a wrong name before the work
-    if check_mode(ranking) == "hamming":
+    if check_ranking(ranking) == "hamming":
         histogram = DistanceHistogram.of(
             query_codes, database_codes, query_labels, database_labels, workers=workers
         )
@@ -284,7 +284,9 @@ def evaluate(
         )
     weights = query_weights(query_projections, ranking)
     assert weights is not None  # not by Hamming distance
-    blocks = weighted_blocks(query_codes, database_codes, weights, query_labels, database_labels)
+    blocks = weighted_tie_groups(
+        query_codes, database_codes, weights, query_labels, database_labels
+    )
     return Scores.of(
         blocks, definition=definition, at=at, ranks=ranks, ranking=ranking, bits=query_codes.bits
     )
@@ -305,7 +307,10 @@ def _per_query(
     block: DistanceHistogram, meaning: Definition, at: int | None, ranks: Sequence[int]
 ) -> _Part:
     of_ranking = meaning.per_query(block, at)
-    orders = {"as ranked": of_ranking, "all equal": meaning.per_query(block.all_codes_equal(), at)}
+    orders = {
+        "as ranked": of_ranking,
+        "all equal": meaning.per_query(block.collapse_to_one_group(), at),
+    }
     mixed = ((block.relevant > 0) & (block.relevant < block.items)).any()
     # scikit-learn's rule does not look inside a tie group, so no order changes it.
     if mixed and meaning.denominator != "group end":

@@ -2,13 +2,13 @@
 
 from transhash.experiments.plan import Cell, Plan, read_plan
 from transhash.experiments.results import Results, read_results
-from transhash.experiments.runner import draw_embedded, run_experiment, run_plan
+from transhash.experiments.runner import make_synthetic_cached, run_experiment, run_plan
 
 __all__ = [
     "Cell",
     "Plan",
     "Results",
-    "draw_embedded",
+    "make_synthetic_cached",
     "read_plan",
     "read_results",
     "run_experiment",

@@ -15,35 +15,35 @@ import torch
 from transhash import __version__
 from transhash.codes import Codes
 from transhash.experiments.plan import Cell
-from transhash.hashers import Hasher, make_learner
+from transhash.hashers import Hasher, make_method
 from transhash.hashers.base import Scorer, Setting
 from transhash.hashers.tuning import Trial, held_out_map, tune
-from transhash.progress import Track, silent
+from transhash.progress import Track, no_progress
 from transhash.scoring import Direction, ScoredDirection, directions_of, score_directions
-from transhash.training.split_data import Task
+from transhash.training.split_data import SplitData
 
 
 def run_cell(
     cell: Cell,
-    task: Task,
+    task: SplitData,
     settings: Setting,
     trials: int,
     *,
     folder: Path | None = None,
     workers: int | None = None,
-    track: Track = silent,
+    track: Track = no_progress,
 ) -> dict[str, Any]:
     """Everything a row of results.jsonl says about the cell itself.
 
     `folder` keeps the losses of a deep method's fit; `workers` bounds the threads of scoring.
     """
-    method = make_learner(cell.learner, bits=cell.bits, seed=cell.seed, **settings)
+    method = make_method(cell.learner, bits=cell.bits, seed=cell.seed, **settings)
     fitted, chosen = _fit(method, task, trials, folder, track)
     return {**describe_cell(cell, fitted, task, workers), **chosen}
 
 
 def describe_cell(
-    cell: Cell, fitted: Hasher | Scorer, task: Task, workers: int | None = None
+    cell: Cell, fitted: Hasher | Scorer, task: SplitData, workers: int | None = None
 ) -> dict[str, Any]:
     """Scores, codes and settings of a fitted method, as a row of results.jsonl has them."""
     start = time.perf_counter()
@@ -60,7 +60,7 @@ def describe_cell(
         "image_to_text_chance": there.chance,
         "text_to_image_chance": back.chance,
         "encode_seconds": round(encode_seconds, 4),
-        **_health(directions),
+        **_code_statistics(directions),
         # MMD² before and after training, of methods that align domains.
         "mmd": _plain(getattr(fitted, "alignment_", None)),
         "alarms": list(getattr(fitted, "alarms_", [])),  # a collapse, and what was done about it
@@ -76,13 +76,13 @@ def describe_cell(
 
 
 def _fit(
-    method: Hasher | Scorer, task: Task, trials: int, folder: Path | None, track: Track
+    method: Hasher | Scorer, task: SplitData, trials: int, folder: Path | None, track: Track
 ) -> tuple[Hasher | Scorer, dict[str, Any]]:
     """The fitted method and how it was come by. No target label is within reach here."""
     start = time.perf_counter()
     if not trials:
         fitted = method.fit(task.training, folder=folder, track=track)
-        return fitted, untuned(fitted, task, time.perf_counter() - start)
+        return fitted, training_record(fitted, task, time.perf_counter() - start)
     held_out = task.held_out if task.held_out.relation.positives else None
     fitted, tried = tune(method, task.training, held_out, trials=trials, track=track)
     best = max(range(len(tried)), key=lambda i: tried[i].score)  # the first of equals, as `tune`
@@ -95,7 +95,7 @@ def _fit(
     }
 
 
-def untuned(fitted: Hasher | Scorer, task: Task, seconds: float) -> dict[str, Any]:
+def training_record(fitted: Hasher | Scorer, task: SplitData, seconds: float) -> dict[str, Any]:
     """How a method was come by that was fitted once, with the settings it was given."""
     related = task.held_out.relation.positives
     return {
@@ -113,7 +113,7 @@ def _trial(trial: Trial, base: Setting) -> dict[str, Any]:
     return {"changed": _plain(changed), "held_out_map": round(trial.score, 6)}
 
 
-def _health(
+def _code_statistics(
     directions: Mapping[str, Direction] | Mapping[str, ScoredDirection],
 ) -> dict[str, Any]:
     """Collapsed codes show here: few distinct ones, or bits that never change."""
@@ -129,7 +129,7 @@ def _health(
     }
 
 
-def _items(task: Task) -> dict[str, int]:
+def _items(task: SplitData) -> dict[str, int]:
     training, target = task.training, task.target
     parts = {
         "auxiliary_images": training.images,

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from transhash.codes import check_bits
-from transhash.data.benchmark import Sizes, TaughtBy
+from transhash.data.benchmark import SplitSizes, Supervision
 from transhash.errors import DataError
-from transhash.hashers import find_method, make_learner
+from transhash.hashers import find_method, make_method
 from transhash.hashers.base import Setting
-from transhash.training.fine_tune import TuningRequest
+from transhash.training.fine_tune import FineTuningRequest
 
 BENCHMARKS = ("nus-wide", "imagenet-yahooqa", "folder", "embedded")
-_SIZES = tuple(size.name for size in fields(Sizes))
+_SIZES = tuple(size.name for size in fields(SplitSizes))
 KEYS = (
     "benchmark", "methods", "bits", "seeds", *_SIZES, "relation", "image_features",
     "text_features", "image_components", "tune", "settings", "fine_tune",
@@ -57,8 +57,8 @@ class Plan:
     sizes: dict[str, int]  # those the file gives; the data decide the others
     trials: int  # settings tried for each method; 0 takes the settings as they are
     settings: dict[str, Setting]  # of each method that has some in the file
-    tunings: dict[str, TuningRequest] = field(default_factory=dict)  # by teacher
-    taught_by: TaughtBy = "labels"  # relation = "pairs": captions alone relate auxiliary items
+    fine_tuning: dict[str, FineTuningRequest] = field(default_factory=dict)  # by teacher
+    supervision: Supervision = "labels"  # relation = "pairs": captions alone relate auxiliary items
     image_features: str | None = None
     text_features: str | None = None
     image_components: int | None = None
@@ -80,7 +80,7 @@ class Plan:
 
     def given(self, method: str) -> Setting:
         """All that the file says about a method."""
-        tuning = self.tunings.get(method.partition("@")[2])
+        tuning = self.fine_tuning.get(method.partition("@")[2])
         told = {} if tuning is None else {"fine_tune": tuning.settings.settings()}
         return {**self.settings_of(method), **told}
 
@@ -126,7 +126,7 @@ def read_plan(file: str | Path) -> Plan:
         bits=bits,
         seeds=seeds,
         sizes={name: _size(file, name, content[name]) for name in _SIZES if name in content},
-        taught_by=_taught_by(file, content.get("relation", "labels")),
+        supervision=_taught_by(file, content.get("relation", "labels")),
         image_features=_named(file, content, "image_features"),
         text_features=_named(file, content, "text_features"),
         image_components=(
@@ -136,7 +136,7 @@ def read_plan(file: str | Path) -> Plan:
         ),
         trials=_trials(file, content.get("tune", True)),
         settings=(settings := _settings(file, content.get("settings", {}), bits[0])),
-        tunings=_tunings(file, content.get("fine_tune", {}), methods, settings),
+        fine_tuning=_tunings(file, content.get("fine_tune", {}), methods, settings),
     )
 
 
@@ -164,10 +164,10 @@ def _size(file: Path, name: str, value: Any) -> int:
     return value
 
 
-def _taught_by(file: Path, value: Any) -> TaughtBy:
-    if value not in get_args(TaughtBy):
+def _taught_by(file: Path, value: Any) -> Supervision:
+    if value not in get_args(Supervision):
         raise DataError(f'{file}: relation must be "labels" or "pairs", got {value!r}')
-    return cast("TaughtBy", value)
+    return cast("Supervision", value)
 
 
 def _named(file: Path, content: dict[str, Any], key: str) -> str | None:
@@ -197,7 +197,7 @@ def _settings(file: Path, tables: Any, bits: int) -> dict[str, Setting]:
             if own in table:
                 raise DataError(f"{file}: {own} is no setting of {method}; it has its own key")
         try:
-            make_learner(method, bits=bits, **table)  # says what is wrong with a setting
+            make_method(method, bits=bits, **table)  # says what is wrong with a setting
         except DataError as error:
             raise DataError(f"{file}: [settings.{name}]: {error}") from None
         found[method] = table
@@ -206,7 +206,7 @@ def _settings(file: Path, tables: Any, bits: int) -> dict[str, Setting]:
 
 def _tunings(
     file: Path, table: Any, methods: tuple[str, ...], settings: dict[str, Setting]
-) -> dict[str, TuningRequest]:
+) -> dict[str, FineTuningRequest]:
     """A fine-tuning for each teacher: what all share, and what its own table says."""
     teachers = dict.fromkeys(name.partition("@")[2] for name in methods if "@" in name)
     if not isinstance(table, dict):
@@ -224,7 +224,7 @@ def _tunings(
     for teacher in teachers:
         told = {**settings.get(teacher, {}), "bits": length}
         try:
-            found[teacher] = TuningRequest.of(teacher, told, {**shared, **own.get(teacher, {})})
+            found[teacher] = FineTuningRequest.of(teacher, told, {**shared, **own.get(teacher, {})})
         except DataError as error:
             raise DataError(f"{file}: [fine_tune]: {error}") from None
     return found

@@ -40,7 +40,7 @@ class Results:
             "data": data,
             "sizes": asdict(benchmark.sizes),
             "tune": plan.trials,
-            "relation": plan.taught_by,
+            "relation": plan.supervision,
             "image_features": plan.image_features,
             "image_model": model,
             "text_features": plan.text_features,

@@ -25,36 +25,36 @@ from typing import NamedTuple
 import torch
 from rich.console import Console
 
-from transhash.data.benchmark import Benchmark, fitted_sizes, load_benchmark
+from transhash.data.benchmark import Benchmark, load_benchmark, shrink_sizes
 from transhash.datasets.prepare import prepare_folder
-from transhash.datasets.synthetic import draw_dataset
+from transhash.datasets.synthetic import make_synthetic
 from transhash.errors import DataError
 from transhash.experiments.cells import run_cell
 from transhash.experiments.plan import Cell, Plan, read_plan
 from transhash.experiments.results import Results, Row, cell_of
-from transhash.features.backbone import TunedFeatures
+from transhash.features.backbone import FineTunedFeatures
 from transhash.features.cache import cache_folder
 from transhash.features.efficientnet import LITE0
 from transhash.features.images import ImageFeatures, image_features
 from transhash.features.pretrained import PretrainedFeatures
-from transhash.hashers import make_hasher, make_learner
+from transhash.hashers import make_hasher, make_method
 from transhash.hashers.base import Setting
-from transhash.progress import Track, bar, silent
+from transhash.progress import Track, no_progress, progress_bar
 from transhash.storage import WriterLock, read_json
 from transhash.training.fine_tune import (
-    TuningRequest,
-    backbone_of,
-    split_pictures,
+    FineTuningRequest,
+    require_backbone,
+    split_images,
     tuned_features,
-    tuned_task,
+    with_fine_tuned_images,
 )
-from transhash.training.split_data import Task, build_task, with_image_features
+from transhash.training.split_data import SplitData, build_split, with_image_features
 
 # Fine-tuned backbones of an experiment: one a teacher and split, for all methods and lengths.
 
 
 @dataclass(frozen=True)
-class Tasks:
+class SplitCache:
     """The split of a seed, as a method is to see it."""
 
     benchmark: Benchmark
@@ -63,34 +63,38 @@ class Tasks:
     text_features: str | None = None
     image_components: int | None = None
 
-    def __call__(self, seed: int, teacher: str, uses_target: bool) -> Task:
-        task = build_task(
+    def __call__(self, seed: int, teacher: str, uses_target: bool) -> SplitData:
+        task = build_split(
             self.benchmark, seed, uses_target=uses_target, texts=self.text_features,
             image_components=self.image_components,
         )  # fmt: skip
         if not teacher:
             return task
-        tuned = TunedFeatures.load(self._place(teacher, seed), backbone_of(self.features))
-        return tuned_task(task, self.benchmark, seed, tuned)
+        tuned = FineTunedFeatures.load(self._place(teacher, seed), require_backbone(self.features))
+        return with_fine_tuned_images(task, self.benchmark, seed, tuned)
 
-    def make_backbone(self, plan: Plan, teacher: str, seed: int, track: Track = silent) -> None:
+    def make_backbone(
+        self, plan: Plan, teacher: str, seed: int, track: Track = no_progress
+    ) -> None:
         """Taught, unless it is there; a killed one is gone on with."""
-        request = _seeded(plan.tunings[teacher], seed)
-        task = build_task(
+        request = _seeded(plan.fine_tuning[teacher], seed)
+        task = build_split(
             self.benchmark, seed, uses_target=request.teacher.uses_target,
             texts=self.text_features,
         )  # fmt: skip
         tuned = tuned_features(
-            request, task.training, split_pictures(self.benchmark, seed), self.features,
+            request, task.training, split_images(self.benchmark, seed), self.features,
             self._place(teacher, seed), track=track,
         )  # fmt: skip
-        tuned_task(task, self.benchmark, seed, tuned, track)  # rows are in the cache from now
+        with_fine_tuned_images(
+            task, self.benchmark, seed, tuned, track
+        )  # rows are in the cache from now
 
     def _place(self, teacher: str, seed: int) -> Path:
         return self.out / "backbones" / f"{teacher}-{seed}"
 
 
-def _seeded(request: TuningRequest, seed: int) -> TuningRequest:
+def _seeded(request: FineTuningRequest, seed: int) -> FineTuningRequest:
     """Split, teacher and fine-tuning of one seed, as methods are."""
     told = {**request.teacher.settings(), "seed": seed}
     teacher = make_hasher(request.method, **told)
@@ -102,7 +106,9 @@ def _seeded(request: TuningRequest, seed: int) -> TuningRequest:
 _PER_CLASS = 100  # embedded items of each class, in each of the three parts
 
 
-def open_benchmark(plan: Plan, root: Path | None, track: Track = silent) -> tuple[Benchmark, str]:
+def open_benchmark(
+    plan: Plan, root: Path | None, track: Track = no_progress
+) -> tuple[Benchmark, str]:
     """The benchmark with the sizes the plan asks for, and a fingerprint of its files.
 
     Sizes that the plan leaves out are the paper's where they fit and smaller where not.
@@ -110,22 +116,22 @@ def open_benchmark(plan: Plan, root: Path | None, track: Track = silent) -> tupl
     folder = _benchmark_folder(plan, root, track)
     benchmark = load_benchmark(folder)
     name = plan.benchmark if plan.benchmark != "folder" else benchmark.name
-    sizes = replace(fitted_sizes(benchmark), **plan.sizes)
-    taught = replace(benchmark, name=name, sizes=sizes, taught_by=plan.taught_by)
+    sizes = replace(shrink_sizes(benchmark), **plan.sizes)
+    taught = replace(benchmark, name=name, sizes=sizes, supervision=plan.supervision)
     return taught, _fingerprint(folder)
 
 
-def draw_embedded(per_class: int, seed: int = 0, track: Track = silent) -> Path:
+def make_synthetic_cached(per_class: int, seed: int = 0, track: Track = no_progress) -> Path:
     """The folder of the embedded data, drawn where they are not there yet."""
     place = cache_folder() / f"drawn-{seed}-{per_class}"
-    return draw_dataset(place, seed=seed, per_class=per_class, track=track)
+    return make_synthetic(place, seed=seed, per_class=per_class, track=track)
 
 
 def _benchmark_folder(plan: Plan, root: Path | None, track: Track) -> Path:
     if plan.benchmark == "embedded":
         if root is not None:
             raise DataError('benchmark = "embedded" draws its own data; leave --root out')
-        return draw_embedded(plan.sizes.get("per_class", _PER_CLASS), track=track)
+        return make_synthetic_cached(plan.sizes.get("per_class", _PER_CLASS), track=track)
     if root is None:
         what = "a three-part folder" if plan.benchmark == "folder" else "prepared or raw data"
         raise DataError(f'benchmark = "{plan.benchmark}" needs --root: {what}')
@@ -191,8 +197,8 @@ def run_experiment(
     lock = WriterLock(out)
     try:
         if not resume:
-            _put_aside(out / "results.jsonl")
-        benchmark, data = open_benchmark(plan, root, bar)
+            _archive(out / "results.jsonl")
+        benchmark, data = open_benchmark(plan, root, progress_bar)
         features = features or image_features(plan.image_features or LITE0, device)
         model = features.digest if isinstance(features, PretrainedFeatures) else None
         results = Results(out, plan, benchmark, data, model)
@@ -220,24 +226,26 @@ def run_plan(
         return
     if not console.is_terminal:  # where no bar shows that something is going on
         console.print(f"{benchmark.name}: {len(todo)} cells to run; reading the images")
-    benchmark, problems = with_image_features(benchmark, features, bar)
+    benchmark, problems = with_image_features(benchmark, features, progress_bar)
     if problems:
         console.print(f"{len(problems)} images cannot be read; first: {problems[0].reason}")
-    tasks = Tasks(
-        benchmark, features if plan.tunings else None, out, plan.text_features,
+    tasks = SplitCache(
+        benchmark, features if plan.fine_tuning else None, out, plan.text_features,
         plan.image_components,
     )  # fmt: skip
     reasons = _make_backbones(plan, todo, tasks, jobs)
     without = {cell: why for cell in todo if (why := reasons.get((cell.teacher, cell.seed)))}
     finished = chain(
-        (Finished(cell, why, 0.0) for cell, why in without.items()),
-        (_in_processes if jobs > 1 else _in_turn)(
+        (CellResult(cell, why, 0.0) for cell, why in without.items()),
+        (_in_processes if jobs > 1 else _run_serially)(
             plan, [cell for cell in todo if cell not in without], tasks, jobs
         ),
     )
-    failed: list[Finished] = []
+    failed: list[CellResult] = []
     start, earlier = time.monotonic(), plan.size - len(todo)
-    track = bar if console.is_terminal else silent  # else each cell has a line of its own
+    track = (
+        progress_bar if console.is_terminal else no_progress
+    )  # else each cell has a line of its own
     for number, one in enumerate(track(finished, "cells", plan.size, start=earlier), 1):
         if isinstance(one.outcome, BaseException):
             failed.append(one)
@@ -262,7 +270,7 @@ def run_plan(
 
 
 def _make_backbones(
-    plan: Plan, todo: list[Cell], tasks: Tasks, jobs: int
+    plan: Plan, todo: list[Cell], tasks: SplitCache, jobs: int
 ) -> dict[tuple[str, int], BaseException]:
     """Those that the cells need; by teacher and seed, why one could not be made."""
     wanted = list(dict.fromkeys((cell.teacher, cell.seed) for cell in todo if cell.teacher))
@@ -270,20 +278,20 @@ def _make_backbones(
     if jobs == 1 or len(wanted) < 2:
         for teacher, seed in wanted:
             try:
-                tasks.make_backbone(plan, teacher, seed, bar)
+                tasks.make_backbone(plan, teacher, seed, progress_bar)
             except Exception as error:  # as with cells: the others go on
                 failed[teacher, seed] = error
         return failed
     with _processes(min(jobs, len(wanted)), tasks) as pool:
         made = {one: pool.submit(_make_backbone, plan, *one) for one in wanted}
-        for one, future in bar(made.items(), "backbones", total=len(made)):
+        for one, future in progress_bar(made.items(), "backbones", total=len(made)):
             reason = future.exception()
             if reason is not None:
-                failed[one] = _killed(reason, "the backbone of {}, seed {}".format(*one))
+                failed[one] = _crash_message(reason, "the backbone of {}, seed {}".format(*one))
     return failed
 
 
-def _killed(error: BaseException, near: object) -> BaseException:
+def _crash_message(error: BaseException, near: object) -> BaseException:
     """What a future says, or, if its process is gone, a sentence that ends the experiment."""
     if isinstance(error, BrokenProcessPool):
         raise DataError(
@@ -293,7 +301,7 @@ def _killed(error: BaseException, near: object) -> BaseException:
     return error
 
 
-class Finished(NamedTuple):
+class CellResult(NamedTuple):
     """A cell, its row or why there is none, and how long it took."""
 
     cell: Cell
@@ -301,7 +309,9 @@ class Finished(NamedTuple):
     seconds: float
 
 
-def _in_turn(plan: Plan, todo: list[Cell], tasks: Tasks, jobs: int) -> Iterator[Finished]:
+def _run_serially(
+    plan: Plan, todo: list[Cell], tasks: SplitCache, jobs: int
+) -> Iterator[CellResult]:
     """One after the other, the split of a seed made once for each sort of method."""
     task_of = lru_cache(maxsize=_KEPT)(tasks)
     for cell in todo:
@@ -313,10 +323,12 @@ def _in_turn(plan: Plan, todo: list[Cell], tasks: Tasks, jobs: int) -> Iterator[
             outcome = run_cell(cell, task, settings, plan.trials, folder=folder)
         except Exception as error:  # a fault of one cell must not cost the others
             outcome = error
-        yield Finished(cell, outcome, time.monotonic() - start)
+        yield CellResult(cell, outcome, time.monotonic() - start)
 
 
-def _in_processes(plan: Plan, todo: list[Cell], tasks: Tasks, jobs: int) -> Iterator[Finished]:
+def _in_processes(
+    plan: Plan, todo: list[Cell], tasks: SplitCache, jobs: int
+) -> Iterator[CellResult]:
     """`jobs` cells at a time; each process holds the benchmark and makes a seed's split once."""
     threads, waiting = _threads(jobs), iter(todo)
     running: dict[Future[Row], tuple[Cell, float]] = {}
@@ -330,12 +342,12 @@ def _in_processes(plan: Plan, todo: list[Cell], tasks: Tasks, jobs: int) -> Iter
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 (cell, start), error = running.pop(future), future.exception()
-                outcome = _killed(error, cell) if error else future.result()
-                yield Finished(cell, outcome, time.monotonic() - start)
+                outcome = _crash_message(error, cell) if error else future.result()
+                yield CellResult(cell, outcome, time.monotonic() - start)
 
 
 @contextmanager
-def _processes(jobs: int, tasks: Tasks) -> Iterator[ProcessPoolExecutor]:
+def _processes(jobs: int, tasks: SplitCache) -> Iterator[ProcessPoolExecutor]:
     """So many, each with its share of the processors; what waits is dropped at the end."""
     threads = _threads(jobs)
     spawn = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
@@ -353,11 +365,11 @@ def _threads(jobs: int) -> int:
     return max(1, (os.cpu_count() or jobs) // jobs)
 
 
-_tasks: Tasks | None = None  # of a worker process
-_task_of: Callable[..., Task] | None = None
+_tasks: SplitCache | None = None  # of a worker process
+_task_of: Callable[..., SplitData] | None = None
 
 
-def _start(threads: int, tasks: Tasks) -> None:
+def _start(threads: int, tasks: SplitCache) -> None:
     """In a new process: its share of the processors, and no life after its parent's."""
     global _tasks, _task_of
     _tasks, _task_of = tasks, lru_cache(maxsize=_KEPT)(tasks)
@@ -385,7 +397,7 @@ def _make_backbone(plan: Plan, teacher: str, seed: int) -> None:
 
 def _uses_target(cell: Cell, settings: Setting) -> bool:
     """What a method is kept from seeing, its text features must not be fitted on."""
-    return make_learner(cell.learner, bits=cell.bits, seed=cell.seed, **settings).uses_target
+    return make_method(cell.learner, bits=cell.bits, seed=cell.seed, **settings).uses_target
 
 
 @contextmanager
@@ -414,7 +426,7 @@ def _note_failure(out: Path, cell: Cell, error: BaseException) -> None:
         file.write(json.dumps(row) + "\n")
 
 
-def _put_aside(path: Path) -> None:
+def _archive(path: Path) -> None:
     if path.exists():
         number = 1
         while path.with_name(f"results-{number}.jsonl").exists():

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from transhash.errors import DataError
 from transhash.export.stores import (
-    Shipment,
+    ExportedItems,
     check_table,
-    open_shipment,
+    open_items,
     to_duckdb,
     to_faiss,
     to_lancedb,
@@ -23,11 +23,11 @@ from transhash.export.stores import (
     to_sqlite_vec,
     to_usearch,
 )
-from transhash.progress import Track, silent
+from transhash.progress import Track, no_progress
 
 __all__ = ["STORES", "export_items"]
 
-STORES: dict[str, Callable[[Shipment, str, str], None]] = {
+STORES: dict[str, Callable[[ExportedItems, str, str], None]] = {
     "parquet": to_parquet,
     "npy": to_npy,
     "faiss": to_faiss,
@@ -40,7 +40,7 @@ STORES: dict[str, Callable[[Shipment, str, str], None]] = {
 
 
 def export_items(
-    run: str | Path, store: str, place: str, *, table: str = "transhash", track: Track = silent
+    run: str | Path, store: str, place: str, *, table: str = "transhash", track: Track = no_progress
 ) -> int:
     """Every item of the run's catalog to `place`, and how many those are.
 
@@ -50,9 +50,9 @@ def export_items(
     if store not in STORES:
         raise DataError(f"--to takes one of {', '.join(STORES)}, got {store!r}")
     check_table(table)
-    shipment = open_shipment(Path(run), track)
+    items = open_items(Path(run), track)
     try:
-        STORES[store](shipment, place, table)
+        STORES[store](items, place, table)
     finally:
-        shipment.catalog.close()
-    return shipment.sent
+        items.catalog.close()
+    return items.sent

@@ -11,7 +11,7 @@ from transhash.features import named_library
 from transhash.hashers.modules import OUTPUTS, image_graph, text_graph
 from transhash.model.encoder import Encoder
 from transhash.model.files import model_digest
-from transhash.storage import whole_folder, write_bytes, write_json
+from transhash.storage import atomic_folder, write_bytes, write_json
 
 _NOTE = "preprocessing.json"
 _FEATURES_INPUT = "features: float32 (n, d), the precomputed ones of the training"
@@ -43,7 +43,7 @@ def export_onnx(run: str | Path, folder: str | Path) -> list[str]:
         "image.onnx": _image_note(encoder),
         "text.onnx": _text_note(encoder),
     }
-    with whole_folder(folder) as draft:
+    with atomic_folder(folder) as draft:
         for name, graph in graphs.items():
             write_bytes(draft / name, graph)
         if encoder.text_features is not None:

@@ -17,11 +17,11 @@ import numpy.typing as npt
 from transhash.codes import Codes
 from transhash.errors import DataError, EngineError
 from transhash.index.faiss_index import write_faiss
-from transhash.model.files import model_digest, read_config, run_bits
-from transhash.progress import Track, silent
+from transhash.model.files import model_digest, read_bits, read_config
+from transhash.progress import Track, no_progress
 from transhash.search.catalog import MODALITIES, Catalog, Modality
 from transhash.search.consistency import check_model
-from transhash.storage import atomic_file, whole_folder, write_bytes, write_json
+from transhash.storage import atomic_file, atomic_folder, write_bytes, write_json
 
 EXPORTED_COLUMNS = ("number", "modality", "id", "text", "file", "code")
 EXPORT_FORMAT = "transhash-export"
@@ -30,13 +30,13 @@ _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
 @dataclass
-class Shipment:
+class ExportedItems:
     """All that is sent; `sent` counts it."""
 
     catalog: Catalog
     bits: int
     note: dict[str, Any]  # what the codes are codes of
-    track: Track = silent
+    track: Track = no_progress
     sent: int = 0
 
     @property
@@ -87,9 +87,9 @@ class Shipment:
         return pa.record_batch(arrays, schema=self.schema)
 
 
-def open_shipment(run: Path, track: Track = silent) -> Shipment:
+def open_items(run: Path, track: Track = no_progress) -> ExportedItems:
     """What the run holds; its catalog stays open."""
-    config, bits, model = read_config(run), run_bits(run), model_digest(run)
+    config, bits, model = read_config(run), read_bits(run), model_digest(run)
     catalog = Catalog(run / "catalog.sqlite", read_only=True)
     try:
         check_model(catalog, run)
@@ -99,7 +99,7 @@ def open_shipment(run: Path, track: Track = silent) -> Shipment:
         catalog.close()
         raise
     note = {"format": EXPORT_FORMAT, "method": config["method"], "bits": bits, "model": model}
-    return Shipment(catalog, bits, note, track)
+    return ExportedItems(catalog, bits, note, track)
 
 
 def check_table(name: str) -> None:
@@ -108,7 +108,7 @@ def check_table(name: str) -> None:
         raise DataError(f"--table takes letters, digits and _, got {name!r}")
 
 
-def need(module: str, store: str) -> Any:
+def require_package(module: str, store: str) -> Any:
     """A store's own package, imported now that it is asked for."""
     try:
         return import_module(module)
@@ -124,68 +124,68 @@ def need(module: str, store: str) -> Any:
 _NOTE = "export.json"
 
 
-def to_parquet(shipment: Shipment, place: str, table: str) -> None:
+def to_parquet(items: ExportedItems, place: str, table: str) -> None:
     """One file, a row an item."""
     path = Path(place)
     if path.is_dir():
         raise DataError(f"--to parquet writes one file, and {path} is a folder; name a file in it")
     if path.exists() and not _is_export(path):
         raise DataError(f"{path} is there and no export wrote it; give another name as --out")
-    _write_parquet(shipment, path)
+    _write_parquet(items, path)
 
 
-def to_npy(shipment: Shipment, place: str, table: str) -> None:
+def to_npy(items: ExportedItems, place: str, table: str) -> None:
     """images.npy and texts.npy, a row of bytes an item, and images.json and texts.json, their ids.
 
     These rows are what sentence-transformers calls ubinary.
     """
-    with _folder(shipment, Path(place)) as folder:
+    with _folder(items, Path(place)) as folder:
         ids: dict[str, list[str]] = {modality: [] for modality in MODALITIES}
         codes: dict[str, list[bytes]] = {modality: [] for modality in MODALITIES}
-        for _, modality, item_id, _, _, code in shipment.rows():
+        for _, modality, item_id, _, _, code in items.rows():
             ids[modality].append(item_id)
             codes[modality].append(code)
         for modality in MODALITIES:
             packed = np.frombuffer(b"".join(codes[modality]), np.uint8)
             buffer = io.BytesIO()
-            np.save(buffer, packed.reshape(-1, shipment.bits // 8), allow_pickle=False)
+            np.save(buffer, packed.reshape(-1, items.bits // 8), allow_pickle=False)
             write_bytes(folder / f"{modality}.npy", buffer.getvalue())
             write_json(folder / f"{modality}.json", ids[modality])
 
 
-def to_faiss(shipment: Shipment, place: str, table: str) -> None:
+def to_faiss(items: ExportedItems, place: str, table: str) -> None:
     """images.faiss and texts.faiss, flat, by number; items.parquet says what a number is."""
-    with _folder(shipment, Path(place)) as folder:
+    with _folder(items, Path(place)) as folder:
         for modality in MODALITIES:
-            numbers, packed = shipment.codes(modality)
-            write_faiss(folder / f"{modality}.faiss", numbers, Codes(packed, shipment.bits))
-        _write_parquet(shipment, folder / "items.parquet")
+            numbers, packed = items.codes(modality)
+            write_faiss(folder / f"{modality}.faiss", numbers, Codes(packed, items.bits))
+        _write_parquet(items, folder / "items.parquet")
 
 
-def to_usearch(shipment: Shipment, place: str, table: str) -> None:
+def to_usearch(items: ExportedItems, place: str, table: str) -> None:
     """images.usearch and texts.usearch by number; items.parquet says what a number is."""
-    usearch = need("usearch.index", "usearch")
-    with _folder(shipment, Path(place)) as folder:
+    usearch = require_package("usearch.index", "usearch")
+    with _folder(items, Path(place)) as folder:
         for modality in MODALITIES:
-            numbers, packed = shipment.codes(modality)
+            numbers, packed = items.codes(modality)
             index: Any = usearch.Index(
-                ndim=shipment.bits,
+                ndim=items.bits,
                 metric=usearch.MetricKind.Hamming,
                 dtype=usearch.ScalarKind.B1,
             )
             if len(numbers):
                 index.add(numbers.astype(np.uint64), packed)
             index.save(str(folder / f"{modality}.usearch"))
-        _write_parquet(shipment, folder / "items.parquet")
+        _write_parquet(items, folder / "items.parquet")
 
 
-def _write_parquet(shipment: Shipment, path: Path) -> None:
+def _write_parquet(items: ExportedItems, path: Path) -> None:
     import pyarrow.parquet as pq
 
-    metadata = {name: str(value) for name, value in shipment.note.items()}
-    schema = shipment.schema.with_metadata(metadata)
+    metadata = {name: str(value) for name, value in items.note.items()}
+    schema = items.schema.with_metadata(metadata)
     with atomic_file(path) as file, pq.ParquetWriter(file, schema) as writer:
-        for batch in shipment.batches():
+        for batch in items.batches():
             writer.write_batch(batch)
 
 
@@ -201,7 +201,7 @@ def _is_export(path: Path) -> bool:
 
 
 @contextmanager
-def _folder(shipment: Shipment, folder: Path) -> Iterator[Path]:
+def _folder(items: ExportedItems, folder: Path) -> Iterator[Path]:
     """A folder that takes the place of an earlier export, and of nothing else."""
     if folder.exists() and not (
         folder.is_dir() and ((folder / _NOTE).is_file() or not any(folder.iterdir()))
@@ -209,9 +209,9 @@ def _folder(shipment: Shipment, folder: Path) -> Iterator[Path]:
         raise DataError(
             f"{folder} is there and no export wrote it; give a new or an empty folder as --out"
         )
-    with whole_folder(folder) as draft:
+    with atomic_folder(folder) as draft:
         yield draft
-        write_json(draft / _NOTE, {**shipment.note, "items": shipment.sent})
+        write_json(draft / _NOTE, {**items.note, "items": items.sent})
 
 
 # Stores that are databases: one table, replaced as a whole or left as it was.
@@ -219,9 +219,9 @@ def _folder(shipment: Shipment, folder: Path) -> Iterator[Path]:
 _LIST = ", ".join(EXPORTED_COLUMNS)
 
 
-def to_pgvector(shipment: Shipment, place: str, table: str) -> None:
+def to_pgvector(items: ExportedItems, place: str, table: str) -> None:
     """PostgreSQL with the extension vector: code is bit(n), and <~> the Hamming distance."""
-    psycopg = need("psycopg", "pgvector")
+    psycopg = require_package("psycopg", "pgvector")
     if not place.startswith(("postgresql://", "postgres://")):
         raise DataError("--to pgvector takes --out postgresql://USER:PASSWORD@HOST/DATABASE")
     with _refusals(psycopg.Error, "PostgreSQL"), psycopg.connect(place) as base:
@@ -235,18 +235,21 @@ def to_pgvector(shipment: Shipment, place: str, table: str) -> None:
         base.execute(f'DROP TABLE IF EXISTS "{table}"')
         base.execute(
             f'CREATE TABLE "{table}" (number bigint PRIMARY KEY, modality text NOT NULL, '
-            f"id text NOT NULL, text text, file text, code bit({shipment.bits}) NOT NULL)"
+            f"id text NOT NULL, text text, file text, code bit({items.bits}) NOT NULL)"
         )
         with base.cursor().copy(f'COPY "{table}" ({_LIST}) FROM STDIN') as copy:
-            for *known, code in shipment.rows():
+            for *known, code in items.rows():
                 # PostgreSQL alone cannot keep a NUL in a text.
                 plain = [x.replace("\0", "") if isinstance(x, str) else x for x in known]
-                copy.write_row((*plain, f"{int.from_bytes(code):0{shipment.bits}b}"))
+                copy.write_row((*plain, f"{int.from_bytes(code):0{items.bits}b}"))
 
 
-def to_sqlite_vec(shipment: Shipment, place: str, table: str) -> None:
+def to_sqlite_vec(items: ExportedItems, place: str, table: str) -> None:
     """SQLite with the extension sqlite-vec: a vec0 table, scanned a kind at a time."""
-    apsw, extension = need("apsw", "sqlite-vec"), need("sqlite_vec", "sqlite-vec")
+    apsw, extension = (
+        require_package("apsw", "sqlite-vec"),
+        require_package("sqlite_vec", "sqlite-vec"),
+    )
     _parent(place)
     with _refusals(apsw.Error, place), _closing(apsw.Connection(place)) as base:
         base.set_busy_timeout(30_000)
@@ -259,16 +262,16 @@ def to_sqlite_vec(shipment: Shipment, place: str, table: str) -> None:
             base.execute(
                 f'CREATE VIRTUAL TABLE "{table}" USING vec0(number integer primary key, '
                 "modality text partition key, +id text, +text text, +file text, "
-                f"code bit[{shipment.bits}])"
+                f"code bit[{items.bits}])"
             )
             base.executemany(
-                f'INSERT INTO "{table}" ({_LIST}) VALUES (?,?,?,?,?,vec_bit(?))', shipment.rows()
+                f'INSERT INTO "{table}" ({_LIST}) VALUES (?,?,?,?,?,vec_bit(?))', items.rows()
             )
 
 
-def to_duckdb(shipment: Shipment, place: str, table: str) -> None:
+def to_duckdb(items: ExportedItems, place: str, table: str) -> None:
     """DuckDB: code is BIT, and bit_count(xor(a, b)) the Hamming distance."""
-    duckdb = need("duckdb", "duckdb")
+    duckdb = require_package("duckdb", "duckdb")
     _parent(place)
     with _refusals(duckdb.Error, place), _closing(duckdb.connect(place)) as base:
         base.execute("BEGIN")
@@ -283,7 +286,7 @@ def to_duckdb(shipment: Shipment, place: str, table: str) -> None:
             f'CREATE TABLE "{table}" (number BIGINT, modality VARCHAR, id VARCHAR, '
             "text VARCHAR, file VARCHAR, code BIT)"
         )
-        for batch in shipment.batches():
+        for batch in items.batches():
             base.register("transhash_batch", batch)
             base.execute(
                 f'INSERT INTO "{table}" SELECT number, modality, id, text, file, '
@@ -293,18 +296,18 @@ def to_duckdb(shipment: Shipment, place: str, table: str) -> None:
         base.execute("COMMIT")
 
 
-def to_lancedb(shipment: Shipment, place: str, table: str) -> None:
+def to_lancedb(items: ExportedItems, place: str, table: str) -> None:
     """LanceDB: code is a list of bytes, searched with the distance "hamming"."""
-    lancedb = need("lancedb", "lancedb")
+    lancedb = require_package("lancedb", "lancedb")
     import pyarrow as pa
 
-    wide = pa.list_(pa.uint8(), shipment.bits // 8)
-    schema = shipment.schema.set(EXPORTED_COLUMNS.index("code"), pa.field("code", wide))
+    wide = pa.list_(pa.uint8(), items.bits // 8)
+    schema = items.schema.set(EXPORTED_COLUMNS.index("code"), pa.field("code", wide))
 
     def batches() -> Iterator[Any]:
-        for batch in shipment.batches():
+        for batch in items.batches():
             values = pa.array(memoryview(b"".join(batch["code"].to_pylist())), pa.uint8())
-            codes = pa.FixedSizeListArray.from_arrays(values, shipment.bits // 8)
+            codes = pa.FixedSizeListArray.from_arrays(values, items.bits // 8)
             yield pa.record_batch([*batch.columns[:-1], codes], schema=schema)
 
     with _refusals((OSError, RuntimeError, ValueError), place):

@@ -1,7 +1,7 @@
 """Images and texts as rows of numbers."""
 
 BACKBONE_FILE = "backbone.safetensors"  # of a run whose backbone was fine-tuned
-TUNED = "+tuned"  # ends the name of features whose backbone was
+FINE_TUNED_SUFFIX = "+tuned"  # ends the name of features whose backbone was
 LIBRARIES = ("open_clip", "timm", "transformers")  # whose models are named LIBRARY:NAME
 
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from transhash.errors import DataError
-from transhash.features import BACKBONE_FILE, TUNED
+from transhash.features import BACKBONE_FILE, FINE_TUNED_SUFFIX
 from transhash.features.decode import Pixels
-from transhash.features.onnx import arithmetic
+from transhash.features.onnx import precision_key
 from transhash.storage import read_tensors, write_tensors
 
 _COUNTERS = "num_batches_tracked"  # of batch norms: nothing is computed from them
@@ -43,21 +43,21 @@ class Stages(nn.Module):
         """Bytes (n, 3, size, size) on the device -> float32 rows, as fast as can be."""
         return self.eval().to(device)
 
-    def below(self, pixels: Tensor, first: int) -> Tensor:
+    def forward_until(self, pixels: Tensor, first: int) -> Tensor:
         """What stage `first` gets."""
         x = self.scaled(pixels)
         for stage in self.stages[:first]:
             x = stage(x)
         return x
 
-    def above(self, x: Tensor, first: int) -> Tensor:
+    def forward_from(self, x: Tensor, first: int) -> Tensor:
         """Rows, of what stage `first` gets."""
         for stage in self.stages[first:]:
             x = stage(x)
         return self.pooled(x.float())  # a mean in half precision would be a coarse one
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return self.above(self.below(pixels.float(), 0), 0).float()
+        return self.forward_from(self.forward_until(pixels.float(), 0), 0).float()
 
     def weights(self) -> dict[str, npt.NDArray[Any]]:
         """All that its rows depend on, by name."""
@@ -86,7 +86,7 @@ class Backbone(Protocol):
 
     def key(self) -> str | None: ...
 
-    def of_pixels(self, pixels: Pixels) -> npt.NDArray[Any]: ...
+    def extract(self, pixels: Pixels) -> npt.NDArray[Any]: ...
 
     def network(self) -> nn.Module | None: ...
 
@@ -94,18 +94,18 @@ class Backbone(Protocol):
         """The network before training, a fresh one at each call, in float32 on the CPU."""
 
 
-class TunedFeatures:
+class FineTunedFeatures:
     """Image features of a backbone that was trained further, told from others by their digest."""
 
     def __init__(self, base: Backbone, weights: Mapping[str, npt.NDArray[Any]]) -> None:
         self.base, self.weights = base, dict(weights)
-        self.name, self.size = base.name + TUNED, base.size
+        self.name, self.size = base.name + FINE_TUNED_SUFFIX, base.size
         self.device, self.step = base.device, base.step
         self.digest = weights_digest(self.weights)
         self._network: nn.Module | None = None
 
     def key(self) -> str:
-        return f"{self.name}:{self.size}:1:{arithmetic(self.device)}:{self.digest}"
+        return f"{self.name}:{self.size}:1:{precision_key(self.device)}:{self.digest}"
 
     def network(self) -> nn.Module:
         if self._network is None:
@@ -121,14 +121,14 @@ class TunedFeatures:
             self._network = stages.inference(self.device)
         return self._network
 
-    def of_pixels(self, pixels: Pixels) -> npt.NDArray[np.float32]:
-        return rows_of_pixels(self.network(), pixels, self.step, self.device)
+    def extract(self, pixels: Pixels) -> npt.NDArray[np.float32]:
+        return extract_pixels(self.network(), pixels, self.step, self.device)
 
     def save(self, folder: Path) -> None:
         write_tensors(folder / BACKBONE_FILE, self.weights)
 
     @classmethod
-    def load(cls, folder: Path, base: Backbone) -> TunedFeatures:
+    def load(cls, folder: Path, base: Backbone) -> FineTunedFeatures:
         path = folder / BACKBONE_FILE
         weights = read_tensors(path)
         if not all(np.isfinite(array).all() for array in weights.values()):
@@ -144,7 +144,7 @@ class TunedFeatures:
         return DataError(f"these are not weights of {self.base.name} ({reason}); fit it anew")
 
 
-def rows_of_pixels(
+def extract_pixels(
     network: nn.Module, pixels: Pixels, step: int, device: str
 ) -> npt.NDArray[np.float32]:
     """Rows of (n, size, size, 3) images, `step` of them a pass."""

@@ -149,7 +149,7 @@ _SLOTS = 4  # batches in shared memory: one in use, the others ready or being fi
 _WORTH = 256  # fewer images are decoded before worker processes have started
 
 
-class Seen(NamedTuple):
+class DecodedFile(NamedTuple):
     """What was found out about one file, beside its pixels."""
 
     state: Literal["decoded", "known", "same", "bad"]
@@ -161,7 +161,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reader:
+class ImageReader:
     """Reads a file once: digest first, then pixels and thumbnail as far as they are needed."""
 
     size: int
@@ -170,28 +170,28 @@ class Reader:
     same: Callable[[int, bytes], bool] | None = None  # by position and digest: nothing is needed
     enlarge: bool = True  # else a picture smaller than `size` stays so
 
-    def __call__(self, position: int, source: Path | bytes) -> tuple[Seen, Pixels | None]:
+    def __call__(self, position: int, source: Path | bytes) -> tuple[DecodedFile, Pixels | None]:
         try:
             size = len(source) if isinstance(source, bytes) else source.stat().st_size
             if size > _MAX_BYTES:
-                return Seen("bad", reason=f"more than {_MAX_BYTES >> 20} MB"), None
+                return DecodedFile("bad", reason=f"more than {_MAX_BYTES >> 20} MB"), None
             content = source if isinstance(source, bytes) else source.read_bytes()
         except (OSError, ValueError) as error:
-            return Seen("bad", reason=f"cannot be read ({_why(error)})"), None
+            return DecodedFile("bad", reason=f"cannot be read ({_why(error)})"), None
         digest = content_digest(content)
         if self.same is not None and self.same(position, digest):
-            return Seen("same", digest), None
+            return DecodedFile("same", digest), None
         row = None if self.kept is None else self.kept(digest)
         if row is not None and not self.thumbnails:
-            return Seen("known", digest, row=row), None
+            return DecodedFile("known", digest, row=row), None
         image = open_image(content, self.size)
         if isinstance(image, str):
-            return Seen("bad", digest, reason=image), None
+            return DecodedFile("bad", digest, reason=image), None
         pixels = self._pixels(image) if row is None else None
         small = thumbnail_of(image) if self.thumbnails else None
         if pixels is None:
-            return Seen("known", digest, small, row), None
-        return Seen("decoded", digest, small, shape=pixels.shape[:2]), pixels
+            return DecodedFile("known", digest, small, row), None
+        return DecodedFile("decoded", digest, small, shape=pixels.shape[:2]), pixels
 
     def _pixels(self, image: Image.Image) -> Pixels:
         if self.enlarge or max(image.size) > self.size:
@@ -203,32 +203,32 @@ class PixelBatch(NamedTuple):
     """Some images of a sequence; `pixels` is overwritten once the next batch is asked for."""
 
     start: int  # position of the first
-    seen: list[Seen]  # every image from there on
+    seen: list[DecodedFile]  # every image from there on
     pixels: Pixels  # of the decoded ones, (n, size, size, 3); a smaller one upper left
     shapes: npt.NDArray[np.int64]  # (n, 2): how much of each is filled
 
 
 def decode_batches(
     paths: Sequence[Path | bytes],
-    reader: Reader,
+    reader: ImageReader,
     batch: int,
     *,
     workers: int = 0,
     threads: int = 1,
-    on_memory: Callable[[Pixels], None] = lambda _: None,
+    on_buffer: Callable[[Pixels], None] = lambda _: None,
 ) -> Iterator[PixelBatch]:
     """Every path read, in order.
 
     With `workers` processes decode ahead of the caller; else `threads` decode a batch when it is
-    asked for, which is better where the caller keeps all cores busy in between. `on_memory` gets
+    asked for, which is better where the caller keeps all cores busy in between. `on_buffer` gets
     the memory that all batches will lie in, before the first one.
     """
     batch = min(batch, max(1, len(paths)))
     if workers > 0 and len(paths) >= _WORTH:
-        yield from _ahead(paths, reader, batch, workers, on_memory)
+        yield from _ahead(paths, reader, batch, workers, on_buffer)
         return
     memory = np.empty((batch, reader.size, reader.size, 3), np.uint8)
-    on_memory(memory)
+    on_buffer(memory)
     with ThreadPoolExecutor(max(1, threads)) as pool:
         for start in range(0, len(paths), batch):
             part = paths[start : start + batch]
@@ -248,16 +248,16 @@ def default_workers() -> int:
 
 def _ahead(
     paths: Sequence[Path | bytes],
-    reader: Reader,
+    reader: ImageReader,
     batch: int,
     workers: int,
-    on_memory: Callable[[Pixels], None],
+    on_buffer: Callable[[Pixels], None],
 ) -> Iterator[PixelBatch]:
     """Batches filled by processes that write into memory shared with this one."""
     shape = (_SLOTS, batch, reader.size, reader.size, 3)
     file, name = _memory_file(int(np.prod(shape)))
     memory: Pixels = np.memmap(name, np.uint8, "r+", shape=shape)
-    on_memory(memory)
+    on_buffer(memory)
     pool = _Workers(workers, name, shape, reader)
     starts = iter(range(0, len(paths), batch))
     filling: deque[tuple[int, int]] = deque()
@@ -291,18 +291,20 @@ class _Workers:
     that thread waits for the interpreter lock while the caller keeps a GPU busy.
     """
 
-    def __init__(self, count: int, memory: str, shape: tuple[int, ...], reader: Reader) -> None:
+    def __init__(
+        self, count: int, memory: str, shape: tuple[int, ...], reader: ImageReader
+    ) -> None:
         # spawn: a forked child of a process that has run torch threads can hang.
         context = get_context("spawn")
         self._tasks = context.Queue()
         self._processes = []
         self._answers: list[Any] = []  # Connection, or on Windows PipeConnection
-        self._seen: dict[int, Seen] = {}  # by position, of what was decoded ahead
+        self._seen: dict[int, DecodedFile] = {}  # by position, of what was decoded ahead
         for _ in range(count):
             answer, writer = context.Pipe(duplex=False)
             arguments = (self._tasks, writer, memory, shape, reader)
             process = context.Process(target=_work, args=arguments, daemon=True)
-            with _without_main():
+            with _hide_main_module():
                 process.start()
             writer.close()  # the worker's end alone is open now: its death is the end of the pipe
             self._processes.append(process)
@@ -313,7 +315,7 @@ class _Workers:
             part = list(paths[cut : cut + _CHUNK])
             self._tasks.put((slot, cut, start + cut, part))
 
-    def receive(self, start: int, end: int) -> list[Seen]:
+    def receive(self, start: int, end: int) -> list[DecodedFile]:
         """What was seen of each image of the range, once all of them are decoded."""
         while not all(i in self._seen for i in range(start, end, _CHUNK)):
             ready = wait(self._answers)
@@ -340,7 +342,7 @@ class _Workers:
 
 
 @contextlib.contextmanager
-def _without_main() -> Iterator[None]:
+def _hide_main_module() -> Iterator[None]:
     """A new process runs the caller's script first if it sees one: imports, or all of its work."""
     kept, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
     try:
@@ -354,7 +356,7 @@ def _work(
     answers: Connection,
     name: str,
     shape: tuple[int, ...],
-    reader: Reader,
+    reader: ImageReader,
 ) -> None:
     """A worker: tasks in, pixels into the shared memory, what was seen out."""
     warnings.filterwarnings("ignore", module=r"PIL\b")  # of odd metadata; this process is ours
@@ -382,13 +384,15 @@ def _memory_file(size: int) -> tuple[int, str]:
     return file, path
 
 
-def _batch(start: int, pixels: Pixels, seen: list[Seen]) -> PixelBatch:
+def _batch(start: int, pixels: Pixels, seen: list[DecodedFile]) -> PixelBatch:
     decoded = [i for i, one in enumerate(seen) if one.state == "decoded"]
     shapes = np.array([seen[i].shape for i in decoded], np.int64).reshape(-1, 2)
     return PixelBatch(start, seen, pixels if len(decoded) == len(seen) else pixels[decoded], shapes)
 
 
-def _fill(memory: Pixels, reader: Reader, start: int, paths: Sequence[Path | bytes]) -> list[Seen]:
+def _fill(
+    memory: Pixels, reader: ImageReader, start: int, paths: Sequence[Path | bytes]
+) -> list[DecodedFile]:
     """Decode into the first rows of `memory`; what was seen of each."""
     found = []
     for i, path in enumerate(paths):

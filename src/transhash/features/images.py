@@ -14,7 +14,7 @@ from torch import nn
 
 from transhash.errors import DataError
 from transhash.features import LIBRARIES, named_library
-from transhash.features.backbone import Stages, rows_of_pixels
+from transhash.features.backbone import Stages, extract_pixels
 from transhash.features.decode import Pixels
 from transhash.features.efficientnet import (
     LITE0,
@@ -24,7 +24,7 @@ from transhash.features.efficientnet import (
     load_lite,
     trainable_lite,
 )
-from transhash.features.onnx import arithmetic
+from transhash.features.onnx import precision_key
 
 
 class ImageFeatures(Protocol):
@@ -50,7 +50,7 @@ class ImageFeatures(Protocol):
         Rows are kept under it; None: they are not worth keeping.
         """
 
-    def of_pixels(self, pixels: Pixels) -> npt.NDArray[Any]:
+    def extract(self, pixels: Pixels) -> npt.NDArray[Any]:
         """Rows of (n, size, size, 3) images."""
 
     def network(self) -> nn.Module | None:
@@ -69,7 +69,7 @@ class EfficientNetLite0:
         self.step = 512 if device.startswith("cuda") else 4
 
     def key(self) -> str:
-        return f"{self.name}:{self.size}:1:{arithmetic(self.device)}:{lite_digest(self.name)}"
+        return f"{self.name}:{self.size}:1:{precision_key(self.device)}:{lite_digest(self.name)}"
 
     def network(self) -> nn.Module:
         return load_lite(self.name, self.device)
@@ -77,8 +77,8 @@ class EfficientNetLite0:
     def trainable(self) -> Stages:
         return trainable_lite(self.name)
 
-    def of_pixels(self, pixels: Pixels) -> npt.NDArray[np.float32]:
-        return rows_of_pixels(self.network(), pixels, self.step, self.device)
+    def extract(self, pixels: Pixels) -> npt.NDArray[np.float32]:
+        return extract_pixels(self.network(), pixels, self.step, self.device)
 
 
 class EfficientNetLite2(EfficientNetLite0):
@@ -108,7 +108,7 @@ class AlexNetPixels:
     def network(self) -> None:
         return None
 
-    def of_pixels(self, pixels: Pixels) -> npt.NDArray[np.uint8]:
+    def extract(self, pixels: Pixels) -> npt.NDArray[np.uint8]:
         """(n, 3, 224, 224): normalised on the training device."""
         return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
 

@@ -13,12 +13,12 @@ from transhash.errors import DataError
 from transhash.features.pretrained import (
     Channels,
     PretrainedModel,
-    fetched_folder,
     folder_digest,
-    need_library,
-    need_torchvision,
     network_digest,
-    read_by,
+    reading_with,
+    require_library,
+    require_torchvision,
+    resolve_model_folder,
 )
 from transhash.storage import read_json
 
@@ -39,9 +39,9 @@ class ClipImages(nn.Module):
 
 def load_open_clip(named: str, device: str) -> PretrainedModel:
     """The joint model, both sides in float32."""
-    need_library("open_clip", "open-clip")
-    need_torchvision("open_clip")
-    with read_by("open_clip", named):
+    require_library("open_clip", "open-clip")
+    require_torchvision("open_clip")
+    with reading_with("open_clip", named):
         import open_clip
 
     folder = Path(named)
@@ -55,13 +55,13 @@ def load_open_clip(named: str, device: str) -> PretrainedModel:
             )
         on_hub = open_clip.get_pretrained_cfg(architecture, weights).get("hf_hub", "")
         if on_hub:  # from the cache, then, in which open_clip looks for them
-            fetched_folder(named, _REMEDY, "/".join(on_hub.split("/")[:2]), _WEIGHTS)
+            resolve_model_folder(named, _REMEDY, "/".join(on_hub.split("/")[:2]), _WEIGHTS)
         source, digested = architecture, None
     else:
         if not folder.is_dir():
-            folder = fetched_folder(named, _REMEDY)
+            folder = resolve_model_folder(named, _REMEDY)
         source, weights, digested = f"local-dir:{folder}", "", folder
-    with read_by("open_clip", named):
+    with reading_with("open_clip", named):
         model = open_clip.create_model(
             source, pretrained=weights or None, device=device, require_pretrained=True
         ).eval()
@@ -89,14 +89,14 @@ _FILES = ("config.json", "model.safetensors")
 
 def load_timm(named: str, device: str) -> PretrainedModel:
     """The network without its classifier: what that would be given, a row an image."""
-    need_library("timm", "timm")
-    need_torchvision("timm")
+    require_library("timm", "timm")
+    require_torchvision("timm")
     folder = Path(named)
     if not folder.is_dir():
-        folder = fetched_folder(
+        folder = resolve_model_folder(
             named, "give one that timm's save_for_hf wrote", _on_hub(named), _FILES
         )
-    with read_by("timm", named):
+    with reading_with("timm", named):
         import timm
 
         model = timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=0)
@@ -114,7 +114,7 @@ def _on_hub(named: str) -> str:
     """Where the hub has the weights of a name that timm knows."""
     if "/" in named:
         return named
-    with read_by("timm", named):
+    with reading_with("timm", named):
         import timm
 
         told = timm.get_pretrained_cfg(named)
@@ -158,12 +158,12 @@ class PooledImages(nn.Module):
 
 def load_transformers(named: str, device: str) -> PretrainedModel:
     """The model in that folder, or of that name on the hub."""
-    need_library("transformers", "transformers")
-    need_torchvision("transformers", always=False)
+    require_library("transformers", "transformers")
+    require_torchvision("transformers", always=False)
     folder = Path(named)
     if not folder.is_dir():
-        folder = fetched_folder(named, "give one that save_pretrained of transformers wrote")
-    with read_by("transformers", named):
+        folder = resolve_model_folder(named, "give one that save_pretrained of transformers wrote")
+    with reading_with("transformers", named):
         from transformers import AutoModel
         from transformers.utils import logging
 
@@ -192,7 +192,7 @@ def load_transformers(named: str, device: str) -> PretrainedModel:
 
 
 def _texts(model: Any, folder: Path, named: str, device: str) -> Any:
-    with read_by("transformers", named):
+    with reading_with("transformers", named):
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -27,16 +27,16 @@ _exporting = threading.Lock()  # torch exports one network at a time
 
 
 @cache
-def has_runtime() -> bool:
+def has_onnxruntime() -> bool:
     """Whether image features on a CPU come from ONNX Runtime; TRANSHASH_ONNX=0 says no."""
     return os.environ.get("TRANSHASH_ONNX") != "0" and all(map(find_spec, ("onnx", "onnxruntime")))
 
 
-def arithmetic(device: str) -> str:
+def precision_key(device: str) -> str:
     """What tells features of one network apart: where, and how exactly, they were computed."""
     if device != "cpu":
         return "float16"
-    return "float32-onnxruntime" if has_runtime() else "float32"
+    return "float32-onnxruntime" if has_onnxruntime() else "float32"
 
 
 def onnx_graph(network: nn.Module, example: Tensor, takes: str, gives: tuple[str, ...]) -> bytes:
@@ -71,7 +71,7 @@ def _plain_attention() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-class OfBytes(nn.Module):
+class FromHwcBytes(nn.Module):
     """A network that takes pictures as they are decoded, (n, size, size, 3)."""
 
     def __init__(self, network: nn.Module) -> None:
@@ -82,7 +82,7 @@ class OfBytes(nn.Module):
         return self.network(pixels.permute(0, 3, 1, 2))  # type: ignore[no-any-return]
 
 
-class InRuntime(nn.Module):
+class OnnxRuntimeNetwork(nn.Module):
     """The same network computed by ONNX Runtime, in the thread that asks; of none, torch knows."""
 
     def __init__(self, network: nn.Module) -> None:
@@ -96,19 +96,19 @@ class InRuntime(nn.Module):
             return self.network(pixels)  # type: ignore[no-any-return]
         with self._making:
             if self._session is None:
-                self._session = _session(onnx_graph(OfBytes(self.network), *_example(pixels)))
+                self._session = _session(onnx_graph(FromHwcBytes(self.network), *_example(pixels)))
         rows = pixels.permute(0, 2, 3, 1).contiguous().numpy()
         return torch.from_numpy(self._session.run(None, {"pixels": rows})[0])
 
 
-def fastest(network: nn.Module) -> nn.Module:
+def accelerate(network: nn.Module) -> nn.Module:
     """A network for pictures on a CPU, computed by ONNX Runtime where that is installed."""
-    return InRuntime(network) if has_runtime() else network
+    return OnnxRuntimeNetwork(network) if has_onnxruntime() else network
 
 
 def torch_network(network: nn.Module) -> nn.Module:
     """The network that torch computes."""
-    return network.network if isinstance(network, InRuntime) else network
+    return network.network if isinstance(network, OnnxRuntimeNetwork) else network
 
 
 def _example(pixels: Tensor) -> tuple[Tensor, str, tuple[str]]:

@@ -23,9 +23,9 @@ from torch.nn import functional
 
 from transhash.errors import DataError
 from transhash.features import named_library
-from transhash.features.backbone import rows_of_pixels, weights_digest
+from transhash.features.backbone import extract_pixels, weights_digest
 from transhash.features.decode import Pixels
-from transhash.features.words import TextRows, tokens
+from transhash.features.words import TextRows, tokenize
 
 Channels = tuple[float, ...]  # a number each for red, green and blue
 _TEXTS = 64  # a pass
@@ -43,7 +43,7 @@ class PretrainedModel:
     texts: Callable[[Sequence[str]], Tensor] | None = None  # -> rows of the same space
 
 
-class OfPixels(nn.Module):
+class NormalizedNetwork(nn.Module):
     """Bytes (n, 3, size, size) -> rows, of unit length where texts have such, too."""
 
     def __init__(self, model: PretrainedModel) -> None:
@@ -70,21 +70,21 @@ class PretrainedFeatures:
         self.size, self.digest = self._model.size, self._model.digest
         self.device = device
         self.step = 128 if device.startswith("cuda") else 4
-        self._network = OfPixels(self._model).eval().to(device)
+        self._network = NormalizedNetwork(self._model).eval().to(device)
 
     def key(self) -> str:
         scaled = f"{self.size}:{self._model.mean}:{self._model.deviation}"
-        arithmetic = "float32" if self.device == "cpu" else "float16"
-        return f"{named_library(self.name)}:{scaled}:1:{arithmetic}:{self.digest}"
+        precision_key = "float32" if self.device == "cpu" else "float16"
+        return f"{named_library(self.name)}:{scaled}:1:{precision_key}:{self.digest}"
 
     def network(self) -> nn.Module:
         return self._network
 
-    def of_pixels(self, pixels: Pixels) -> npt.NDArray[np.float32]:
-        return rows_of_pixels(self._network, pixels, self.step, self.device)
+    def extract(self, pixels: Pixels) -> npt.NDArray[np.float32]:
+        return extract_pixels(self._network, pixels, self.step, self.device)
 
 
-class JointText:
+class JointModelTextFeatures:
     """Text features of a joint model: rows of unit length in the space of its images."""
 
     def __init__(self, named: str, device: str = "cpu") -> None:
@@ -110,7 +110,7 @@ class JointText:
         return np.asarray(np.concatenate(parts)[: len(texts)], np.float32)
 
     def known_words(self, text: str) -> list[str]:
-        return tokens(text)  # letter by letter, if need be
+        return tokenize(text)  # letter by letter, if need be
 
     def unknown_words(self, text: str) -> list[str]:
         return []
@@ -122,14 +122,16 @@ class JointText:
         return []
 
 
-def model_record(key: str, features: object) -> dict[str, Any]:
+def external_model_record(key: str, features: object) -> dict[str, Any]:
     """What a run says, under that key, of a model that it does not hold; of others nothing."""
-    if not isinstance(features, PretrainedFeatures | JointText):
+    if not isinstance(features, PretrainedFeatures | JointModelTextFeatures):
         return {}
     return {key: {"kind": "pretrained", "name": features.name, "digest": features.digest}}
 
 
-def same_model(features: PretrainedFeatures | JointText, record: Any, run: Path) -> None:
+def check_same_model(
+    features: PretrainedFeatures | JointModelTextFeatures, record: Any, run: Path
+) -> None:
     """Refuse another model than the one that was there when the run was fitted."""
     if not isinstance(record, dict) or features.digest != record.get("digest"):
         raise DataError(
@@ -180,7 +182,7 @@ def network_digest(network: nn.Module) -> str:
     return weights_digest({name: value.float().cpu().numpy() for name, value in state})
 
 
-def need_torchvision(library: str, always: bool = True) -> None:
+def require_torchvision(library: str, always: bool = True) -> None:
     """Refuse, with the line that installs a pair: PyPI's does not import beside a CPU's torch.
 
     Not `always`: the library does without one, but not beside one that does not import.
@@ -217,7 +219,7 @@ def folder_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def fetched_folder(
+def resolve_model_folder(
     named: str, remedy: str, on_hub: str | None = None, files: Sequence[str] = _FETCHED
 ) -> Path:
     """The folder of a model known by name: in the cache, or from the hub.
@@ -237,13 +239,13 @@ def fetched_folder(
         ) from None
 
 
-def need_library(module: str, extra: str) -> None:
+def require_library(module: str, extra: str) -> None:
     if find_spec(module) is None:
         raise DataError(f"{module} is not installed; pip install 'transhash[{extra}]'")
 
 
 @contextmanager
-def read_by(library: str, model: str | Path) -> Iterator[None]:
+def reading_with(library: str, model: str | Path) -> Iterator[None]:
     """What a library makes of a broken or missing model, in a sentence."""
     try:
         yield

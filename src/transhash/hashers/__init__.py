@@ -6,11 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from transhash.hashers.methods import (
-    KNOWN,
     METHODS,
+    PAPER_METHODS,
     find_method,
     make_hasher,
-    make_learner,
+    make_method,
 )
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ __all__ = [
     "DCMH",
     "HTH",
     "IMH",
-    "KNOWN",
     "METHODS",
+    "PAPER_METHODS",
     "QCH",
     "THN",
     "Hasher",
@@ -36,7 +36,7 @@ __all__ = [
     "Scorer",
     "find_method",
     "make_hasher",
-    "make_learner",
+    "make_method",
 ]
 
 
@@ -44,7 +44,7 @@ def __getattr__(name: str) -> Any:
     """Classes are imported when first used: who only reads the list needs no torch."""
     if name in ("Hasher", "Learner", "Scorer"):
         return getattr(import_module("transhash.hashers.base"), name)
-    for method in KNOWN:
-        if method.home.endswith(f".{name}"):
-            return method.kind
+    for method in METHODS:
+        if method.class_path.endswith(f".{name}"):
+            return method.hasher_class
     raise AttributeError(f"module 'transhash.hashers' has no attribute {name!r}")

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from transhash.codes import MOST_BITS, Codes, check_bits
+from transhash.codes import MAX_BITS, Codes, check_bits
 from transhash.data.training_set import Features, TrainingSet
 from transhash.errors import DataError, NotFittedError
 from transhash.hashers.methods import HASHER_FORMAT
 from transhash.hashers.settings import Seed, check_settings
-from transhash.progress import Track, silent
+from transhash.progress import Track, no_progress
 from transhash.storage import file_digest, read_tensors, write_json, write_tensors
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Learner(ABC):
 
     @abstractmethod
     def fit(
-        self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
+        self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
     ) -> Self:
         """Learn from `training`; methods that can resume keep checkpoints in `folder`."""
 
@@ -65,7 +65,7 @@ class Learner(ABC):
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def unfitted(self) -> NotFittedError:
+    def not_fitted_error(self) -> NotFittedError:
         return NotFittedError(f"{self.name} has not learned anything yet; call fit() or load()")
 
 
@@ -112,7 +112,7 @@ class Hasher(Learner):
         """The signs of the projections, packed."""
         return Codes.from_projections(self.project_texts(texts))
 
-    def held_out_projections(self, images: Features, texts: Features) -> tuple[Array, Array]:
+    def project_auxiliary(self, images: Features, texts: Features) -> tuple[Array, Array]:
         """Projections of *auxiliary* items; differs from project_* where domains are told apart."""
         return self.project_images(images), self.project_texts(texts)
 
@@ -143,8 +143,8 @@ class Hasher(Learner):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_bits(self.bits)
-        if self.bits > MOST_BITS:
-            raise DataError(f"codes have up to {MOST_BITS:,} bits, got {self.bits:,}")
+        if self.bits > MAX_BITS:
+            raise DataError(f"codes have up to {MAX_BITS:,} bits, got {self.bits:,}")
 
 
 def _not_finite(state: Mapping[str, Array]) -> str | None:

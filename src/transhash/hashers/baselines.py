@@ -13,9 +13,9 @@ import scipy.linalg
 
 from transhash.data.training_set import Features, TrainingSet
 from transhash.hashers.base import Scorer, Setting, check_width
-from transhash.hashers.canonical import Matrix, chunks, vectors
-from transhash.hashers.settings import FromOne, Positive
-from transhash.progress import Track, silent
+from transhash.hashers.canonical import Matrix, chunks, require_vectors
+from transhash.hashers.settings import Positive, PositiveInt
+from transhash.progress import Track, no_progress
 
 _Floats = npt.NDArray[np.float32]
 _ROWS = 1024  # queries compared with all auxiliary items at a time
@@ -23,7 +23,7 @@ _PART, _COLUMNS = 4096, 256  # rows and columns in float64 at a time
 
 
 @dataclass
-class NearestNeighbours(Scorer):
+class NearestNeighbors(Scorer):
     """An item is where the partners of its nearest auxiliary items are.
 
         score(i, t) = ½ mean over j in N(t) of mean over s_aj = 1 of cos(x_i, x_a)
@@ -38,15 +38,18 @@ class NearestNeighbours(Scorer):
 
     name: ClassVar[str] = "kNN"
 
-    neighbours: FromOne = 10  # k
+    n_neighbors: PositiveInt = 10  # k
 
     def fit(
-        self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
+        self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
     ) -> Self:
-        images, texts = vectors(training.images, "images"), vectors(training.texts, "texts")
+        images, texts = (
+            require_vectors(training.images, "images"),
+            require_vectors(training.texts, "texts"),
+        )
         self.mean_x_ = images.mean(axis=0, dtype=np.float64)
         self.mean_y_ = texts.mean(axis=0, dtype=np.float64)
-        x, y = unit_from_mean(images, self.mean_x_), unit_from_mean(texts, self.mean_y_)
+        x, y = normalize_centered(images, self.mean_x_), normalize_centered(texts, self.mean_y_)
         relation = training.relation
         of_image = relation.times(np.ones((len(y), 1)))  # how many texts are related to each
         of_text = relation.transposed_times(np.ones((len(x), 1)))
@@ -58,22 +61,22 @@ class NearestNeighbours(Scorer):
 
     def score(self, images: Features, texts: Features) -> _Floats:
         if not hasattr(self, "images_"):
-            raise self.unfitted()
-        x = unit_from_mean(check_width(images, len(self.mean_x_), "images"), self.mean_x_)
-        y = unit_from_mean(check_width(texts, len(self.mean_y_), "texts"), self.mean_y_)
-        by_text = x @ self._carried(y, self.texts_, self.images_of_text_).T
-        by_image = self._carried(x, self.images_, self.texts_of_image_) @ y.T
+            raise self.not_fitted_error()
+        x = normalize_centered(check_width(images, len(self.mean_x_), "images"), self.mean_x_)
+        y = normalize_centered(check_width(texts, len(self.mean_y_), "texts"), self.mean_y_)
+        by_text = x @ self.mean_partner(y, self.texts_, self.images_of_text_).T
+        by_image = self.mean_partner(x, self.images_, self.texts_of_image_) @ y.T
         return np.asarray((by_text + by_image) / 2)
 
-    def _carried(self, queries: _Floats, own: _Floats, partners: _Floats) -> _Floats:
+    def mean_partner(self, queries: _Floats, own: _Floats, sample_partners: _Floats) -> _Floats:
         """Into the other modality: the mean of the nearest items' partners."""
-        out = np.zeros((len(queries), partners.shape[1]), dtype=np.float32)
-        k = min(self.neighbours, len(own))
+        out = np.zeros((len(queries), sample_partners.shape[1]), dtype=np.float32)
+        k = min(self.n_neighbors, len(own))
         for start in range(0, len(queries), _ROWS):
             rows = queries[start : start + _ROWS]
             nearest = np.argpartition(-(rows @ own.T), k - 1, axis=1)[:, :k]
             for one in nearest.T:
-                out[start : start + _ROWS] += partners[one] / k
+                out[start : start + _ROWS] += sample_partners[one] / k
         out[~queries.any(axis=1)] = 0
         return out
 
@@ -84,19 +87,19 @@ class NearestNeighbours(Scorer):
 
 def _means(
     times: Callable[[_Floats], npt.NDArray[np.float64]],
-    partners: _Floats,
+    sample_partners: _Floats,
     counts: npt.NDArray[np.float64],
 ) -> _Floats:
     """The mean partner of each item that has one."""
     own = counts[:, 0] > 0
-    found = np.empty((int(own.sum()), partners.shape[1]), np.float32)
-    for start in range(0, partners.shape[1], _COLUMNS):
+    found = np.empty((int(own.sum()), sample_partners.shape[1]), np.float32)
+    for start in range(0, sample_partners.shape[1], _COLUMNS):
         columns = slice(start, start + _COLUMNS)
-        found[:, columns] = times(partners[:, columns])[own] / counts[own]
+        found[:, columns] = times(sample_partners[:, columns])[own] / counts[own]
     return found
 
 
-def unit_from_mean(features: Features, mean: npt.NDArray[np.float64]) -> _Floats:
+def normalize_centered(features: Features, mean: npt.NDArray[np.float64]) -> _Floats:
     """Unit vectors from the mean; rows of zeros, which say nothing, stay zeros."""
     found = np.empty(features.shape, np.float32)
     for start in range(0, len(features), _PART):  # no whole copy in float64
@@ -133,9 +136,9 @@ class RidgeRegression(Scorer):
     ridge: Positive = 1.0
 
     def fit(
-        self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
+        self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
     ) -> Self:
-        x, y = vectors(training.images, "images"), vectors(training.texts, "texts")
+        x, y = require_vectors(training.images, "images"), require_vectors(training.texts, "texts")
         self.mean_x_ = x.mean(axis=0, dtype=np.float64)
         self.mean_y_ = y.mean(axis=0, dtype=np.float64)
         relation, images, texts = training.relation, (x, self.mean_x_), (y, self.mean_y_)
@@ -145,7 +148,7 @@ class RidgeRegression(Scorer):
 
     def score(self, images: Features, texts: Features) -> npt.NDArray[np.float32]:
         if not hasattr(self, "to_text_"):
-            raise self.unfitted()
+            raise self.not_fitted_error()
         x = check_width(images, len(self.mean_x_), "images") - self.mean_x_
         y = check_width(texts, len(self.mean_y_), "texts") - self.mean_y_
         by_text = unit_rows(x) @ unit_rows(y @ self.to_image_).T
@@ -163,8 +166,8 @@ class RidgeRegression(Scorer):
         By the normal equations, a few rows and columns at a time: of 100,000 pairs nothing else
         fits.
         """
-        (features, mean), (partners, partner_mean) = own, others
-        counts = times(np.ones((len(partners), 1)))
+        (features, mean), (sample_partners, partner_mean) = own, others
+        counts = times(np.ones((len(sample_partners), 1)))
         gram, squares = np.zeros((len(mean), len(mean))), 0.0
         for rows, part in chunks(features, mean):
             squares += float((part**2).sum())
@@ -173,7 +176,7 @@ class RidgeRegression(Scorer):
         cross = np.zeros((len(mean), len(partner_mean)))
         for start in range(0, len(partner_mean), _COLUMNS):
             columns = slice(start, start + _COLUMNS)
-            sums = times(partners[:, columns] - partner_mean[columns])
+            sums = times(sample_partners[:, columns] - partner_mean[columns])
             sums /= np.maximum(counts, 1e-9)
             for rows, part in chunks(features, mean):
                 cross[:, columns] += part.T @ sums[rows]

@@ -35,7 +35,7 @@ Matrix = npt.NDArray[np.float64]
 _CHUNK = 4096  # rows turned into float64 at a time: 40 MB at 1,280 features
 
 
-class Relating(Protocol):
+class RelationProduct(Protocol):
     """What the analysis asks of a relation; weights may be fractions."""
 
     @property
@@ -91,11 +91,11 @@ class Canonical:
 
     @cached_property
     def image_axes(self) -> Matrix:
-        return solved(self.lower_x, self.u, transposed=True)
+        return solve_triangular(self.lower_x, self.u, transposed=True)
 
     @cached_property
     def text_axes(self) -> Matrix:
-        return solved(self.lower_y, self.v, transposed=True)
+        return solve_triangular(self.lower_y, self.v, transposed=True)
 
     @cached_property
     def whiten_x(self) -> Matrix:  # K_x, (dx, dx)
@@ -120,7 +120,7 @@ class Canonical:
 def canonical_analysis(
     images: Features,
     texts: Features,
-    relation: Relating,
+    relation: RelationProduct,
     ridge: float,
     count: int,
     *,
@@ -134,15 +134,15 @@ def canonical_analysis(
     Deterministic: of each image axis the entry largest in size is positive. Time
     O(nx dx² + ny dy² + nx dx dy); memory beside the inputs O(dx² + dy² + nx · 256).
     """
-    images, texts = vectors(images, "images"), vectors(texts, "texts")
+    images, texts = require_vectors(images, "images"), require_vectors(texts, "texts")
     moments = covariances(images, texts, relation, centred=centred)
     lower_x, lower_y = (lower_factor(c, ridge) for c in (moments.xx, moments.yy))
     f, g = moments.cross
     if g is not None and (fewer or count <= g.shape[1]) and g.shape[1] <= min(len(f), len(g)):
-        u, s, v = _of_product(solved(lower_x, f), solved(lower_y, g), count)
+        u, s, v = _of_product(solve_triangular(lower_x, f), solve_triangular(lower_y, g), count)
     else:
         u, s, v = leading_singular_vectors(_relating(moments.xy, lower_x, lower_y), count)
-    axes = solved(lower_x, u, transposed=True)
+    axes = solve_triangular(lower_x, u, transposed=True)
     signs = np.where(axes[np.abs(axes).argmax(axis=0), np.arange(len(s))] < 0, -1.0, 1.0)
     return Canonical(moments, lower_x, lower_y, u * signs, s, v * signs)
 
@@ -150,7 +150,7 @@ def canonical_analysis(
 def covariances(
     images: Features,
     texts: Features,
-    relation: Relating,
+    relation: RelationProduct,
     *,
     centred: bool = False,
 ) -> Covariances:
@@ -166,7 +166,7 @@ def covariances(
     cross: tuple[Matrix, Matrix | None]
     if factors is not None:  # of labels: as wide as there are label sets, not as features
         a, b = factors
-        cross = _gathered(images, mean_x, a) / pairs, _gathered(texts, mean_y, b)
+        cross = _cross_moment(images, mean_x, a) / pairs, _cross_moment(texts, mean_y, b)
     else:
         total = np.zeros((images.shape[1], texts.shape[1]))
         for start in range(0, texts.shape[1], 256):  # S (Y - m_y) a few columns at a time
@@ -205,7 +205,7 @@ def lower_factor(covariance: Matrix, ridge: float) -> Matrix:
     return np.asfortranarray(lower)
 
 
-def solved(lower: Matrix, right: Matrix, *, transposed: bool = False) -> Matrix:
+def solve_triangular(lower: Matrix, right: Matrix, *, transposed: bool = False) -> Matrix:
     """L^-1 B, or L^-T B, (d, k)."""
     solve = scipy.linalg.get_blas_funcs("trsm", (lower,))
     return np.asarray(solve(1.0, lower, right, lower=1, trans_a=int(transposed)))
@@ -232,7 +232,7 @@ def leading_singular_vectors(matrix: Matrix, count: int) -> tuple[Matrix, Matrix
 def _relating(cross: Matrix, lower_x: Matrix, lower_y: Matrix) -> Matrix:
     """T = L_x^-1 C_xy L_y^-T, (dx, dy)."""
     solve = scipy.linalg.get_blas_funcs("trsm", (lower_y,))
-    half = solved(lower_x, cross)
+    half = solve_triangular(lower_x, cross)
     found = solve(1.0, lower_y, half, side=1, lower=1, trans_a=1, overwrite_b=1)
     return np.asarray(found, np.float64)
 
@@ -269,7 +269,7 @@ def chunks(features: Features, mean: Matrix | None = None) -> Iterator[tuple[sli
             yield rows, part - mean
 
 
-def vectors(features: Features, what: str) -> Features:
+def require_vectors(features: Features, what: str) -> Features:
     """`features` if it is a matrix of numbers; linear methods cannot use pixels."""
     if features.ndim != 2:
         raise DataError(
@@ -279,7 +279,7 @@ def vectors(features: Features, what: str) -> Features:
     return features
 
 
-def _gathered(features: Features, mean: Matrix, factor: Matrix) -> Matrix:
+def _cross_moment(features: Features, mean: Matrix, factor: Matrix) -> Matrix:
     """(X - m)' A, (d, k)."""
     total = np.zeros((features.shape[1], factor.shape[1]))
     for rows, part in chunks(features, mean):

@@ -13,7 +13,7 @@ import numpy as np
 
 from transhash.data.relation import Relation
 from transhash.data.training_set import Features
-from transhash.hashers.canonical import Canonical, Matrix, Relating, chunks, solved
+from transhash.hashers.canonical import Canonical, Matrix, RelationProduct, chunks, solve_triangular
 
 MAX_RANK = 64  # directions that are looked at
 _TOLERANCE = 0.03  # directions whose left-out correlation is below this share carry nothing
@@ -24,7 +24,7 @@ _LEAST = 1e-3  # no direction that is kept counts less
 
 
 @dataclass(frozen=True)
-class Directions:
+class Components:
     """The leading directions that hold up when left out, and what each counts."""
 
     found: Canonical
@@ -32,24 +32,24 @@ class Directions:
     left_out: tuple[Matrix, Matrix]  # coordinates of images (n, k) and texts (m, k), unweighed
 
 
-def useful_directions(
+def select_components(
     found: Canonical, images: Features, texts: Features, relation: Relation, rank: int | None = None
-) -> Directions:
+) -> Components:
     """Those of `found` that carry the relation; with `rank`, that many, all alike.
 
     Directions of labels tell the classes apart; all of them are needed, and they count alike. Of
     pairs each direction is a little less certain than the one before, so it counts by the
     correlation that left-out items have along it.
     """
-    z_x, z_y = left_out_coordinates(found, images, texts, relation)
+    z_x, z_y = leave_one_out_coordinates(found, images, texts, relation)
     correlations = left_out_correlations(z_x, z_y, relation)
     k = min(len(found.s), _useful_rank(correlations) if rank is None else rank)
-    weigh = rank is None and few_partners(relation)
-    weights = positive(correlations[:k]) if weigh else np.ones(k)
-    return Directions(found.cut(k), weights, (z_x[:, :k], z_y[:, :k]))
+    weigh = rank is None and is_pairwise(relation)
+    weights = clip_correlations(correlations[:k]) if weigh else np.ones(k)
+    return Components(found.cut(k), weights, (z_x[:, :k], z_y[:, :k]))
 
 
-def few_partners(relation: Relation) -> bool:
+def is_pairwise(relation: Relation) -> bool:
     """Whether S tells which one and not which kind: pairs and clicks, as against class labels.
 
     Seen from one side at least, an item has hardly more than one partner: a caption may have been
@@ -58,13 +58,13 @@ def few_partners(relation: Relation) -> bool:
     return relation.positives < _FEW * max(relation.shape)
 
 
-def positive(correlations: Matrix) -> Matrix:
+def clip_correlations(correlations: Matrix) -> Matrix:
     """Weights of directions: a correlation below zero is noise, but divides nothing by zero."""
     return np.maximum(correlations, _LEAST)
 
 
-def left_out_coordinates(
-    found: Canonical, images: Features, texts: Features, relation: Relating
+def leave_one_out_coordinates(
+    found: Canonical, images: Features, texts: Features, relation: RelationProduct
 ) -> tuple[Matrix, Matrix]:
     """Canonical coordinates each item would have had, had it been left out of the analysis.
 
@@ -91,7 +91,7 @@ def left_out_coordinates(
     return parts[0], parts[1]
 
 
-def left_out_correlations(z_x: Matrix, z_y: Matrix, relation: Relating) -> Matrix:
+def left_out_correlations(z_x: Matrix, z_y: Matrix, relation: RelationProduct) -> Matrix:
     """Correlation of related items along each direction, of left-out coordinates."""
     of_image = relation.times(np.ones((relation.shape[1], 1)))
     of_text = relation.transposed_times(np.ones((relation.shape[0], 1)))
@@ -120,6 +120,6 @@ def _measured(
     z, size = np.empty((len(features), axes.shape[1])), np.empty((len(features), 1))
     for rows, part in chunks(features, mean):
         z[rows] = part @ axes
-        white = solved(lower, part.T.astype(lower.dtype, copy=False))  # (d, rows)
+        white = solve_triangular(lower, part.T.astype(lower.dtype, copy=False))  # (d, rows)
         size[rows, 0] = np.einsum("ij,ij->j", white, white)
     return z, size

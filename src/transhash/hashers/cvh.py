@@ -12,11 +12,11 @@ import numpy as np
 from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 from transhash.hashers.base import Setting
-from transhash.hashers.canonical import canonical_analysis, vectors
-from transhash.hashers.components import useful_directions
+from transhash.hashers.canonical import canonical_analysis, require_vectors
+from transhash.hashers.components import select_components
 from transhash.hashers.linear import LinearHasher
-from transhash.hashers.settings import FromOne, NotNegative
-from transhash.progress import Track, silent
+from transhash.hashers.settings import NonNegative, PositiveInt
+from transhash.progress import Track, no_progress
 
 
 @dataclass
@@ -36,14 +36,14 @@ class CVH(LinearHasher):
     # rho, relative to the largest variance. Ours: public codes use an absolute 1e-4, which means
     # something else for every feature scale; 3e-2 beat 1e-2 on held-out auxiliary items of the
     # COCO benchmark at every code length.
-    ridge: NotNegative = 3e-2
-    rank: FromOne | None = None  # None: as many directions as hold up when left out
+    ridge: NonNegative = 3e-2
+    rank: PositiveInt | None = None  # None: as many directions as hold up when left out
 
     def fit(
-        self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
+        self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
     ) -> Self:
-        dx = vectors(training.images, "images").shape[1]
-        dy = vectors(training.texts, "texts").shape[1]
+        dx = require_vectors(training.images, "images").shape[1]
+        dy = require_vectors(training.texts, "texts").shape[1]
         if min(dx, dy) < self.bits:
             raise DataError(
                 f"CVH finds at most one bit a feature: {self.bits} bits asked, images have {dx} "
@@ -52,7 +52,7 @@ class CVH(LinearHasher):
         found = canonical_analysis(
             training.images, training.texts, training.relation, self.ridge, self.bits
         )
-        found = useful_directions(
+        found = select_components(
             found, training.images, training.texts, training.relation, self.rank
         ).found
         bit = np.arange(self.bits) % len(found.s)  # direction of each bit

@@ -17,15 +17,15 @@ from transhash.hashers.base import Array, Setting
 from transhash.hashers.deep import DeepHasher, Device, Perceptron, learning_rates
 from transhash.hashers.losses import dcmh_loss, pair_weights
 from transhash.hashers.modules import Affine
-from transhash.hashers.settings import FromOne, NotNegative, Positive
+from transhash.hashers.settings import NonNegative, Positive, PositiveInt
 from transhash.hashers.training_loop import (
     Optimizer,
-    check_learned,
+    check_finite_weights,
     draw,
     make_optimizer,
     step_seed,
 )
-from transhash.progress import Track, silent
+from transhash.progress import Track, no_progress
 
 _OUTPUT_START = 0.01  # deviation of the output layer's weights
 
@@ -39,20 +39,20 @@ class DCMH(DeepHasher):
     are THN's, for a fair comparison; they end in linear units, without tanh, as published.
     """
 
-    epochs: FromOne = 15  # ours, with Adam; 500 in the original
-    batch: FromOne = 128
+    epochs: PositiveInt = 15  # ours, with Adam; 500 in the original
+    batch_size: PositiveInt = 128
     optimizer: Optimizer = "adam"  # ours: learns in 15 epochs what plain SGD does not in 60
     learning_rate: Positive = 1e-3  # ours; falls linearly to 0
-    gamma: NotNegative = 1.0  # weight of ||B - F||²
+    gamma: NonNegative = 1.0  # weight of ||B - F||²
     # Weight of ||F'1||², which balances bits. 1 in the original, at a tiny rate for 500 epochs; at
     # rates that learn in 15, the sum lags behind the network (it is kept in a buffer) and swings.
-    eta: NotNegative = 0.01
+    eta: NonNegative = 0.01
     balanced: bool = True  # ours: related and unrelated pairs weigh alike; published: unweighted
 
     name: ClassVar[str] = "DCMH"
 
     def fit(
-        self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
+        self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
     ) -> Self:
         """One epoch: a step for each batch of images, then for each batch of texts."""
         self._centre(training)
@@ -85,9 +85,9 @@ class DCMH(DeepHasher):
             for name, other in (("image", "text"), ("text", "image")):
                 for group in optimizers[name].param_groups:
                     group["lr"] = self.learning_rate * left
-                for _ in range(max(1, len(inputs[name]) // self.batch)):
+                for _ in range(max(1, len(inputs[name]) // self.batch_size)):
                     turn += 1
-                    rows = np.unique(draw(len(inputs[name]), self.batch, self.seed, turn, 0))
+                    rows = np.unique(draw(len(inputs[name]), self.batch_size, self.seed, turn, 0))
                     if name == "image":
                         s, known = relation.block(rows, every[other])
                     else:
@@ -108,7 +108,7 @@ class DCMH(DeepHasher):
                     loss.backward()  # type: ignore[no-untyped-call]
                     torch.nn.utils.clip_grad_norm_(towers[name].parameters(), 5.0)
                     optimizers[name].step()
-            check_learned(towers.parameters(), f"in epoch {epoch + 1}", self.learning_rate)
+            check_finite_weights(towers.parameters(), f"in epoch {epoch + 1}", self.learning_rate)
         self.towers_ = towers
         return self
 
@@ -163,7 +163,7 @@ class DCMH(DeepHasher):
 
     def _scaled(self, name: str, rows: Features) -> Features:
         if not hasattr(self, "_scales"):
-            raise self.unfitted()
+            raise self.not_fitted_error()
         if f"scale.{name}.mean" not in self._scales:
             return rows  # pixels
         mean = self._scales[f"scale.{name}.mean"]

@@ -21,7 +21,7 @@ from torch.nn import functional
 from transhash.data.training_set import Features
 from transhash.errors import DataError
 from transhash.hashers.base import Array, Hasher, Setting
-from transhash.hashers.settings import ShareBelowOne, Widths
+from transhash.hashers.settings import ProportionBelowOne, Widths
 
 # The two towers: AlexNet or a head on features for images, a perceptron for texts.
 
@@ -137,11 +137,11 @@ def initialise(module: nn.Module, deviation: float | None, generator: torch.Gene
 
 
 def parameter_groups(
-    module: nn.Module, rate: float, fch_multiplier: float, decay: float
+    module: nn.Module, rate: float, head_lr_multiplier: float, decay: float
 ) -> Iterator[dict[str, object]]:
-    """fch learns `fch_multiplier` times faster (10 in the paper); biases are not decayed."""
+    """fch learns `head_lr_multiplier` times faster (10 in the paper); biases are not decayed."""
     for name, parameter in module.named_parameters():
-        multiplier = fch_multiplier if name.startswith("fch.") else 1.0
+        multiplier = head_lr_multiplier if name.startswith("fch.") else 1.0
         yield {
             "params": [parameter],
             "lr": rate * multiplier,
@@ -217,7 +217,7 @@ class DeepHasher(Hasher):
 
     image_hidden: Widths = (512,)  # ours: a head on frozen features
     text_hidden: Widths = (1000, 500)  # the paper, Section 4.1
-    dropout: ShareBelowOne = 0.0
+    dropout: ProportionBelowOne = 0.0
     weights: str | None = field(default=None, metadata={"what": "AlexNet weights: file or URL"})
     device: str = "cpu"
     precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16 on a GPU
@@ -240,7 +240,7 @@ class DeepHasher(Hasher):
     def image_tower(self, shape: Shape, generator: torch.Generator, load: bool) -> nn.Module:
         """Any module from a batch of items to (n, bits); pixels get AlexNet, vectors a perceptron.
 
-        A layer that is to learn faster than the others (`fch_multiplier`) is called fch.
+        A layer that is to learn faster than the others (`head_lr_multiplier`) is called fch.
         """
         if len(shape) == 3:
             tower = AlexNet(self.bits)
@@ -267,7 +267,7 @@ class DeepHasher(Hasher):
     def tower(self, name: str) -> nn.Module:
         """The trained one of images or texts, its inputs in float32."""
         if not hasattr(self, "towers_"):
-            raise self.unfitted()
+            raise self.not_fitted_error()
         return self.towers_[name].eval()
 
     def run_tower(self, name: str, inputs: Features) -> npt.NDArray[np.float32]:
@@ -291,7 +291,7 @@ class DeepHasher(Hasher):
 
     def tower_state(self) -> dict[str, Array]:
         if not hasattr(self, "towers_"):
-            raise self.unfitted()
+            raise self.not_fitted_error()
         state = {
             f"towers.{name}": value.detach().cpu().numpy()
             for name, value in self.towers_.state_dict().items()

@@ -20,16 +20,16 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from transhash.data.relation import Relation, Rows
-from transhash.data.training_set import Features, Related, TrainingSet
+from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
 from transhash.errors import DataError
 from transhash.hashers.base import Setting
-from transhash.hashers.canonical import Matrix, vectors
+from transhash.hashers.canonical import Matrix, require_vectors
 from transhash.hashers.linear import LinearHasher
-from transhash.hashers.modules import Translated
-from transhash.hashers.settings import FromOne, NotNegative, Positive, Range, ShareBelowOne
-from transhash.hashers.training_loop import AdamW, check_learned
+from transhash.hashers.modules import Translate
+from transhash.hashers.settings import NonNegative, Positive, PositiveInt, ProportionBelowOne, Range
+from transhash.hashers.training_loop import AdamW, check_finite_weights
 from transhash.hashers.tuning import held_out_map
-from transhash.progress import Track, silent
+from transhash.progress import Track, no_progress
 
 
 class Weights(NamedTuple):
@@ -66,22 +66,24 @@ class HTH(LinearHasher):
     learned: ClassVar[tuple[str, ...]] = (*LinearHasher.learned, "translator")
 
     # beta, gamma and the rate are ours, the best on held-out auxiliary items of the COCO benchmark.
-    pair_weight: NotNegative = 100.0  # beta; remembered of the original: 1000, on another scale
-    weight_decay: NotNegative = 1e-3  # gamma_x = gamma_y
-    translator_decay: NotNegative = 1.0  # gamma_C; as remembered of the original
+    pair_weight: NonNegative = 100.0  # beta; remembered of the original: 1000, on another scale
+    weight_decay: NonNegative = 1e-3  # gamma_x = gamma_y
+    translator_decay: NonNegative = 1.0  # gamma_C; as remembered of the original
     shape: Annotated[float, Range(1, above=True)] = 3.7  # a of tau; the original's
     reach: Positive = 2.0  # a·l of tau; ours: the distance between opposite codes
     learning_rate: Positive = 0.05  # of Adam
-    steps: FromOne = 300  # at most; ours: 1,000 were worse
-    batch: FromOne = 256  # images and texts a step; all of them where there are no more; ours
-    held_out: ShareBelowOne = 0.1  # share that decides when to stop; 0 runs all steps; ours
-    patience: FromOne = 5  # checks without gain before stopping; ours
-    check_every: FromOne = 20  # steps; ours
+    steps: PositiveInt = 300  # at most; ours: 1,000 were worse
+    batch_size: PositiveInt = (
+        256  # images and texts a step; all of them where there are no more; ours
+    )
+    held_out: ProportionBelowOne = 0.1  # share that decides when to stop; 0 runs all steps; ours
+    probe_budget: PositiveInt = 5  # checks without gain before stopping; ours
+    check_every: PositiveInt = 20  # steps; ours
 
     def fit(
-        self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
+        self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
     ) -> Self:
-        vectors(training.images, "images"), vectors(training.texts, "texts")
+        require_vectors(training.images, "images"), require_vectors(training.texts, "texts")
         rng = np.random.default_rng(self.seed)
         learn, stop = self._split(training)
         mean_x, scale_x = scaling(learn.images)
@@ -94,7 +96,7 @@ class HTH(LinearHasher):
 
         best_score, waited = -1.0, 0
         for step in track(range(1, self.steps + 1), f"HTH {self.bits} bits"):
-            rows, columns, s, w = draw_pairs(learn.relation, self.batch, rng)
+            rows, columns, s, w = draw_pairs(learn.relation, self.batch_size, rng)
             x = (learn.images[rows] - mean_x) / scale_x
             y = (learn.texts[columns] - mean_y) / scale_y
             adam.zero_grad()
@@ -107,7 +109,7 @@ class HTH(LinearHasher):
             objective.backward()  # type: ignore[no-untyped-call]
             adam.step()
             if step % self.check_every == 0 or step == self.steps:
-                check_learned(weights, f"at step {step}", self.learning_rate)
+                check_finite_weights(weights, f"at step {step}", self.learning_rate)
             if stop is None or (step % self.check_every and step < self.steps):
                 continue
             self._keep(weights, mean_x, scale_x, mean_y, scale_y)
@@ -115,7 +117,7 @@ class HTH(LinearHasher):
             waited += 1
             if score > best_score:
                 best, best_score, waited = self.state(), score, 0
-            if waited == self.patience:
+            if waited == self.probe_budget:
                 break
         self._keep(weights, mean_x, scale_x, mean_y, scale_y)
         return self if stop is None else self.restore(best)
@@ -127,7 +129,7 @@ class HTH(LinearHasher):
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
         image, text = super().modules()
-        return nn.Sequential(image, Translated(self.translator_)), text
+        return nn.Sequential(image, Translate(self.translator_)), text
 
     @classmethod
     def candidates(cls) -> Iterable[Setting]:
@@ -163,7 +165,7 @@ class HTH(LinearHasher):
             + self.translator_decay / 2 * c.square().sum()
         )
 
-    def _split(self, training: TrainingSet) -> tuple[Related, Related | None]:
+    def _split(self, training: TrainingSet) -> tuple[AuxiliarySet, AuxiliarySet | None]:
         """What to learn from and what decides the stop, if both can hold related pairs."""
         if self.held_out > 0:
             learn, stop = training.split(self.held_out, self.seed)

@@ -14,10 +14,10 @@ from transhash.data.relation import Relation
 from transhash.data.training_set import Features, TrainingSet
 from transhash.errors import DataError
 from transhash.hashers.base import Setting
-from transhash.hashers.canonical import Matrix, vectors
+from transhash.hashers.canonical import Matrix, require_vectors
 from transhash.hashers.linear import LinearHasher
-from transhash.hashers.settings import FromOne, NotNegative, Positive
-from transhash.progress import Track, silent
+from transhash.hashers.settings import NonNegative, Positive, PositiveInt
+from transhash.progress import Track, no_progress
 
 
 @dataclass
@@ -37,20 +37,23 @@ class IMH(LinearHasher):
     """
 
     name: ClassVar[str] = "IMH"
-    limit: ClassVar[int] = 5000  # images or texts; O(n³) beyond it takes hours
+    max_items: ClassVar[int] = 5000  # images or texts; O(n³) beyond it takes hours
 
     ridge: Positive = (
         1.0  # beta / n, for features of unit variance; ours: public code has an absolute
     )
     # 1 or 1e-3. 0.5 to 1.5 were best on held-out auxiliary items of the COCO benchmark.
-    smoothness: NotNegative = 0.1  # lambda; ours, public code has 1 and 1e-3
-    neighbours: FromOne = 10  # k; public code has 1 and 10
+    smoothness: NonNegative = 0.1  # lambda; ours, public code has 1 and 1e-3
+    n_neighbors: PositiveInt = 10  # k; public code has 1 and 10
     agreement: Positive = 1e4  # U; public code has 1e4 and 1e10, which loses digits here
 
     def fit(
-        self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
+        self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
     ) -> Self:
-        images, texts = vectors(training.images, "images"), vectors(training.texts, "texts")
+        images, texts = (
+            require_vectors(training.images, "images"),
+            require_vectors(training.texts, "texts"),
+        )
         self._check_size(len(images), len(texts))
         zx, mean_x, scale_x = unit_variance(images)
         zy, mean_y, scale_y = unit_variance(texts)
@@ -97,13 +100,13 @@ class IMH(LinearHasher):
         ]
 
     def _laplacian(self, features: Matrix) -> Matrix:
-        return neighbour_laplacian(features, self.neighbours)
+        return neighbour_laplacian(features, self.n_neighbors)
 
     def _check_size(self, nx: int, ny: int) -> None:
-        if max(nx, ny) > self.limit:
+        if max(nx, ny) > self.max_items:
             raise DataError(
                 f"IMH takes time cubic and memory quadratic in the training items: {nx:,} images "
-                f"and {ny:,} texts given, at most {self.limit:,} of each allowed; train on a "
+                f"and {ny:,} texts given, at most {self.max_items:,} of each allowed; train on a "
                 "sample or use QCH"
             )
         if nx < self.bits:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from transhash.data.training_set import Features
 from transhash.errors import DataError
 from transhash.hashers.base import Array, Hasher
-from transhash.hashers.canonical import Matrix, chunks, vectors
+from transhash.hashers.canonical import Matrix, chunks, require_vectors
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,11 +26,11 @@ class LinearHasher(Hasher):
 
     def project_images(self, images: Features) -> npt.NDArray[np.float32]:
         self._check_fitted()
-        return project(vectors(images, "images"), self.weights_x_, self.offset_x_, "images")
+        return project(require_vectors(images, "images"), self.weights_x_, self.offset_x_, "images")
 
     def project_texts(self, texts: Features) -> npt.NDArray[np.float32]:
         self._check_fitted()
-        return project(vectors(texts, "texts"), self.weights_y_, self.offset_y_, "texts")
+        return project(require_vectors(texts, "texts"), self.weights_y_, self.offset_y_, "texts")
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
         self._check_fitted()
@@ -65,7 +65,7 @@ class LinearHasher(Hasher):
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "weights_x_"):
-            raise self.unfitted()
+            raise self.not_fitted_error()
 
 
 def project(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from transhash.features.images import ImageFeatures
-from transhash.features.onnx import OfBytes, onnx_graph, torch_network
+from transhash.features.onnx import FromHwcBytes, onnx_graph, torch_network
 from transhash.hashers.base import Hasher
 
 _PLACES = [128, 64, 32, 16, 8, 4, 2, 1]  # of the bits in a byte, as numpy.packbits has them
@@ -56,7 +56,7 @@ class Affine(nn.Module):
         return x.float()
 
 
-class Centred(nn.Module):
+class Center(nn.Module):
     """x - c, left in float64."""
 
     centre: Tensor
@@ -69,7 +69,7 @@ class Centred(nn.Module):
         return x.double() - self.centre
 
 
-class Translated(nn.Module):
+class Translate(nn.Module):
     """C' sgn(z)."""
 
     translator: Tensor
@@ -83,7 +83,7 @@ class Translated(nn.Module):
         return (own @ self.translator).float()
 
 
-class Beside(nn.Module):
+class Concat(nn.Module):
     """The columns of two modules, side by side."""
 
     def __init__(self, *parts: nn.Module) -> None:
@@ -94,7 +94,7 @@ class Beside(nn.Module):
         return torch.cat([part(x) for part in self.parts], dim=1)
 
 
-class WithCode(nn.Module):
+class ProjectAndPack(nn.Module):
     """Projections and their codes, as `Codes.packed` has them."""
 
     def __init__(self, projecting: nn.Module) -> None:
@@ -122,7 +122,7 @@ def image_graph(hasher: Hasher, features: ImageFeatures | None) -> bytes:
     if network is not None:
         image = nn.Sequential(torch_network(network), image)
     example = torch.zeros((1, features.size, features.size, 3), dtype=torch.uint8)
-    return onnx_graph(WithCode(OfBytes(image)), example, "pixels", OUTPUTS)
+    return onnx_graph(ProjectAndPack(FromHwcBytes(image)), example, "pixels", OUTPUTS)
 
 
 def text_graph(hasher: Hasher) -> bytes:
@@ -132,4 +132,4 @@ def text_graph(hasher: Hasher) -> bytes:
 
 def _of_features(module: nn.Module) -> bytes:
     width = next(part.width for part in module.modules() if isinstance(part, Affine))
-    return onnx_graph(WithCode(module), torch.zeros((1, width)), "features", OUTPUTS)
+    return onnx_graph(ProjectAndPack(module), torch.zeros((1, width)), "features", OUTPUTS)

@@ -18,10 +18,10 @@ import scipy.linalg
 from transhash.data.training_set import Features, TrainingSet
 from transhash.hashers.base import Setting
 from transhash.hashers.canonical import Matrix, canonical_analysis, chunks
-from transhash.hashers.components import useful_directions
+from transhash.hashers.components import select_components
 from transhash.hashers.linear import LinearHasher
-from transhash.hashers.settings import FromZero, NotNegative, Share
-from transhash.progress import Track, silent
+from transhash.hashers.settings import NonNegative, NonNegativeInt, Proportion
+from transhash.progress import Track, no_progress
 
 
 @dataclass
@@ -43,20 +43,20 @@ class QCH(LinearHasher):
 
     # The first two are ours, chosen on held-out auxiliary items of the COCO benchmark. A weaker
     # pull lets the codes drift to directions that quantise well and relate nothing.
-    correlation_weight: NotNegative = 100.0  # alpha
+    correlation_weight: NonNegative = 100.0  # alpha
     # r counts s_k > threshold · s_1, all alike; None: the directions that hold up when left out
-    rank_threshold: Share | None = None
-    ridge: NotNegative = 3e-2  # rho, relative to the largest variance
-    iterations: FromZero = 50  # at most; ours
-    tolerance: NotNegative = 1e-7  # stop at a smaller relative gain; ours
+    rank_threshold: Proportion | None = None
+    ridge: NonNegative = 3e-2  # rho, relative to the largest variance
+    iterations: NonNegativeInt = 50  # at most; ours
+    tolerance: NonNegative = 1e-7  # stop at a smaller relative gain; ours
 
     def fit(
-        self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
+        self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
     ) -> Self:
         images, texts = training.images, training.texts
         found = canonical_analysis(images, texts, training.relation, self.ridge, self.bits)
         rank = None if self.rank_threshold is None else found.rank(self.rank_threshold)
-        kept = useful_directions(found, images, texts, training.relation, rank)
+        kept = select_components(found, images, texts, training.relation, rank)
         r, weights = len(kept.weights), kept.weights
         scale = np.sqrt(self.bits / r)
         pull = self.correlation_weight * self.bits / r  # alpha (b/r)

@@ -42,41 +42,41 @@ class Range:
 
     low: float = -math.inf
     high: float = math.inf
-    above: bool = False  # `low` itself is left out
+    exclusive_low: bool = False  # `low` itself is left out
     below: bool = False  # `high` itself is left out
 
     def holds(self, value: float) -> bool:
-        over = value > self.low if self.above else value >= self.low
+        over = value > self.low if self.exclusive_low else value >= self.low
         return over and (value < self.high if self.below else value <= self.high)
 
     def __str__(self) -> str:
         if self.high == math.inf:
-            return f"above {self.low:g}" if self.above else f"of {self.low:g} or more"
-        start = f"above {self.low:g}" if self.above else f"from {self.low:g}"
+            return f"above {self.low:g}" if self.exclusive_low else f"of {self.low:g} or more"
+        start = f"above {self.low:g}" if self.exclusive_low else f"from {self.low:g}"
         return f"{start} to {'below ' if self.below else ''}{self.high:.10g}"
 
 
 @dataclass(frozen=True)
-class Length:
+class MinLength:
     """How many items a tuple has at least."""
 
-    least: int
+    minimum: int
 
     def holds(self, value: Sequence[Any]) -> bool:
-        return len(value) >= self.least
+        return len(value) >= self.minimum
 
     def __str__(self) -> str:
-        return f"{self.least} or more of them"
+        return f"{self.minimum} or more of them"
 
 
-Positive = Annotated[float, Range(0, above=True)]
-NotNegative = Annotated[float, Range(0)]
-Share = Annotated[float, Range(0, 1)]
-ShareBelowOne = Annotated[float, Range(0, 1, below=True)]
-FromZero = Annotated[int, Range(0)]
-FromOne = Annotated[int, Range(1)]
+Positive = Annotated[float, Range(0, exclusive_low=True)]
+NonNegative = Annotated[float, Range(0)]
+Proportion = Annotated[float, Range(0, 1)]
+ProportionBelowOne = Annotated[float, Range(0, 1, below=True)]
+NonNegativeInt = Annotated[int, Range(0)]
+PositiveInt = Annotated[int, Range(1)]
 Seed = Annotated[int, Range(0, 2**32 - 1)]
-Widths = tuple[FromOne, ...]
+Widths = tuple[PositiveInt, ...]
 
 
 def check_settings(owner: DataclassInstance) -> None:
@@ -91,7 +91,7 @@ def check_settings(owner: DataclassInstance) -> None:
             if repr(converted) != repr(value):  # what is right stays itself, as `clone` asks
                 setattr(owner, name, converted)
         except _WrongError:
-            raise DataError(f"{name} takes {_words(hint)}, got {_shown(value)}") from None
+            raise DataError(f"{name} takes {_describe(hint)}, got {_shown(value)}") from None
 
 
 class _WrongError(ValueError):
@@ -145,19 +145,19 @@ def _number(hint: Any, value: float) -> float:
     return int(value) if hint is int else number
 
 
-def _words(hint: Any, many: bool = False) -> str:
+def _describe(hint: Any, many: bool = False) -> str:
     """What a setting takes, as it stands in a sentence."""
     origin, parts = get_origin(hint), get_args(hint)
-    if origin is Annotated and isinstance(parts[1], Length):
-        return f"{_words(parts[0])}, {parts[1]}"
+    if origin is Annotated and isinstance(parts[1], MinLength):
+        return f"{_describe(parts[0])}, {parts[1]}"
     if origin is Annotated:
-        return f"{_words(parts[0], many)} {parts[1]}"
+        return f"{_describe(parts[0], many)} {parts[1]}"
     if origin in (Union, UnionType):
-        return ", or ".join(_words(part, many) for part in parts)
+        return ", or ".join(_describe(part, many) for part in parts)
     if origin is Literal:
         return " or ".join([", ".join(parts[:-1]), parts[-1]])
     if origin is tuple:
-        return f"a list of {_words(parts[0], many=True)}"
+        return f"a list of {_describe(parts[0], many=True)}"
     if hint in (int, float):
         kind = "whole number" if hint is int else "number"
         return f"{kind}s" if many else f"a {kind}"

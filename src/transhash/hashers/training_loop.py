@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from transhash.codes import Codes
-from transhash.data.training_set import LARGEST, TrainingSet
+from transhash.data.training_set import MAX_ABS_VALUE, TrainingSet
 from transhash.errors import DataError, EngineError
 from transhash.storage import read_tensors, write_tensors
 
@@ -34,7 +34,7 @@ _EPSILON = 1e-8
 _DECAY = 0.01  # of AdamW's weights, where a group does not say
 
 
-class Alike(NamedTuple):
+class ParameterGroup(NamedTuple):
     """Parameters of one rate and decay, and what is remembered of them."""
 
     parameters: list[Tensor]
@@ -44,7 +44,7 @@ class Alike(NamedTuple):
     decay: float
 
 
-class Descent:
+class ForeachOptimizer:
     """Groups of parameters, each with its rate, and what is remembered of each parameter."""
 
     slots: tuple[str, ...] = ()  # as torch.optim calls them; checkpoints have these names
@@ -77,9 +77,9 @@ class Descent:
             parameters = [self.parameters[place] for place in places]
             gradients = [one.grad for one in parameters if one.grad is not None]
             memory = {slot: [kept[place] for place in places] for slot, kept in self.memory.items()}
-            self.go(Alike(parameters, gradients, memory, rate, decay))
+            self.update(ParameterGroup(parameters, gradients, memory, rate, decay))
 
-    def go(self, some: Alike) -> None:
+    def update(self, some: ParameterGroup) -> None:
         """Move parameters, and change what is remembered of them."""
         raise NotImplementedError
 
@@ -118,7 +118,7 @@ class Descent:
         yield from found.items()
 
 
-class Momentum(Descent):
+class SGD(ForeachOptimizer):
     """SGD: v <- m v + g + decay w, w <- w - rate v."""
 
     slots = ("momentum_buffer",)
@@ -127,7 +127,7 @@ class Momentum(Descent):
         super().__init__(groups)
         self.momentum = momentum
 
-    def go(self, some: Alike) -> None:
+    def update(self, some: ParameterGroup) -> None:
         parameters, gradients, memory, rate, decay = some
         if decay:
             gradients = list(torch._foreach_add(gradients, parameters, alpha=decay))
@@ -137,13 +137,13 @@ class Momentum(Descent):
         torch._foreach_add_(parameters, buffers, alpha=-rate)
 
 
-class AdamW(Descent):
+class AdamW(ForeachOptimizer):
     """Adam whose weight decay is beside the gradient."""
 
     slots = ("exp_avg", "exp_avg_sq")
     decay = _DECAY
 
-    def go(self, some: Alike) -> None:
+    def update(self, some: ParameterGroup) -> None:
         parameters, gradients, memory, rate, decay = some
         first, second = _BETAS
         mean, square = memory["exp_avg"], memory["exp_avg_sq"]
@@ -166,7 +166,7 @@ Policy = Literal["inv", "step", "cosine", "fixed"]
 Optimizer = Literal["sgd", "adam"]
 
 
-def rate_factor(policy: Policy, step: int, steps: int) -> float:
+def lr_factor(policy: Policy, step: int, steps: int) -> float:
     """What the learning rate is multiplied by at a step.
 
     `inv` and `step` are Caffe's: (1 + 0.002 t)^-0.75, and one half every 2,000 steps.
@@ -183,12 +183,12 @@ def rate_factor(policy: Policy, step: int, steps: int) -> float:
 
 def make_optimizer(
     kind: Optimizer, groups: Iterable[dict[str, Any]], momentum: float = 0.9
-) -> Descent:
+) -> ForeachOptimizer:
     """SGD with momentum 0.9 (the paper) or Adam with decoupled weight decay."""
-    return Momentum(groups, momentum) if kind == "sgd" else AdamW(groups)
+    return SGD(groups, momentum) if kind == "sgd" else AdamW(groups)
 
 
-def set_rate(optimizer: Descent, factor: float) -> None:
+def set_rate(optimizer: ForeachOptimizer, factor: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = group["base"] * factor
 
@@ -203,7 +203,7 @@ def step_seed(seed: int, step: int, rank: int = 0) -> int:
     return int(np.random.SeedSequence([seed, step, rank, 0xD0]).generate_state(1)[0])
 
 
-class Average:
+class WeightAverage:
     """Exponential moving average of weights: what is used after training."""
 
     def __init__(self, parameters: Sequence[Tensor], decay: float) -> None:
@@ -223,9 +223,9 @@ class Average:
 
 
 @torch.no_grad()
-def check_learned(values: Iterable[Tensor], when: str, learning_rate: float) -> None:
+def check_finite_weights(values: Iterable[Tensor], when: str, learning_rate: float) -> None:
     """Refuse what a training that diverged has learned."""
-    if not all(bool((value.abs() <= LARGEST).all()) for value in values):  # nor is NaN
+    if not all(bool((value.abs() <= MAX_ABS_VALUE).all()) for value in values):  # nor is NaN
         raise DataError(
             f"the training diverged: {when} what it learns grew beyond bounds; use a "
             f"learning_rate below {learning_rate:g}"
@@ -262,7 +262,7 @@ class Checkpoint:
         self.name = np.frombuffer(name.encode(), dtype=np.uint8)
         self._cost = self._last = 0.0
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Saving takes at most a twentieth of the time, however large the towers are."""
         return time.monotonic() - self._last >= 20 * self._cost
 
@@ -270,8 +270,8 @@ class Checkpoint:
         self,
         step: int,
         modules: nn.ModuleDict,
-        optimizer: Descent,
-        average: Average | None,
+        optimizer: ForeachOptimizer,
+        average: WeightAverage | None,
     ) -> None:
         tensors: dict[str, npt.NDArray[Any]] = {"step": np.array(step), "name": self.name}
         for name, value in modules.state_dict().items():
@@ -285,7 +285,9 @@ class Checkpoint:
         self._last = time.monotonic()
         self._cost = self._last - start
 
-    def load(self, modules: nn.ModuleDict, optimizer: Descent, average: Average | None) -> int:
+    def load(
+        self, modules: nn.ModuleDict, optimizer: ForeachOptimizer, average: WeightAverage | None
+    ) -> int:
         """The step to go on from: 0 if there is no checkpoint of this very run."""
         if not self.path.exists():
             return 0
@@ -378,7 +380,7 @@ class TrainingLog:
             ) from None
 
 
-def collapse(codes: Codes) -> str | None:
+def collapse_warning(codes: Codes) -> str | None:
     """A sentence if the codes have collapsed, i.e. hardly tell items apart; else None."""
     if len(codes) < 8:
         return None

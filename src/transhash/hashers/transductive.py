@@ -24,43 +24,49 @@ from transhash.errors import DataError
 from transhash.hashers.base import Array, Hasher, check_width
 from transhash.hashers.cvh import CVH
 from transhash.hashers.dcmh import DCMH
-from transhash.hashers.modules import Centred
+from transhash.hashers.modules import Center
 from transhash.hashers.qch import QCH
-from transhash.hashers.settings import FromZero, Positive, Share
-from transhash.hashers.thn.transfer import Extended, Side
-from transhash.progress import Track, silent
+from transhash.hashers.settings import NonNegativeInt, Positive, Proportion
+from transhash.hashers.thn.transfer import ExtendedRelation, ModalityData
+from transhash.progress import Track, no_progress
 
 _CENTRES = ("image", "text")
 
 
 @dataclass
-class Fed(Hasher):
+class Transductive(Hasher):
     """Stands before a rival's class: what it leaves to `super()` is the rival's own."""
 
-    rounds: FromZero = 4  # as THN's
-    temperature: Positive = 0.05  # τ
-    centring: Share = 0.5  # κ
+    matching_rounds: NonNegativeInt = 4  # as THN's
+    matching_temperature: Positive = 0.05  # τ
+    target_centering: Proportion = 0.5  # κ
 
     @property
     def uses_target(self) -> bool:
         return True
 
     def fit(
-        self, training: TrainingSet, *, folder: Path | None = None, track: Track = silent
+        self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
     ) -> Self:
         relation = training.relation
         n, m = relation.shape
-        images = Side(training.images, relation.times(np.ones((m, 1))), training.target_images)
-        texts = Side(
+        images = ModalityData(
+            training.images, relation.times(np.ones((m, 1))), training.target_images
+        )
+        texts = ModalityData(
             training.texts, relation.transposed_times(np.ones((n, 1))), training.target_texts
         )
         alone = TrainingSet(images.auxiliary, texts.auxiliary, relation)
         super().fit(alone, track=track)
         unmatched = images.target is None and texts.target is None
-        for _ in range(0 if unmatched else self.rounds):
-            images.rematch(super().project_images, self.temperature, self.centring)
-            texts.rematch(super().project_texts, self.temperature, self.centring)
-            extended = Extended(relation, images.match, texts.match)
+        for _ in range(0 if unmatched else self.matching_rounds):
+            images.match_target(
+                super().project_images, self.matching_temperature, self.target_centering
+            )
+            texts.match_target(
+                super().project_texts, self.matching_temperature, self.target_centering
+            )
+            extended = ExtendedRelation(relation, images.match, texts.match)
             both = TrainingSet(images.both(), texts.both(), extended)
             super().fit(both, track=track)
         self.centres_ = {
@@ -76,7 +82,7 @@ class Fed(Hasher):
     def project_texts(self, texts: Features) -> npt.NDArray[np.float32]:
         return super().project_texts(self._centred(texts, "text.target"))
 
-    def held_out_projections(self, images: Features, texts: Features) -> tuple[Array, Array]:
+    def project_auxiliary(self, images: Features, texts: Features) -> tuple[Array, Array]:
         """Auxiliary items, which have a centre of their own."""
         x, y = self._centred(images, "image.auxiliary"), self._centred(texts, "text.auxiliary")
         return super().project_images(x), super().project_texts(y)
@@ -84,8 +90,8 @@ class Fed(Hasher):
     def modules(self) -> tuple[nn.Module, nn.Module]:
         image, text = super().modules()
         return (
-            nn.Sequential(Centred(self.centres_["image.target"]), image),
-            nn.Sequential(Centred(self.centres_["text.target"]), text),
+            nn.Sequential(Center(self.centres_["image.target"]), image),
+            nn.Sequential(Center(self.centres_["text.target"]), text),
         )
 
     def state(self) -> dict[str, Array]:
@@ -104,22 +110,22 @@ class Fed(Hasher):
 
     def _centred(self, features: Features, which: str) -> Features:
         if not hasattr(self, "centres_"):
-            raise self.unfitted()
+            raise self.not_fitted_error()
         centre = self.centres_[which]
         what = which.partition(".")[0]
         return np.asarray(check_width(features, len(centre), f"{what}s") - centre, np.float64)
 
 
 @dataclass
-class FedCVH(Fed, CVH):
-    name: ClassVar[str] = "CVH-fed"
+class TransductiveCVH(Transductive, CVH):
+    name: ClassVar[str] = "CVH+target"
 
 
 @dataclass
-class FedQCH(Fed, QCH):
-    name: ClassVar[str] = "QCH-fed"
+class TransductiveQCH(Transductive, QCH):
+    name: ClassVar[str] = "QCH+target"
 
 
 @dataclass
-class FedDCMH(Fed, DCMH):
-    name: ClassVar[str] = "DCMH-fed"
+class TransductiveDCMH(Transductive, DCMH):
+    name: ClassVar[str] = "DCMH+target"

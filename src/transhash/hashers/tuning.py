@@ -16,11 +16,11 @@ import numpy as np
 
 from transhash.codes import Codes
 from transhash.data.relation import Relation
-from transhash.data.training_set import Related, TrainingSet
+from transhash.data.training_set import AuxiliarySet, TrainingSet
 from transhash.errors import DataError
-from transhash.evaluation import DEFINITIONS, DistanceHistogram, ranked_blocks
+from transhash.evaluation import DEFINITIONS, DistanceHistogram, score_tie_groups
 from transhash.hashers.base import Hasher, Scorer, Setting
-from transhash.progress import Track, silent
+from transhash.progress import Track, no_progress
 
 _Method = TypeVar("_Method", bound=Hasher | Scorer)
 
@@ -45,10 +45,10 @@ class Trial:
 def tune(
     method: _Method,
     training: TrainingSet,
-    held_out: Related | None = None,
+    held_out: AuxiliarySet | None = None,
     *,
     trials: int = 8,
-    track: Track = silent,
+    track: Track = no_progress,
 ) -> tuple[_Method, list[Trial]]:
     """The fitted method with the best held-out score, and all trials in the order tried.
 
@@ -84,7 +84,7 @@ def tune(
     return best, done
 
 
-def hold_out(training: TrainingSet, seed: int) -> tuple[TrainingSet, Related]:
+def hold_out(training: TrainingSet, seed: int) -> tuple[TrainingSet, AuxiliarySet]:
     """Four fifths to learn from, with the unlabelled target parts, and a fifth to score on."""
     rest, held_out = training.split(_HELD_OUT_SHARE, seed)
     if rest.relation.positives == 0:
@@ -96,23 +96,23 @@ def hold_out(training: TrainingSet, seed: int) -> tuple[TrainingSet, Related]:
     return part, held_out
 
 
-def held_out_map(method: Hasher | Scorer, held_out: Related) -> tuple[float, float]:
+def held_out_map(method: Hasher | Scorer, held_out: AuxiliarySet) -> tuple[float, float]:
     """MAP image -> text and text -> image of a fitted method on auxiliary items."""
     images, texts, relation = held_out.images, held_out.texts, held_out.relation
     if isinstance(method, Hasher):
-        x, y = method.held_out_projections(images, texts)
-        return map_both_ways(Codes.from_projections(x), Codes.from_projections(y), relation)
-    forward = ranked_blocks(lambda rows: method.score(images[rows], texts), relation)
-    backward = ranked_blocks(
+        x, y = method.project_auxiliary(images, texts)
+        return map_both_directions(Codes.from_projections(x), Codes.from_projections(y), relation)
+    forward = score_tie_groups(lambda rows: method.score(images[rows], texts), relation)
+    backward = score_tie_groups(
         lambda rows: method.score(images, texts[rows]).T, relation, from_texts=True
     )
     return mean_map(forward), mean_map(backward)
 
 
-def map_both_ways(images: Codes, texts: Codes, relation: Relation) -> tuple[float, float]:
+def map_both_directions(images: Codes, texts: Codes, relation: Relation) -> tuple[float, float]:
     """MAP over the full list with ties in expectation; pairs of unknown s_ij are left out."""
-    forward = DistanceHistogram.of_relation(images, texts, relation)
-    backward = DistanceHistogram.of_relation(texts, images, relation, from_texts=True)
+    forward = DistanceHistogram.from_relation(images, texts, relation)
+    backward = DistanceHistogram.from_relation(texts, images, relation, from_texts=True)
     return mean_map([forward]), mean_map([backward])
 
 

@@ -70,7 +70,7 @@ class World:
         dist.broadcast_object_list(result)
         return result[0]  # type: ignore[return-value]
 
-    def in_turn(self, prepare: Callable[[], _T]) -> _T:
+    def local_main_process_first(self, prepare: Callable[[], _T]) -> _T:
         """One process of each machine goes first and fills the caches that the others read."""
         leads = int(os.environ.get("LOCAL_RANK", "0")) == 0
         result = prepare() if leads or self.size == 1 else None
@@ -97,7 +97,7 @@ class World:
             )
 
 
-ALONE = World()
+SINGLE_PROCESS = World()
 
 
 class _Gather(torch.autograd.Function):
@@ -117,7 +117,7 @@ class _Gather(torch.autograd.Function):
 
 
 @contextmanager
-def joined_world(device: str = "cpu") -> Iterator[World]:
+def init_world(device: str = "cpu") -> Iterator[World]:
     """The World that torchrun's environment describes; alone without torchrun."""
     if "RANK" not in os.environ and int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield World()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from transhash.errors import DataError
-from transhash.index.base import Index, Neighbours, Ranking
+from transhash.index.base import Index, RadiusResult, Ranking
 
-__all__ = ["Index", "Neighbours", "Ranking", "open_index"]
+__all__ = ["Index", "RadiusResult", "Ranking", "open_index"]
 
-ENGINES = ("grouped", "exact", "faiss", "milvus")
+BACKENDS = ("grouped", "exact", "faiss", "milvus")
 
 
 def open_index(url: str | Path, bits: int | None = None, *, read_only: bool = False) -> Index:
@@ -43,12 +43,12 @@ def open_index(url: str | Path, bits: int | None = None, *, read_only: bool = Fa
 def split_url(url: str) -> tuple[str, str]:
     """("grouped", "DIR") of "grouped:DIR" or of the bare path "DIR"."""
     engine, colon, location = url.partition(":")
-    if colon and engine in ENGINES:
+    if colon and engine in BACKENDS:
         return engine, location
     # A name of two letters or more before a colon was meant as an engine; one letter is a drive.
     if colon and len(engine) > 1 and engine.isalnum():
         raise DataError(
-            f"there is no engine {engine!r} in {url!r}; use one of {', '.join(ENGINES)}"
+            f"there is no engine {engine!r} in {url!r}; use one of {', '.join(BACKENDS)}"
         )
     if not url:
         raise DataError('an index needs a place: a folder, or "grouped:" for one in memory')

@@ -8,10 +8,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from transhash.codes import MOST_BITS, Codes, check_bits
+from transhash.codes import MAX_BITS, Codes, check_bits
 from transhash.errors import DataError, EngineError
 from transhash.index.weighted import LAST, BitWeights, Costs, check_weights, costs_of
-from transhash.progress import Track, silent
+from transhash.progress import Track, no_progress
 
 Ids = npt.NDArray[np.int64]
 Distances = npt.NDArray[np.int32]
@@ -31,7 +31,7 @@ class Ranking(NamedTuple):
     costs: Costs | None = None  # what the differing bits weigh; LAST where there is no item
 
 
-class Neighbours(NamedTuple):
+class RadiusResult(NamedTuple):
     """All items within a radius, query after query: query q owns [offsets[q], offsets[q+1])."""
 
     offsets: Ids  # (queries + 1,)
@@ -54,7 +54,7 @@ class Index(Protocol):
     def remove(self, ids: npt.ArrayLike) -> int:
         """Forget items; returns how many of the ids were there."""
 
-    def ingest(self, ids: npt.ArrayLike, codes: Codes, track: Track = silent) -> int:
+    def ingest(self, ids: npt.ArrayLike, codes: Codes, track: Track = no_progress) -> int:
         """Store what is lacking or held with another code; returns how many items that were.
 
         So an interrupted call goes on where it stopped when it is made again.
@@ -69,7 +69,7 @@ class Index(Protocol):
     def search(self, codes: Codes, k: int, weights: BitWeights | None = None) -> Ranking:
         """The k nearest; by the sum of the weights of differing bits where weights are given."""
 
-    def search_radius(self, codes: Codes, radius: int) -> Neighbours: ...
+    def search_radius(self, codes: Codes, radius: int) -> RadiusResult: ...
 
     def export(self) -> tuple[Ids, Codes]:
         """Every item, by ascending id."""
@@ -88,7 +88,7 @@ class LocalIndex:
     def candidates(self, k: int) -> int | None:
         return None
 
-    def ingest(self: Index, ids: npt.ArrayLike, codes: Codes, track: Track = silent) -> int:
+    def ingest(self: Index, ids: npt.ArrayLike, codes: Codes, track: Track = no_progress) -> int:
         array = check_items(ids, codes, self.bits)
         held, stored = self.export()
         sent = 0
@@ -107,7 +107,7 @@ class LocalIndex:
         """They are."""
 
 
-def as_ids(ids: npt.ArrayLike) -> Ids:
+def to_ids(ids: npt.ArrayLike) -> Ids:
     """`ids` as a vector of int64; anything but integers >= 0 is refused."""
     array = np.atleast_1d(np.asarray(ids))
     if array.size and array.dtype.kind not in "iu":
@@ -124,7 +124,7 @@ def as_ids(ids: npt.ArrayLike) -> Ids:
 
 def check_items(ids: npt.ArrayLike, codes: Codes, bits: int) -> Ids:
     """`ids` as int64 after checking that they can be stored in an index of `bits` bits."""
-    array = as_ids(ids)
+    array = to_ids(ids)
     if len(array) != len(codes):
         raise DataError(f"{len(array)} ids were given for {len(codes)} codes; give one id a code")
     if len(array) > 1 and not (np.diff(array) > 0).all() and len(np.unique(array)) != len(array):
@@ -133,7 +133,7 @@ def check_items(ids: npt.ArrayLike, codes: Codes, bits: int) -> Ids:
     return array
 
 
-def refuse_known(known: Ids) -> None:
+def reject_existing(known: Ids) -> None:
     """Refuses an `add` of which these ids are in the index already."""
     if len(known):
         raise EngineError(f"id {known[0]} is already in the index; use update to replace it")
@@ -159,8 +159,8 @@ def check_length(bits: int) -> int:
     """A code length that every engine can search, as a plain int."""
     bits = _whole(bits, "the code length")
     check_bits(bits)
-    if bits > MOST_BITS:
-        raise DataError(f"an index takes codes of up to {MOST_BITS:,} bits, got {bits:,}")
+    if bits > MAX_BITS:
+        raise DataError(f"an index takes codes of up to {MAX_BITS:,} bits, got {bits:,}")
     return bits
 
 
@@ -192,13 +192,13 @@ def empty_ranking(queries: int, k: int, *, weighted: bool = False) -> Ranking:
     return Ranking(np.full((queries, k), -1, np.int64), np.full((queries, k), -1, np.int32), costs)
 
 
-def most_candidates(k: int) -> int:
+def rerank_pool(k: int) -> int:
     """How many of the nearest an engine without weighted search re-ranks to give k."""
     return 4 * k + 100
 
 
-def reranked(
-    found: Neighbours, packed: npt.NDArray[np.uint8], queries: Codes, weights: BitWeights, k: int
+def rerank(
+    found: RadiusResult, packed: npt.NDArray[np.uint8], queries: Codes, weights: BitWeights, k: int
 ) -> Ranking:
     """The k cheapest of each query's candidates, equal costs by Hamming distance, then by id.
 

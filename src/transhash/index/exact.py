@@ -11,20 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.codes import Codes
-from transhash.errors import DataError, EngineError, NoIndexError
+from transhash.errors import DataError, EngineError, IndexNotFoundError
 from transhash.index.base import (
     Ids,
     LocalIndex,
-    Neighbours,
+    RadiusResult,
     Ranking,
-    as_ids,
     check_items,
     check_length,
     check_query,
     check_radius,
     check_search,
     empty_ranking,
-    refuse_known,
+    reject_existing,
+    to_ids,
 )
 from transhash.index.weighted import BitWeights, costs_of
 from transhash.storage import WriterLock, write_bytes
@@ -59,7 +59,7 @@ class SortedItems(LocalIndex):
                 place = "an index in memory" if path is None else f"a new index at {folder}"
                 raise DataError(f"{place} needs its code length; pass bits=")
             if path is not None and read_only:
-                raise NoIndexError(folder)
+                raise IndexNotFoundError(folder)
         lock = None if folder is None or read_only else WriterLock(folder)
         try:
             if path is None or not path.exists():
@@ -82,7 +82,7 @@ class SortedItems(LocalIndex):
 
     def add(self, ids: npt.ArrayLike, codes: Codes) -> None:
         array = check_items(ids, codes, self._bits)
-        refuse_known(array[np.isin(array, self._ids)])
+        reject_existing(array[np.isin(array, self._ids)])
         self._put(array, codes.packed)
 
     def update(self, ids: npt.ArrayLike, codes: Codes) -> None:
@@ -90,7 +90,7 @@ class SortedItems(LocalIndex):
         self._put(array, codes.packed)
 
     def remove(self, ids: npt.ArrayLike) -> int:
-        gone = np.isin(self._ids, as_ids(ids))
+        gone = np.isin(self._ids, to_ids(ids))
         self._replace(self._ids[~gone], self._packed[~gone])
         return int(gone.sum())
 
@@ -180,7 +180,7 @@ class ExactIndex(SortedItems):
             found.ids[q], found.distances[q] = self._ids[best], row[best]
         return found
 
-    def search_radius(self, codes: Codes, radius: int) -> Neighbours:
+    def search_radius(self, codes: Codes, radius: int) -> RadiusResult:
         check_query(codes, self._bits)
         radius = check_radius(radius)
         items = Codes(self._packed, self._bits)
@@ -192,4 +192,4 @@ class ExactIndex(SortedItems):
             ids.append(self._ids[within])
             distances.append(row[within].astype(np.int32))
         offsets = np.cumsum([len(part) for part in ids], dtype=np.int64)
-        return Neighbours(offsets, np.concatenate(ids), np.concatenate(distances))
+        return RadiusResult(offsets, np.concatenate(ids), np.concatenate(distances))

@@ -12,14 +12,14 @@ from transhash.codes import Codes
 from transhash.index.base import (
     Distances,
     Ids,
-    Neighbours,
+    RadiusResult,
     Ranking,
     check_query,
     check_radius,
     check_search,
-    most_candidates,
     pad_rows,
-    reranked,
+    rerank,
+    rerank_pool,
 )
 from transhash.index.exact import SortedItems
 from transhash.index.weighted import BitWeights
@@ -32,7 +32,7 @@ class FaissIndex(SortedItems):
     _flat: Any = None
 
     def candidates(self, k: int) -> int:
-        return most_candidates(k)
+        return rerank_pool(k)
 
     def search(self, codes: Codes, k: int, weights: BitWeights | None = None) -> Ranking:
         """With weights: of all items no farther than the `candidates(k)`-th, the k cheapest."""
@@ -40,15 +40,15 @@ class FaissIndex(SortedItems):
         if weights is None:
             offsets, rows, distances = nearest_rows(self._index(), codes.packed, k)
             return pad_rows(offsets, self._ids[rows], distances, k)
-        offsets, rows, distances = nearest_rows(self._index(), codes.packed, most_candidates(k))
-        found = Neighbours(offsets, self._ids[rows], distances)
-        return reranked(found, self._packed[rows], codes, weights, k)
+        offsets, rows, distances = nearest_rows(self._index(), codes.packed, rerank_pool(k))
+        found = RadiusResult(offsets, self._ids[rows], distances)
+        return rerank(found, self._packed[rows], codes, weights, k)
 
-    def search_radius(self, codes: Codes, radius: int) -> Neighbours:
+    def search_radius(self, codes: Codes, radius: int) -> RadiusResult:
         check_query(codes, self._bits)
         radius = check_radius(radius)
         offsets, rows, distances = rows_within(self._index(), codes.packed, radius)
-        return Neighbours(offsets, self._ids[rows], distances)
+        return RadiusResult(offsets, self._ids[rows], distances)
 
     def _index(self) -> Any:
         if self._flat is None:

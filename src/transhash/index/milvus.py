@@ -14,61 +14,61 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.codes import Codes
-from transhash.errors import EngineError, NoIndexError
+from transhash.errors import EngineError, IndexNotFoundError
 from transhash.index.base import (
     Distances,
     Ids,
-    Neighbours,
+    RadiusResult,
     Ranking,
-    as_ids,
     check_items,
     check_length,
     check_query,
     check_radius,
     check_search,
-    most_candidates,
     pad_rows,
-    refuse_known,
-    reranked,
+    reject_existing,
+    rerank,
+    rerank_pool,
+    to_ids,
 )
 from transhash.index.milvus_client import (
     COPYING,
     LOADING,
     Connection,
-    Place,
+    MilvusUrl,
     open_collection,
     seconds,
 )
 from transhash.index.weighted import BitWeights
-from transhash.progress import Track, silent
+from transhash.progress import Track, no_progress
 
 # What Milvus answered: cut to a range of distances, put in order, joined with its codes.
 
-Found = tuple[Ids, Distances]  # ids and distances of one query
+IdDistances = tuple[Ids, Distances]  # ids and distances of one query
 
 
-def cut(found: Found, inner: int, radius: int) -> Found:
+def cut(found: IdDistances, inner: int, radius: int) -> IdDistances:
     kept = (found[1] >= inner) & (found[1] <= radius)
     return found[0][kept], found[1][kept]
 
 
-def in_order(found: Found, wanted: int | None) -> Found:
+def in_order(found: IdDistances, wanted: int | None) -> IdDistances:
     ids, distances = found
     order = np.lexsort((ids, distances))[:wanted]
     return ids[order], distances[order]
 
 
-def with_rows(
-    found: Neighbours, known: Ids, packed: npt.NDArray[np.uint8]
-) -> tuple[Neighbours, npt.NDArray[np.uint8]]:
+def join_codes(
+    found: RadiusResult, known: Ids, packed: npt.NDArray[np.uint8]
+) -> tuple[RadiusResult, npt.NDArray[np.uint8]]:
     """What was found of the `known` ids, which ascend, and for each its row of `packed`."""
     if not len(known):
         nothing = np.zeros_like(found.offsets)
-        return Neighbours(nothing, found.ids[:0], found.distances[:0]), packed
+        return RadiusResult(nothing, found.ids[:0], found.distances[:0]), packed
     place = np.minimum(np.searchsorted(known, found.ids), len(known) - 1)
     here = known[place] == found.ids
     passed = np.concatenate([[0], np.cumsum(here)])
-    kept = Neighbours(passed[found.offsets], found.ids[here], found.distances[here])
+    kept = RadiusResult(passed[found.offsets], found.ids[here], found.distances[here])
     return kept, packed[place[here]]
 
 
@@ -82,24 +82,24 @@ _ANSWER = 400_000  # hits of one answer at most, over its queries
 _LAST_ID = 2**63 - 1
 
 
-class Ask(Protocol):
+class QueryFn(Protocol):
     """A question to the server, each query's hits nearest first."""
 
     def __call__(
         self, queries: Codes, limit: int, radius: int, inner: int = 0, inside: str = ""
-    ) -> list[Found]: ...
+    ) -> list[IdDistances]: ...
 
 
-class WholeLists:
+class CompleteResults:
     """`ranges`: whether the server can be asked for a range of distances."""
 
-    def __init__(self, ask: Ask, *, ranges: bool) -> None:
+    def __init__(self, ask: QueryFn, *, ranges: bool) -> None:
         self._ask, self._ranges = ask, ranges
 
     def of(self, codes: Codes, wanted: int | None, radius: int) -> tuple[Ids, Ids, Distances]:
         """Each query's nearest `wanted` (all, if None) within a radius, ties whole or cut by id."""
-        results: list[Found] = [(np.empty(0, np.int64), np.empty(0, np.int32))] * len(codes)
-        begun: dict[int, Found] = {}
+        results: list[IdDistances] = [(np.empty(0, np.int64), np.empty(0, np.int32))] * len(codes)
+        begun: dict[int, IdDistances] = {}
         todo = np.arange(len(codes))
         limit = first = min(MOST, 1024 if wanted is None else 2 * wanted + 62)
         while len(todo):
@@ -131,7 +131,7 @@ class WholeLists:
         distances = [distances for _, distances in results] or [np.empty(0, np.int32)]
         return offsets, np.concatenate(ids), np.concatenate(distances)
 
-    def _with_ties(self, query: Codes, hits: Found, wanted: int) -> Found:
+    def _with_ties(self, query: Codes, hits: IdDistances, wanted: int) -> IdDistances:
         """The nearest `wanted`, when an answer has found how far the last of them is.
 
         Learned codes repeat, so there may be thousands more at that distance.
@@ -142,9 +142,9 @@ class WholeLists:
         ids = np.concatenate((nearer[0], tied[0]))
         return in_order((ids, np.concatenate((nearer[1], tied[1]))), wanted)
 
-    def _walk(self, query: Codes, wanted: int | None, radius: int) -> Found:
+    def _walk(self, query: Codes, wanted: int | None, radius: int) -> IdDistances:
         """One query's list when a single answer cannot hold it: outwards, a full answer a time."""
-        parts: list[Found] = []
+        parts: list[IdDistances] = []
         have, inner = 0, 0
         while inner <= radius and (wanted is None or have < wanted):
             if inner and not self._ranges:
@@ -162,9 +162,9 @@ class WholeLists:
         ids, distances = (np.concatenate(column) for column in zip(*parts, strict=True))
         return in_order((ids, distances), wanted)
 
-    def _by_ids(self, query: Codes, inner: int, radius: int, wanted: int | None) -> Found:
+    def _by_ids(self, query: Codes, inner: int, radius: int, wanted: int | None) -> IdDistances:
         """Items with inner <= distance <= radius, those of smallest id, by ranges that fit."""
-        parts: list[Found] = [(np.empty(0, np.int64), np.empty(0, np.int32))]
+        parts: list[IdDistances] = [(np.empty(0, np.int64), np.empty(0, np.int32))]
         ranges, have = [(0, _LAST_ID)], 0
         while ranges and (wanted is None or have < wanted):
             first, last = ranges.pop()
@@ -203,12 +203,12 @@ class MilvusIndex:
         # A range search in IVF lists ends at the second list without a hit, whatever nprobe is.
         self._ranges = self._place.index_type == "BIN_FLAT"
         self._lists_looked_at = self._place.nprobe or self._place.nlist
-        self._lists = WholeLists(self._nearest, ranges=self._ranges)
+        self._lists = CompleteResults(self._nearest, ranges=self._ranges)
 
     @classmethod
     def open(cls, location: str, bits: int | None, *, read_only: bool = False) -> Self:
         """The index at "file.db#part" or "http://host:19530/collection?index=BIN_IVF_FLAT#part"."""
-        place = Place.parse(location)
+        place = MilvusUrl.parse(location)
         if place.embedded and place.index_type != "BIN_FLAT":
             raise EngineError(
                 f"{place}: Milvus Lite has BIN_FLAT only; use a server for the others"
@@ -217,7 +217,7 @@ class MilvusIndex:
             bits = check_length(bits)
         if read_only and place.embedded and not Path(place.uri).exists():
             # Asking Milvus Lite would make the file.
-            raise NoIndexError(place)
+            raise IndexNotFoundError(place)
         connection = Connection(place, reading=read_only)
         try:
             stored = open_collection(connection, bits, read_only)
@@ -232,13 +232,13 @@ class MilvusIndex:
 
     def add(self, ids: npt.ArrayLike, codes: Codes) -> None:
         array = check_items(ids, codes, self._bits)
-        refuse_known(array[np.isin(array, self._stored(array))])
+        reject_existing(array[np.isin(array, self._stored(array))])
         self._put(array, codes)
 
     def update(self, ids: npt.ArrayLike, codes: Codes) -> None:
         self._put(check_items(ids, codes, self._bits), codes)
 
-    def ingest(self, ids: npt.ArrayLike, codes: Codes, track: Track = silent) -> int:
+    def ingest(self, ids: npt.ArrayLike, codes: Codes, track: Track = no_progress) -> int:
         """Asks what is there, batch by batch: a whole export would cost more than it saves."""
         array = check_items(ids, codes, self._bits)
         fresh = len(self) == 0
@@ -254,7 +254,7 @@ class MilvusIndex:
         if sent and not self._place.embedded:
             # Seals what came in, so that the server indexes it and a restart replays nothing.
             table = self._place.table
-            self._connection.persist(lambda client: client.flush(table, timeout=LOADING))
+            self._connection.retry(lambda client: client.flush(table, timeout=LOADING))
             # The server then loads what it sealed and lets searches wait, of 1e7 codes longer than
             # somebody who searches would: the wait is the copy's.
             self._nearest(codes[:1], 1, self._bits)
@@ -271,30 +271,30 @@ class MilvusIndex:
             time.sleep(0.5)
         # A collection that is loaded goes on without the lists until it is loaded anew.
         self._call("release_collection")
-        self._connection.persist(lambda client: client.load_collection(table, timeout=LOADING))
+        self._connection.retry(lambda client: client.load_collection(table, timeout=LOADING))
 
     def remove(self, ids: npt.ArrayLike) -> int:
-        known = self._stored(as_ids(ids))
+        known = self._stored(to_ids(ids))
         self._check_writable()
         for start in range(0, len(known), BATCH):
             self._call("delete", ids=known[start : start + BATCH].tolist(), **self._into)
         return len(known)
 
     def candidates(self, k: int) -> int:
-        return most_candidates(k)
+        return rerank_pool(k)
 
     def search(self, codes: Codes, k: int, weights: BitWeights | None = None) -> Ranking:
         """With weights: of the `candidates(k)` nearest, whose codes are fetched, the k cheapest."""
         k, weights = check_search(codes, self._bits, k, weights)
         if weights is None:
             return pad_rows(*self._lists.of(codes, k, self._bits), k)
-        found = Neighbours(*self._lists.of(codes, most_candidates(k), self._bits))
-        return reranked(*self._with_codes(found), codes, weights, k)
+        found = RadiusResult(*self._lists.of(codes, rerank_pool(k), self._bits))
+        return rerank(*self._with_codes(found), codes, weights, k)
 
-    def search_radius(self, codes: Codes, radius: int) -> Neighbours:
+    def search_radius(self, codes: Codes, radius: int) -> RadiusResult:
         check_query(codes, self._bits)
         radius = min(check_radius(radius), self._bits)
-        return Neighbours(*self._lists.of(codes, None, radius))
+        return RadiusResult(*self._lists.of(codes, None, radius))
 
     def export(self) -> tuple[Ids, Codes]:
         ids, packed = [np.empty(0, np.int64)], [self._no_codes()]
@@ -323,7 +323,7 @@ class MilvusIndex:
 
     def _nearest(
         self, queries: Codes, limit: int, radius: int, inner: int = 0, inside: str = ""
-    ) -> list[Found]:
+    ) -> list[IdDistances]:
         """Up to `limit` items of each query, nearest first, the nearest with distance >= inner.
 
         Without range search (BIN_IVF_FLAT) nearer and farther ones are among them.
@@ -351,7 +351,7 @@ class MilvusIndex:
             for hits in answers
         ]
 
-    def _with_codes(self, found: Neighbours) -> tuple[Neighbours, npt.NDArray[np.uint8]]:
+    def _with_codes(self, found: RadiusResult) -> tuple[RadiusResult, npt.NDArray[np.uint8]]:
         """What was found and its codes, but for what was removed meanwhile."""
         wanted, parts = np.unique(found.ids), [(np.empty(0, np.int64), self._no_codes())]
         for start in range(0, len(wanted), BATCH):
@@ -362,7 +362,7 @@ class MilvusIndex:
             order = np.argsort(ids)
             parts.append((ids[order], codes.packed[order]))
         known, packed = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return with_rows(found, known, packed)
+        return join_codes(found, known, packed)
 
     def _stored(self, ids: Ids) -> Ids:
         """Those of `ids` that are in the index."""
@@ -407,7 +407,7 @@ class MilvusIndex:
             finally:
                 iterator.close()
 
-        return self._connection.persist(first_batch, seconds("MILVUS_PATIENCE", COPYING))
+        return self._connection.retry(first_batch, seconds("MILVUS_PATIENCE", COPYING))
 
     def _no_codes(self) -> npt.NDArray[np.uint8]:
         return np.empty((0, self._bits // 8), np.uint8)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
-from transhash.errors import DataError, EngineError, NoIndexError
+from transhash.errors import DataError, EngineError, IndexNotFoundError
 
 # Where codes live in Milvus, read from what follows "milvus:" in a URL.
 
@@ -27,7 +27,7 @@ CONSISTENCY = ("Strong", "Session", "Bounded", "Eventually")
 
 
 @dataclass(frozen=True)
-class Place:
+class MilvusUrl:
     """Where codes live: "file.db#part" or "http://host:19530/collection?index=...#part"."""
 
     uri: str
@@ -56,7 +56,7 @@ class Place:
         return f"milvus:{self.uri}{'' if self.embedded else '/' + self.collection}{part}"
 
     @classmethod
-    def parse(cls, location: str) -> Place:
+    def parse(cls, location: str) -> MilvusUrl:
         rest, _, part = location.partition("#")
         rest, _, query = rest.partition("?")
         options = dict(parse_qsl(query, keep_blank_values=True))
@@ -105,7 +105,7 @@ def _options(location: str, options: dict[str, str]) -> dict[str, Any]:
         nprobe = options.pop("nprobe", None)
         chosen: dict[str, Any] = {
             "index_type": options.pop("index", "BIN_FLAT").upper(),
-            "nlist": int(options.pop("nlist", Place.nlist)),
+            "nlist": int(options.pop("nlist", MilvusUrl.nlist)),
             "nprobe": None if nprobe is None else int(nprobe),
             "consistency": options.pop("consistency", "Strong").capitalize(),
         }
@@ -132,7 +132,7 @@ def _options(location: str, options: dict[str, str]) -> dict[str, Any]:
 _LOGGING = "GLOG_minloglevel"
 
 
-class Files:
+class LiteProcesses:
     """The processes of all files: shared within this process, ended with the last user."""
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class Files:
                 _manager().release_server(file)
 
 
-files = Files()
+files = LiteProcesses()
 
 
 def _manager() -> Any:
@@ -248,54 +248,56 @@ _RPC_NOT_NOW = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED", "RES
 
 @dataclass
 class Connection:
-    """One client; a call is tried again, ever more slowly, until `patience` seconds are over."""
+    """One client; a call is tried again, ever more slowly, until `probe_budget` seconds are over."""
 
-    place: Place
+    place: MilvusUrl
     reading: bool = False  # then somebody waits for the answer, who would rather ask again
     timeout: float = 0.0  # of one request; 0: from the environment
-    patience: float = 0.0
+    probe_budget: float = 0.0
     _client: Any = None
     _address: str = ""  # of the process that serves a Milvus Lite file
-    _told: bool = False  # that the server does not answer, once an absence
+    _reported: bool = False  # that the server does not answer, once an absence
 
     def __post_init__(self) -> None:
         _import()
         soon = self.reading and not self.place.embedded
         self.timeout = self.timeout or seconds("MILVUS_TIMEOUT", 10.0 if soon else 30.0)
-        self.patience = self.patience or seconds("MILVUS_PATIENCE", 10.0 if soon else COPYING)
+        self.probe_budget = self.probe_budget or seconds(
+            "MILVUS_PATIENCE", 10.0 if soon else COPYING
+        )
 
     def call(self, verb: str, **arguments: Any) -> Any:
         """client.verb(...), again and again while the server says that it is not there yet."""
-        return self.persist(lambda client: getattr(client, verb)(timeout=self.timeout, **arguments))
+        return self.retry(lambda client: getattr(client, verb)(timeout=self.timeout, **arguments))
 
-    def persist(self, action: Callable[[Any], _T], patience: float | None = None) -> _T:
+    def retry(self, action: Callable[[Any], _T], probe_budget: float | None = None) -> _T:
         from grpc import RpcError
         from pymilvus.exceptions import MilvusException
 
-        patience = patience or self.patience
+        probe_budget = probe_budget or self.probe_budget
         began, pause = time.monotonic(), 0.2
         while True:
             try:
                 result = action(self._connected())
-                self._told = False
+                self._reported = False
                 return result
             except (MilvusException, RpcError, ValueError) as error:
-                if not passing(error):
+                if not is_transient(error):
                     raise EngineError(self._refusal(error)) from error
                 waited = time.monotonic() - began
-                if waited >= patience:
+                if waited >= probe_budget:
                     raise EngineError(
                         f"{self.place} did not answer for {waited:.0f} s "
                         f"({_sentence(error)}); start the server or check the address, then give "
                         "the same command again: what was stored is kept"
                     ) from error
-                if waited > _SILENCE and not self._told:
-                    self._told = True
+                if waited > _SILENCE and not self._reported:
+                    self._reported = True
                     _log.warning(
                         "%s does not answer (%s); trying for another %.0f s",
-                        self.place, _sentence(error), patience - waited,
+                        self.place, _sentence(error), probe_budget - waited,
                     )  # fmt: skip
-            time.sleep(min(pause, patience - waited))
+            time.sleep(min(pause, probe_budget - waited))
             pause = min(2 * pause, 5.0)
 
     def close(self) -> None:
@@ -325,7 +327,9 @@ class Connection:
 
     def _refusal(self, error: Exception) -> str:
         sentence = _sentence(error)
-        if re.search("unauthenticated|auth check|authorization", f"{_heard(error)}", re.IGNORECASE):
+        if re.search(
+            "unauthenticated|auth check|authorization", f"{_grpc_detail(error)}", re.IGNORECASE
+        ):
             return (
                 f"{self.place} refused the credentials; set MILVUS_TOKEN, or MILVUS_USER and "
                 f"MILVUS_PASSWORD ({sentence})"
@@ -341,7 +345,7 @@ def open_collection(connection: Connection, bits: int | None, read_only: bool) -
     place, call = connection.place, connection.call
     if not call("has_collection", collection_name=place.table):
         if read_only:
-            raise NoIndexError(place)
+            raise IndexNotFoundError(place)
         if bits is None:
             raise DataError(f"a new index at {place} needs its code length; pass bits=")
         _create(connection, bits)
@@ -351,12 +355,12 @@ def open_collection(connection: Connection, bits: int | None, read_only: bool) -
     part = place.partition
     if part and not call("has_partition", collection_name=place.table, partition_name=part):
         if read_only:
-            raise NoIndexError(place)
+            raise IndexNotFoundError(place)
         call("create_partition", collection_name=place.table, partition_name=part)
     found = call("describe_index", collection_name=place.table, index_name="code")
     if found is None:  # a new collection, or whoever made it was interrupted
         if read_only:
-            raise NoIndexError(place)
+            raise IndexNotFoundError(place)
         _index(connection)
         found = call("describe_index", collection_name=place.table, index_name="code")
     if found is None or found["metric_type"] != "HAMMING":
@@ -366,11 +370,11 @@ def open_collection(connection: Connection, bits: int | None, read_only: bool) -
     )
     # Reads the whole collection into the server's memory, which for a large one takes minutes.
     patient = max(connection.timeout, LOADING)
-    connection.persist(lambda client: client.load_collection(place.table, timeout=patient))
+    connection.retry(lambda client: client.load_collection(place.table, timeout=patient))
     return stored
 
 
-def _stored_bits(place: Place, collection: dict[str, Any]) -> int:
+def _stored_bits(place: MilvusUrl, collection: dict[str, Any]) -> int:
     from pymilvus import DataType
 
     kinds = {field["name"]: field["type"] for field in collection["fields"]}
@@ -382,7 +386,7 @@ def _stored_bits(place: Place, collection: dict[str, Any]) -> int:
     return next(int(f["params"]["dim"]) for f in collection["fields"] if f["name"] == "code")
 
 
-def _foreign(place: Place, why: str) -> str:
+def _foreign(place: MilvusUrl, why: str) -> str:
     return (
         f"the collection {place.table} at {place.uri} was not made by transhash: {why}; "
         "name another collection"
@@ -403,7 +407,7 @@ def _create(connection: Connection, bits: int) -> None:
             timeout=connection.timeout,
         )
 
-    connection.persist(create)
+    connection.retry(create)
 
 
 def _index(connection: Connection) -> None:
@@ -415,14 +419,14 @@ def _index(connection: Connection) -> None:
         index.add_index("code", index_type=place.index_type, metric_type="HAMMING", params=params)
         client.create_index(place.table, index, timeout=connection.timeout)
 
-    connection.persist(create)
+    connection.retry(create)
 
 
-def passing(error: Exception) -> bool:
+def is_transient(error: Exception) -> bool:
     """Whether an error is one that waiting may cure."""
     from grpc import StatusCode
 
-    error = _heard(error)
+    error = _grpc_detail(error)
     code = getattr(error, "code", None)
     code = code() if callable(code) else code
     if isinstance(code, StatusCode):
@@ -430,7 +434,7 @@ def passing(error: Exception) -> bool:
     return code in _NOT_NOW or bool(_NOT_NOW_WORDS.search(str(error)))
 
 
-def _heard(error: BaseException) -> Any:
+def _grpc_detail(error: BaseException) -> Any:
     """What gRPC said: pymilvus says "server unavailable" of a wrong password, too."""
     from grpc import RpcError
 
@@ -453,7 +457,7 @@ def _import() -> Any:
 
 
 def _sentence(error: Exception) -> str:
-    heard = _heard(error)
+    heard = _grpc_detail(error)
     message = getattr(heard, "message", None) or getattr(heard, "details", None) or heard
     text = str(message() if callable(message) else message).rpartition("last error: ")[2]
     return (text.strip() or type(heard).__name__).splitlines()[0][:300]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from transhash.codes import Codes
 from transhash.errors import DataError
 
-RankingMode = Literal["hamming", "ties", "all"]
+RankingMode = Literal["hamming", "tiebreak", "weighted"]
 RANKING_MODES: tuple[RankingMode, ...] = get_args(RankingMode)
 
 BitWeights = npt.NDArray[np.int64]  # (queries, bits), 0 or more
@@ -27,7 +27,7 @@ LAST = np.iinfo(np.int64).max  # the cost of what was not found
 _STEPS = 65_535  # of the smallest weight that is told from 0 to the greatest
 
 
-def check_mode(mode: str) -> RankingMode:
+def check_ranking(mode: str) -> RankingMode:
     """One of the three, or an error that names them."""
     for known in RANKING_MODES:
         if mode == known:
@@ -38,7 +38,7 @@ def check_mode(mode: str) -> RankingMode:
 def query_weights(projections: npt.ArrayLike, mode: RankingMode) -> BitWeights | None:
     """What each bit of each query weighs; None: all alike, which is Hamming distance.
 
-    "all": by |tanh z| over all items, equal sums by Hamming distance. "ties": by Hamming
+    "weighted": by |tanh z| over all items, equal sums by Hamming distance. "tiebreak": by Hamming
     distance, and by |tanh z| inside equal ones.
     """
     if mode == "hamming":
@@ -47,7 +47,7 @@ def query_weights(projections: npt.ArrayLike, mode: RankingMode) -> BitWeights |
     sure = np.nan_to_num(sure)
     most = sure.max(axis=1, keepdims=True, initial=0)
     weights = np.rint(_STEPS * sure / np.where(most > 0, most, 1)).astype(np.int64)
-    if mode == "all":
+    if mode == "weighted":
         return np.asarray(weights * (weights.shape[1] + 1) + 1)
     return np.asarray(weights + weights.sum(axis=1, keepdims=True) + 1)
 

@@ -15,19 +15,19 @@ from transhash.codes import Codes
 from transhash.data.collection import Collection, Problem
 from transhash.errors import DataError, EngineError
 from transhash.model.encoder import Encoder
-from transhash.model.files import model_digest, run_bits
+from transhash.model.files import model_digest, read_bits
 from transhash.model.shards import (
-    Job,
+    EncodeJob,
     block_problems,
-    footer,
     input_digest,
-    item_keys,
-    note_path,
+    job_file,
+    shard_metadata,
     shard_path,
+    text_keys,
     write_block,
     write_codes,
 )
-from transhash.progress import Track, silent
+from transhash.progress import Track, no_progress
 from transhash.search.catalog import Modality
 from transhash.storage import read_json, write_bytes, write_json
 
@@ -91,7 +91,7 @@ class _RayWorker:
             texts = [str(item) for item in items]
             parts = texts if self.modality == "texts" else [Path(text) for text in texts]
             part: Collection[Any] = Collection([str(name) for name in ids], parts)
-            for block in self.encoder.encode_blocks(
+            for block in self.encoder.encode_batches(
                 part, self.modality, len(part), cache=False, workers=self.workers
             ):
                 write_block(Path(str(path)), part, block, [str(k) for k in keys] or None)
@@ -102,7 +102,7 @@ SHARD = 4096  # items a shard: what an interruption repeats
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodeResult:
     """What lies in the folder now."""
 
     codes: int
@@ -121,8 +121,8 @@ def encode_shards(
     shard_size: int = SHARD,
     workers: int | None = None,
     device: str = "cpu",
-    track: Track = silent,
-) -> Encoded:
+    track: Track = no_progress,
+) -> EncodeResult:
     """Codes of all items as parquet shards of id and code; unreadable items are listed, not fatal.
 
     `workers`: threads (cpu), decoding processes (cuda), or actors with a model each (ray).
@@ -150,15 +150,17 @@ def encode_shards(
         left = items if len(rows) == len(items) else items.take(rows)
         keys = None if (named := _keys(items)) is None else [named[row] for row in rows]
         # Only the last shard may be shorter, so blocks of this size are the shards.
-        blocks = encoder.encode_blocks(
+        blocks = encoder.encode_batches(
             left, modality, shard_size,
             cache=False, workers=workers, track=track, start=len(items) - len(left),
         )  # fmt: skip
         for number, block in zip(todo, blocks, strict=True):
             write_block(shard_path(folder, number), left, block, keys)
-    parts = [footer(shard_path(folder, number)) for number in range(job.shards)]
+    parts = [shard_metadata(shard_path(folder, number)) for number in range(job.shards)]
     problems = [problem for _, bad in parts for problem in bad]
-    return Encoded(sum(count for count, _ in parts), job.shards, job.shards - len(todo), problems)
+    return EncodeResult(
+        sum(count for count, _ in parts), job.shards, job.shards - len(todo), problems
+    )
 
 
 def encode_file(
@@ -169,12 +171,12 @@ def encode_file(
     *,
     workers: int | None = None,
     device: str = "cpu",
-    track: Track = silent,
-) -> Encoded:
+    track: Track = no_progress,
+) -> EncodeResult:
     """All codes in one file: .npy (packed bits) or .parquet (as a shard)."""
     encoder = Encoder.load(run, device)
     blocks = list(
-        encoder.encode_blocks(items, modality, SHARD, cache=False, workers=workers, track=track)
+        encoder.encode_batches(items, modality, SHARD, cache=False, workers=workers, track=track)
     )
     codes = Codes.concatenate(block.codes for block in blocks)
     problems = [problem for block in blocks for problem in block_problems(items, block)]
@@ -184,18 +186,18 @@ def encode_file(
         write_bytes(path, buffer.getvalue())
     else:
         write_codes(path, [items.ids[i] for block in blocks for i in block.good], codes, problems)
-    return Encoded(len(codes), 1, 0, problems)
+    return EncodeResult(len(codes), 1, 0, problems)
 
 
 def _start(
     run: Path, items: Collection[Any], modality: Modality, folder: Path, shard_size: int
-) -> Job:
+) -> EncodeJob:
     """The job, noted in the folder; a folder that holds another one is refused."""
-    bits = run_bits(run)
-    job = Job(
+    bits = read_bits(run)
+    job = EncodeJob(
         modality, bits, len(items), shard_size, model_digest(run), input_digest(items), items.origin
     )
-    note = note_path(folder)
+    note = job_file(folder)
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder} is a file; give a folder for the shards")
     if note.exists():
@@ -223,7 +225,7 @@ def _start(
 
 def _keys(items: Collection[Any]) -> Sequence[str] | None:
     """What the source calls the items, where that is not their ids."""
-    keys = item_keys(items) if items.numbered else items.ids
+    keys = text_keys(items) if items.ids_are_row_numbers else items.ids
     return None if keys is items.ids else keys
 
 

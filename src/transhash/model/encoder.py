@@ -16,33 +16,37 @@ from threadpoolctl import threadpool_limits
 from transhash.codes import Codes
 from transhash.data.collection import Collection, Images, Problem, Texts
 from transhash.errors import DataError
-from transhash.features import BACKBONE_FILE, TUNED, named_library
-from transhash.features.backbone import Backbone, TunedFeatures
+from transhash.features import BACKBONE_FILE, FINE_TUNED_SUFFIX, named_library
+from transhash.features.backbone import Backbone, FineTunedFeatures
 from transhash.features.decode import content_digest, decode
 from transhash.features.images import ImageFeatures, image_features
-from transhash.features.pretrained import PretrainedFeatures, model_record, same_model
-from transhash.features.stream import FeaturePart, extract, shown, stream_images
+from transhash.features.pretrained import (
+    PretrainedFeatures,
+    check_same_model,
+    external_model_record,
+)
+from transhash.features.stream import FeatureBatch, extract, stream_images, with_progress
 from transhash.features.texts import TextFeatures, save_text
 from transhash.hashers import Hasher
 from transhash.hashers.methods import HASHER_FORMAT
 from transhash.model.files import (
     LEARNED_VOTES,
     PRECOMPUTED,
-    LearnedVotes,
+    TrainedVotes,
     check_files,
     read_config,
     read_hasher,
     read_text_features,
     write_config,
 )
-from transhash.progress import Track, silent
+from transhash.progress import Track, no_progress
 from transhash.search.catalog import Modality
 
 Projections = npt.NDArray[np.float32]  # (items, bits)
 _HASHED = 512  # rows hashed at a time: what memory has to hold of them
 
 
-class CodedBlock(NamedTuple):
+class EncodedBatch(NamedTuple):
     """Consecutive items of a collection, encoded; positions are those in the collection."""
 
     good: list[int]
@@ -61,14 +65,14 @@ class Encoder:
     image_features: ImageFeatures | None
     text_features: TextFeatures | None
     method: str = "THN"
-    votes: LearnedVotes | None = None  # that it learned from
+    votes: TrainedVotes | None = None  # that it learned from
     folder: Path | None = None  # where it was loaded from
 
     @property
     def bits(self) -> int:
         return self.hasher.bits
 
-    def encode_blocks(
+    def encode_batches(
         self,
         items: Collection[Any],
         modality: Modality,
@@ -78,23 +82,23 @@ class Encoder:
         workers: int | None = None,
         thumbnails: bool = False,
         same: Callable[[int, bytes], bool] | None = None,
-        track: Track = silent,
+        track: Track = no_progress,
         description: str = "",
         start: int = 0,
-    ) -> Iterator[CodedBlock]:
+    ) -> Iterator[EncodedBatch]:
         """All items in order, `size` at a time: the one way from items to codes.
 
         Options as of `stream_images`; `start` is what the bar begins with.
         """
         description = description or f"encoding {modality}"
         parts = self._parts(items, modality, size, cache, workers, thumbnails, same)
-        moving = shown(parts, track, description, start + len(items), start)
+        moving = with_progress(parts, track, description, start + len(items), start)
         files = modality == "images" and items.features is None
         hashing = self.hasher.encode_images if modality == "images" else self.hasher.encode_texts
         # One core for hashing beside the threads that compute: BLAS threads would wait for them.
         limits = threadpool_limits(1, "blas") if files else nullcontext()
         with limits, ThreadPoolExecutor(1) as beside, closing(parts):
-            block: list[FeaturePart] = []
+            block: list[FeatureBatch] = []
             codes: list[Future[Codes]] = []
             rows: list[npt.NDArray[Any]] = []
             at, end = 0, size
@@ -114,10 +118,10 @@ class Encoder:
                         block, codes, end = [], [], end + size
 
     def encode_images(
-        self, images: Images, track: Track = silent
+        self, images: Images, track: Track = no_progress
     ) -> tuple[Codes, Images, list[Problem]]:
         """Codes of the readable images, those images, and what was wrong with the others."""
-        blocks = list(self.encode_blocks(images, "images", _HASHED, track=track))
+        blocks = list(self.encode_batches(images, "images", _HASHED, track=track))
         kept, problems = _readable(images, [one for block in blocks for one in block.bad])
         return Codes.concatenate(block.codes for block in blocks), kept, problems
 
@@ -130,10 +134,10 @@ class Encoder:
         return Codes.from_projections(self.project_image(source))
 
     def project_images(
-        self, images: Images, track: Track = silent
+        self, images: Images, track: Track = no_progress
     ) -> tuple[Projections, Images, list[Problem]]:
         """The real values whose signs `encode_images` keeps."""
-        rows, kept, problems = image_rows(self.image_features, images, track)
+        rows, kept, problems = extract_readable(self.image_features, images, track)
         blocks = range(0, len(rows), _HASHED)
         parts = [self.hasher.project_images(rows[at : at + _HASHED]) for at in blocks]
         return np.concatenate(parts), kept, problems
@@ -157,7 +161,7 @@ class Encoder:
         if isinstance(pixels, str):
             name = "the image" if isinstance(source, bytes) else str(source)
             raise DataError(f"{name} cannot be used: {pixels}")
-        return self.hasher.project_images(self.image_features.of_pixels(pixels[None]))
+        return self.hasher.project_images(self.image_features.extract(pixels[None]))
 
     def _parts(
         self,
@@ -168,7 +172,7 @@ class Encoder:
         workers: int | None,
         thumbnails: bool,
         same: Callable[[int, bytes], bool] | None,
-    ) -> Generator[FeaturePart, None, None]:
+    ) -> Generator[FeatureBatch, None, None]:
         if modality == "images" and items.features is None:
             yield from stream_images(
                 _need(self.image_features), items.items,
@@ -192,7 +196,7 @@ class Encoder:
                 rows = self._words().transform(texts) if texts else np.empty((0, 0), np.float32)
             kept = [digests[i - start] for i in good]
             seen = [i for i, old in zip(span, known) if old]
-            yield FeaturePart(good, rows, kept, [None] * len(good), seen, [])
+            yield FeatureBatch(good, rows, kept, [None] * len(good), seen, [])
 
     def _words(self) -> TextFeatures:
         if self.text_features is None:
@@ -205,7 +209,7 @@ class Encoder:
         folder.mkdir(parents=True, exist_ok=True)
         self.hasher.save_state(folder)
         images = self.image_features
-        if isinstance(images, TunedFeatures):
+        if isinstance(images, FineTunedFeatures):
             images.save(folder)
         else:
             (folder / BACKBONE_FILE).unlink(missing_ok=True)  # of an earlier run
@@ -223,7 +227,7 @@ class Encoder:
                 "method": self.method,
                 "settings": self.hasher.settings(),
                 "image_features": images.name if images else PRECOMPUTED,
-                **model_record("image_model", images),
+                **external_model_record("image_model", images),
                 **texts,
                 **({"votes": self.votes.counts} if self.votes else {}),
             },
@@ -245,14 +249,14 @@ class Encoder:
             images = None if named == PRECOMPUTED else _read_images(folder, config, device)
         except DataError as error:
             raise DataError(f"{folder / 'config.json'}: {error}") from None
-        votes = LearnedVotes.load(folder) if "votes" in config else None
+        votes = TrainedVotes.load(folder) if "votes" in config else None
         return cls(hasher, images, texts, config["method"], votes, folder)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """What `from_pretrained` reads, with a model card made from the run's report."""
-        from transhash.model.hub import save_to_travel
+        from transhash.model.hub import save_with_model_card
 
-        save_to_travel(self, Path(folder))
+        save_with_model_card(self, Path(folder))
 
     @classmethod
     def from_pretrained(
@@ -300,18 +304,18 @@ def _read_images(folder: Path, config: dict[str, Any], device: str) -> ImageFeat
     named = config["image_features"]
     if named_library(named):
         found = PretrainedFeatures(named, device)
-        same_model(found, config.get("image_model"), folder)
+        check_same_model(found, config.get("image_model"), folder)
         return found
-    base = image_features(named.removesuffix(TUNED), device)
-    if not named.endswith(TUNED):
+    base = image_features(named.removesuffix(FINE_TUNED_SUFFIX), device)
+    if not named.endswith(FINE_TUNED_SUFFIX):
         return base
     if not isinstance(base, Backbone):
         raise DataError(f"{base.name} is no backbone that can be fine-tuned; fit it anew")
-    return TunedFeatures.load(folder, base)
+    return FineTunedFeatures.load(folder, base)
 
 
-def image_rows(
-    features: ImageFeatures | None, images: Images, track: Track = silent
+def extract_readable(
+    features: ImageFeatures | None, images: Images, track: Track = no_progress
 ) -> tuple[npt.NDArray[np.generic], Images, list[Problem]]:
     """Feature rows of the readable images, those images, and the problems of the others."""
     if images.features is not None:
@@ -337,9 +341,9 @@ def _need(features: ImageFeatures | None) -> ImageFeatures:
     return features
 
 
-def _coded(parts: Sequence[FeaturePart], codes: Sequence[Codes], bits: int) -> CodedBlock:
+def _coded(parts: Sequence[FeatureBatch], codes: Sequence[Codes], bits: int) -> EncodedBatch:
     packed = [np.zeros((0, bits // 8), np.uint8), *(part.packed for part in codes)]
-    return CodedBlock(
+    return EncodedBatch(
         [i for part in parts for i in part.good],
         Codes(np.concatenate(packed), bits),
         [digest for part in parts for digest in part.digests],

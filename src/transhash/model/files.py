@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash import __version__
-from transhash.data.collection import Auxiliary
-from transhash.data.feedback import VotedRelation
+from transhash.data.collection import AuxiliaryCollection
+from transhash.data.feedback import FeedbackRelation
 from transhash.errors import DataError, TranshashError
 from transhash.features import BACKBONE_FILE
 from transhash.features.decode import content_digest
@@ -33,7 +33,7 @@ LEARNED_VOTES = "learned_votes.json"
 
 
 @dataclass(frozen=True)
-class LearnedVotes:
+class TrainedVotes:
     """How many, and the digests of the pictures and texts they were on."""
 
     up: int
@@ -42,9 +42,9 @@ class LearnedVotes:
     texts: frozenset[str]
 
     @classmethod
-    def of(cls, auxiliary: Auxiliary) -> LearnedVotes | None:
+    def of(cls, auxiliary: AuxiliaryCollection) -> TrainedVotes | None:
         relation = auxiliary.relation
-        if not isinstance(relation, VotedRelation):
+        if not isinstance(relation, FeedbackRelation):
             return None
         rows, columns = (
             part.nonzero()[0].tolist() for part in (relation.voted_images, relation.voted_texts)
@@ -53,7 +53,7 @@ class LearnedVotes:
         return cls(
             relation.votes.positives,
             relation.votes.known - relation.votes.positives,
-            frozenset(found for picture in pictures if (found := image_digest(picture))),
+            frozenset(found for picture in pictures if (found := image_file_digest(picture))),
             frozenset(text_digest(auxiliary.texts.items[column]) for column in columns),
         )
 
@@ -71,7 +71,7 @@ class LearnedVotes:
         write_json(folder / LEARNED_VOTES, content)
 
     @classmethod
-    def load(cls, folder: Path) -> LearnedVotes:
+    def load(cls, folder: Path) -> TrainedVotes:
         found = read_json(folder / LEARNED_VOTES)
         try:
             images, texts = (frozenset(map(str, found[name])) for name in ("images", "texts"))
@@ -80,7 +80,7 @@ class LearnedVotes:
             raise DataError(f"{folder / LEARNED_VOTES} lists no votes; fit it anew") from None
 
 
-def check_voting(learners: Mapping[str, Hasher], *, target: bool, trials: int) -> None:
+def check_votes_allowed(learners: Mapping[str, Hasher], *, target: bool, trials: int) -> None:
     """Refuse votes where they do harm: CVH, IMH and QCH lost elsewhere what they won, and more.
 
     Rivals that are shown the target take over relations in proportion, and would take the weight
@@ -98,7 +98,7 @@ def check_voting(learners: Mapping[str, Hasher], *, target: bool, trials: int) -
         raise DataError("settings are not chosen by votes: tune without them, then give --set")
 
 
-def image_digest(picture: Path | bytes) -> str | None:
+def image_file_digest(picture: Path | bytes) -> str | None:
     """Of a picture's content; None if it cannot be read."""
     try:
         data = picture if isinstance(picture, bytes) else picture.read_bytes()
@@ -187,10 +187,10 @@ def read_text_features(
     folder: Path, config: dict[str, Any], hasher: Hasher, device: str = "cpu"
 ) -> TextFeatures:
     """The text features that the hasher was trained with."""
-    return fitting_texts(folder, config, hasher.project_texts, device)
+    return check_text_features(folder, config, hasher.project_texts, device)
 
 
-def fitting_texts(
+def check_text_features(
     folder: Path,
     config: dict[str, Any],
     project: Callable[[npt.NDArray[Any]], object],
@@ -210,7 +210,7 @@ def fitting_texts(
     return texts
 
 
-def run_bits(run: Path) -> int:
+def read_bits(run: Path) -> int:
     """The code length of a run, without loading it."""
     bits = read_config(run)["settings"].get("bits")
     if not isinstance(bits, int):

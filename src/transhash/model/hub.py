@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from transhash.errors import DataError, EngineError
-from transhash.features.pretrained import JointText, PretrainedFeatures
-from transhash.features.texts import JoinedText, SentenceMeaning
-from transhash.storage import read_json, whole_folder, write_bytes, write_json
+from transhash.features.pretrained import JointModelTextFeatures, PretrainedFeatures
+from transhash.features.texts import CombinedTextFeatures, SentenceTransformerEmbedder
+from transhash.storage import atomic_folder, read_json, write_bytes, write_json
 
 if TYPE_CHECKING:
     from transhash.model.encoder import Encoder
@@ -28,12 +28,12 @@ _TOLD = ("method", "bits", "image_features", "text_features", "auxiliary", "targ
          "alignment", "alarms", "training_seconds")  # fmt: skip
 
 
-def save_to_travel(encoder: Encoder, folder: Path) -> None:
+def save_with_model_card(encoder: Encoder, folder: Path) -> None:
     """The encoder and its card, in a new folder or in place of an earlier one."""
     texts = encoder.text_features
     if (
-        isinstance(texts, JoinedText)
-        and isinstance(texts.meaning, SentenceMeaning)
+        isinstance(texts, CombinedTextFeatures)
+        and isinstance(texts.meaning, SentenceTransformerEmbedder)
         and not texts.meaning.carried
     ):
         raise DataError(
@@ -41,7 +41,7 @@ def save_to_travel(encoder: Encoder, folder: Path) -> None:
             "on this machine and would be missing; fit with words or a static model to pass it on"
         )
     for features in (encoder.image_features, texts):
-        if isinstance(features, PretrainedFeatures | JointText) and features.in_folder:
+        if isinstance(features, PretrainedFeatures | JointModelTextFeatures) and features.in_folder:
             raise DataError(
                 f"this encoder reads by {features.name}, a folder of this machine that would be "
                 "missing elsewhere; fit with the model's name to pass it on"
@@ -51,7 +51,7 @@ def save_to_travel(encoder: Encoder, folder: Path) -> None:
     if folder.exists() and not earlier and not (folder.is_dir() and not any(folder.iterdir())):
         raise DataError(f"{folder} is there and holds other things; give a new or an empty folder")
     report = _report(encoder)
-    with whole_folder(folder) as draft:
+    with atomic_folder(folder) as draft:
         encoder.save(draft)
         write_json(draft / _REPORT, report)
         write_bytes(draft / _CARD, model_card(report).encode())
@@ -85,7 +85,7 @@ def upload(
 ) -> str:
     """The address of the commit."""
     with TemporaryDirectory() as folder:
-        save_to_travel(encoder, Path(folder) / "encoder")
+        save_with_model_card(encoder, Path(folder) / "encoder")
         with _hub(f"the encoder could not be sent to {name}") as hub:
             api = hub.HfApi(token=token)
             repository = api.create_repo(name, private=private, exist_ok=True).repo_id

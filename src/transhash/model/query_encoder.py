@@ -16,9 +16,9 @@ from transhash.errors import DataError
 from transhash.model.files import (
     PRECOMPUTED,
     check_files,
-    fitting_texts,
+    check_text_features,
+    read_bits,
     read_config,
-    run_bits,
 )
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 # The same numbers up to rounding as `Hasher.project_texts`, from hasher.safetensors alone.
 
 TextProjections = npt.NDArray[np.float32]
-Projector = Callable[[npt.NDArray[np.floating]], TextProjections]
+TextProjector = Callable[[npt.NDArray[np.floating]], TextProjections]
 _LINEAR = {"weights_x", "offset_x", "weights_y", "offset_y"}
 
 
-def needed_arrays(names: Iterable[str]) -> list[str] | None:
+def numpy_arrays_for_texts(names: Iterable[str]) -> list[str] | None:
     """Which of a saved hasher's arrays project texts; None if this cannot be done here."""
     known = set(names)
     if known == _LINEAR:
@@ -45,8 +45,8 @@ def needed_arrays(names: Iterable[str]) -> list[str] | None:
     return None
 
 
-def text_projector(arrays: Mapping[str, npt.NDArray[np.floating]]) -> Projector:
-    """From feature rows to projections, by the arrays that `needed_arrays` names."""
+def make_text_projector(arrays: Mapping[str, npt.NDArray[np.floating]]) -> TextProjector:
+    """From feature rows to projections, by the arrays that `numpy_arrays_for_texts` names."""
     if "weights_y" in arrays:
         weights, offset = (arrays[name].astype(np.float64) for name in ("weights_y", "offset_y"))
         return lambda rows: _checked(
@@ -93,7 +93,7 @@ def _checked(
     return found
 
 
-class Asker:
+class QueryEncoder:
     """A run's model: checked when it is opened, read as far as is asked for."""
 
     def __init__(self, run: Path) -> None:
@@ -101,12 +101,12 @@ class Asker:
             raise DataError(f"{run} is not a folder; give one that `transhash fit` wrote")
         self._run, self._config = run, read_config(run)
         check_files(run, self._config)
-        self.bits, self.method = run_bits(run), str(self._config["method"])
+        self.bits, self.method = read_bits(run), str(self._config["method"])
         if not self._is_sealed:
             self.encoder  # noqa: B018 - only loading it tells whether its files go together
 
     @classmethod
-    def of(cls, encoder: Encoder, run: Path) -> Asker:
+    def of(cls, encoder: Encoder, run: Path) -> QueryEncoder:
         """For an encoder that is there already."""
         found = cls.__new__(cls)
         found._run, found._config = run, {}
@@ -151,7 +151,7 @@ class Asker:
         return project(features.transform(texts))
 
     @cached_property
-    def _quick(self) -> tuple[TextFeatures, Projector] | None:
+    def _quick(self) -> tuple[TextFeatures, TextProjector] | None:
         """The text side alone; None where it needs the encoder anyway."""
         reads = self._config.get("text_features")
         if not self._is_sealed or "text_model" in self._config or reads == PRECOMPUTED:
@@ -159,10 +159,10 @@ class Asker:
         path = self._run / "hasher.safetensors"
         try:
             with safe_open(path, framework="numpy") as file:
-                names = needed_arrays(file.keys())
+                names = numpy_arrays_for_texts(file.keys())
                 if names is None:
                     return None
-                project = text_projector({name: file.get_tensor(name) for name in names})
+                project = make_text_projector({name: file.get_tensor(name) for name in names})
         except (SafetensorError, OSError, KeyError):
             return None  # loading the encoder says what is wrong
-        return fitting_texts(self._run, self._config, project), project
+        return check_text_features(self._run, self._config, project), project

@@ -22,11 +22,11 @@ from transhash.search.catalog import MODALITIES, Modality
 from transhash.storage import read_json, write_bytes
 
 if TYPE_CHECKING:
-    from transhash.model.encoder import CodedBlock
+    from transhash.model.encoder import EncodedBatch
 
 
 @dataclass(frozen=True)
-class Job:
+class EncodeJob:
     """What a folder of shards is the result of; kept there, so that no two are mixed."""
 
     modality: Modality
@@ -45,7 +45,7 @@ class Job:
         return slice(number * self.shard_size, (number + 1) * self.shard_size)
 
 
-class CodesPart(NamedTuple):
+class CodeShard(NamedTuple):
     """Codes of items that were encoded elsewhere."""
 
     origin: str  # where they were listed
@@ -54,12 +54,12 @@ class CodesPart(NamedTuple):
     codes: Codes
 
 
-def read_job(folder: str | Path, run: str | Path) -> Job:
+def read_job(folder: str | Path, run: str | Path) -> EncodeJob:
     """What `folder` holds; refused unless it is whole and `run` encoded it."""
     folder = Path(folder)
     if not folder.exists():
         raise DataError(f"{folder} does not exist; give a folder that `transhash encode` wrote")
-    if not note_path(folder).is_file():
+    if not job_file(folder).is_file():
         raise DataError(f"{folder} holds no codes; give a folder that `transhash encode` wrote")
     job = _read_note(folder)
     if job.model != model_digest(Path(run)):
@@ -73,7 +73,7 @@ def read_job(folder: str | Path, run: str | Path) -> Job:
     return job
 
 
-def read_shards(folder: str | Path) -> Iterator[CodesPart]:
+def read_shards(folder: str | Path) -> Iterator[CodeShard]:
     """Ids and codes, a shard at a time, in the order of the input."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -94,24 +94,26 @@ def read_shards(folder: str | Path) -> Iterator[CodesPart]:
                 f"{path} is damaged ({error}); delete it and give the encode command again"
             ) from None
         keys = table["key"].to_pylist() if "key" in table.column_names else ids
-        yield CodesPart(job.origin or str(folder.resolve()), ids, keys, codes)
+        yield CodeShard(job.origin or str(folder.resolve()), ids, keys, codes)
 
 
-def _read_note(folder: Path) -> Job:
-    note = read_json(note_path(folder))
+def _read_note(folder: Path) -> EncodeJob:
+    note = read_json(job_file(folder))
     kinds = {"str": str, "int": int, "Modality": str}
-    needed = {name: kinds[kind] for name, kind in Job.__annotations__.items() if name != "origin"}
+    needed = {
+        name: kinds[kind] for name, kind in EncodeJob.__annotations__.items() if name != "origin"
+    }
     if (
         not isinstance(note, dict)
         or any(not isinstance(note.get(name), kind) for name, kind in needed.items())
         or note["modality"] not in MODALITIES
         or min(note["bits"], note["shard_size"]) < 1
     ):
-        raise DataError(f"{note_path(folder)} does not describe a job; encode it anew")
-    return Job(**{name: note[name] for name in needed}, origin=str(note.get("origin", "")))
+        raise DataError(f"{job_file(folder)} does not describe a job; encode it anew")
+    return EncodeJob(**{name: note[name] for name in needed}, origin=str(note.get("origin", "")))
 
 
-def note_path(folder: Path) -> Path:
+def job_file(folder: Path) -> Path:
     return folder / "job.json"
 
 
@@ -120,7 +122,7 @@ def shard_path(folder: Path, number: int) -> Path:
 
 
 def write_block(
-    path: Path, items: Collection[Any], block: CodedBlock, keys: Sequence[str] | None = None
+    path: Path, items: Collection[Any], block: EncodedBatch, keys: Sequence[str] | None = None
 ) -> None:
     """The block as a shard."""
     problems = block_problems(items, block)
@@ -128,7 +130,7 @@ def write_block(
     write_codes(path, [items.ids[i] for i in block.good], block.codes, problems, names)
 
 
-def block_problems(items: Collection[Any], block: CodedBlock) -> list[Problem]:
+def block_problems(items: Collection[Any], block: EncodedBatch) -> list[Problem]:
     return [Problem(items.place(i), items.ids[i], reason) for i, reason in block.bad]
 
 
@@ -159,11 +161,13 @@ def write_codes(
     write_bytes(path, buffer.getvalue())
 
 
-def footer(path: Path) -> tuple[int, list[Problem]]:
+def shard_metadata(path: Path) -> tuple[int, list[Problem]]:
     import pyarrow.parquet as pq
 
-    footer = pq.read_metadata(path)
-    return footer.num_rows, [Problem(**row) for row in json.loads(footer.metadata[b"bad"])]
+    shard_metadata = pq.read_metadata(path)
+    return shard_metadata.num_rows, [
+        Problem(**row) for row in json.loads(shard_metadata.metadata[b"bad"])
+    ]
 
 
 def input_digest(items: Collection[Any]) -> str:
@@ -175,12 +179,12 @@ def input_digest(items: Collection[Any]) -> str:
     return digest.hexdigest()
 
 
-def item_keys(texts: Texts) -> Sequence[str]:
+def text_keys(texts: Texts) -> Sequence[str]:
     """What texts are called in their source: the ids it gives, else their content.
 
     So a line that moves is the same text, and equal lines are told apart by their order.
     """
-    if not texts.numbered or texts.features is not None:
+    if not texts.ids_are_row_numbers or texts.features is not None:
         return texts.ids
     seen: Counter[str] = Counter()
     keys = []

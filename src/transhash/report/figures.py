@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.errors import DataError
-from transhash.hashers import KNOWN
-from transhash.report.summary import DIRECTIONS, OURS, VARIANTS, Summary
+from transhash.hashers import METHODS
+from transhash.report.summary import DIRECTIONS, PROPOSED, VARIANTS, Summary
 
 # How figures look: one colour a method, names beside lines, no boxes. matplotlib is an extra.
 
@@ -25,8 +25,8 @@ FOREGROUND, FAINT, BACKGROUND = (
     ("#d4d8dd", "#3a4048"),
     ("#fffffe", "#15181d"),
 )
-_STRANGE = ("#7f7f7f", "#9f9f9f")  # a method that this version does not know
-_METHODS = {method.name: method for method in KNOWN}
+_UNKNOWN_METHOD = ("#7f7f7f", "#9f9f9f")  # a method that this version does not know
+_METHODS = {method.name: method for method in METHODS}
 
 STYLE = {
     "font.size": 9.5,
@@ -95,7 +95,7 @@ def panels(columns: int, height: float = 3.6, rows: int = 1, **options: Any) -> 
 def colour_of(method: str) -> str:
     """The same on frozen and on fine-tuned features, whose teacher stands behind an @."""
     learner = method.partition("@")[0]
-    return _METHODS[learner].colour[0] if learner in _METHODS else _STRANGE[0]
+    return _METHODS[learner].colour[0] if learner in _METHODS else _UNKNOWN_METHOD[0]
 
 
 def css_colour(method: str) -> str:
@@ -108,28 +108,32 @@ def css_variables() -> dict[str, tuple[str, str]]:
     """Every colour of page and figures, by the name it has on the page."""
     methods = {name.lower(): method.colour for name, method in _METHODS.items()}
     ground = {"ink": FOREGROUND, "faint": FAINT, "paper": BACKGROUND}
-    return {**ground, **methods, "strange": _STRANGE}
+    return {**ground, **methods, "strange": _UNKNOWN_METHOD}
 
 
 def line_of(method: str) -> dict[str, Any]:
     """Ours is bold, what is made of it dashed, what has no codes dotted, fine-tuned both."""
     known = _METHODS.get(method.partition("@")[0])
-    role = known.role if known else "rival"
+    role = known.role if known else "baseline"
     return {
         "color": colour_of(method),
         "marker": known.marker if known else ".",
         "markersize": 4.5,
-        "linewidth": 2.6 if role == "ours" else 1.5,
+        "linewidth": 2.6 if role == "proposed" else 1.5,
         "linestyle": "-."
         if "@" in method
-        else {"variant": "--", "part": "--", "literal": "--", "baseline": ":", "fed": "-."}.get(
-            role, "-"
-        ),
-        "zorder": 4 if role == "ours" else 3,
+        else {
+            "paper-ablation": "--",
+            "ablation": "--",
+            "as-published": "--",
+            "real-valued": ":",
+            "transductive": "-.",
+        }.get(role, "-"),
+        "zorder": 4 if role == "proposed" else 3,
     }
 
 
-def apart(heights: dict[str, float], gap: float) -> dict[str, float]:
+def spread_labels(heights: dict[str, float], gap: float) -> dict[str, float]:
     """Labels moved as little as keeps them `gap` apart and in order."""
     names = sorted(heights, key=lambda name: heights[name])
     placed = [heights[name] for name in names]
@@ -142,7 +146,7 @@ def apart(heights: dict[str, float], gap: float) -> dict[str, float]:
     return dict(zip(names, placed, strict=True))
 
 
-def name_lines(axis: Any, curves: dict[str, Curve], start: float = 0.06) -> None:
+def label_lines(axis: Any, curves: dict[str, Curve], start: float = 0.06) -> None:
     """Each name on its own line right of `start`, where other lines and names are far away."""
     taken: list[tuple[float, float]] = []
     grid = np.linspace(start, 0.86, 41)
@@ -201,7 +205,7 @@ def figures(summary: Summary) -> Iterator[tuple[str, str, Any]]:
     for bits in summary.bits:
         caption = f"Precision and recall within each Hamming radius, {bits} bits; ring: radius 2"
         yield f"pr-radius-{bits}", caption, _curves(summary, bits, by_radius=True)
-    if OURS in summary.methods and any(name in summary.methods for name in VARIANTS):
+    if PROPOSED in summary.methods and any(name in summary.methods for name in VARIANTS):
         yield "ablation", "THN and its variants; bars are one standard deviation", _bars(summary)
     if steps := summary.metrics():
         yield "training", "Terms of the objective during training, smoothed", _training(steps)
@@ -238,14 +242,14 @@ def _map(summary: Summary) -> Any:
         ends["chance"] = chance[-1]
         width = summary.bits[-1] - summary.bits[0]
         axis.set_xlim(summary.bits[0] - 0.04 * width, summary.bits[-1] + 0.24 * width)
-        for name, height in apart(ends, 0.045 * top).items():
+        for name, height in spread_labels(ends, 0.045 * top).items():
             axis.text(
                 summary.bits[-1] + 0.035 * width,
                 height,
                 name,
                 va="center",
                 color=FOREGROUND[0] if name == "chance" else colour_of(name),
-                weight="bold" if name == OURS else "normal",
+                weight="bold" if name == PROPOSED else "normal",
             )
     axes[0][0].set_ylabel("MAP")
     return figure
@@ -283,13 +287,13 @@ def _curves(summary: Summary, bits: int, by_radius: bool) -> Any:
             axis.axhline(chance.value, color=FOREGROUND[0], linewidth=1, dashes=(2, 2), alpha=0.6)
             axis.text(0.01, chance.value - 0.012, "chance", va="top", fontsize=8, alpha=0.8)
         axis.set(title=TITLES[direction], xlabel="recall", xlim=(-0.01, 1.01), ylim=(0, 1.02))
-        name_lines(axis, curves, start=0.14 if by_radius else 0.06)
+        label_lines(axis, curves, start=0.14 if by_radius else 0.06)
     axes[0][0].set_ylabel("precision")
     return figure
 
 
 def _bars(summary: Summary) -> Any:
-    names = [name for name in (*VARIANTS, OURS) if name in summary.methods]
+    names = [name for name in (*VARIANTS, PROPOSED) if name in summary.methods]
     figure, axes = panels(2, 3.6, sharey=True)
     width = 0.8 / len(names)
     for axis, direction in zip(axes[0], DIRECTIONS, strict=True):
@@ -297,7 +301,7 @@ def _bars(summary: Summary) -> Any:
             offset = (place - (len(names) - 1) / 2) * width
             for x, bits in enumerate(summary.bits):
                 if score := summary.map(direction, name, bits):
-                    axis.bar(x + offset, score.value, width * 0.9, color=colour_of(name))
+                    axis.progress_bar(x + offset, score.value, width * 0.9, color=colour_of(name))
                     axis.errorbar(
                         x + offset, score.value, score.sd or 0, color=FOREGROUND[0], elinewidth=1
                     )

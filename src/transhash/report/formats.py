@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from transhash.report.figures import css_colour
-from transhash.report.summary import OURS
+from transhash.report.summary import PROPOSED
 from transhash.report.tables import MARK, Content, Entry, Line, Table
 
 
@@ -80,7 +80,7 @@ def latex(table: Table) -> str:
     heads = [_tex(name) for _, names in table.groups for name in names]
     out += [" & ".join([*table.corner, *heads]) + r" \\", r"\hline"]
     for line, last, columns in _LATEX.rows(table):
-        if line.name in (OURS, "chance") and not columns[0]:
+        if line.name in (PROPOSED, "chance") and not columns[0]:
             out.append(rf"\cline{{2-{width}}}")
         out.append(" & ".join(columns) + r" \\")
         if last:
@@ -118,7 +118,7 @@ def html_table(table: Table, methods: Collection[str]) -> str:
     out.append(f"<tr>{first}{across(heads, 'th')}</tr></thead><tbody>")
     for line, last, columns in written.rows(table):
         *block, name = columns[:corner]
-        kind = {OURS: "thn", "chance": "chance"}.get(line.name, "")
+        kind = {PROPOSED: "thn", "chance": "chance"}.get(line.name, "")
         out.append(f'<tr class="{kind}">{"".join(block)}<th class="name">{name}</th>')
         out.append(across(columns[corner:], "td") + ("</tr></tbody><tbody>" if last else "</tr>"))
     return f'<div class="wide">{"".join(out).removesuffix("<tbody>")}</table></div>'

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from transhash.errors import DataError
 from transhash.experiments.results import Row, read_results
-from transhash.hashers import KNOWN
+from transhash.hashers import METHODS
 
 DIRECTIONS = {"image_to_text": "I → T", "text_to_image": "T → I"}
-OURS = next(method.name for method in KNOWN if method.role == "ours")
-RIVALS = tuple(method.name for method in KNOWN if method.role == "rival")
-VARIANTS = tuple(method.name for method in KNOWN if method.role == "variant")
-REAL_VALUED = tuple(method.name for method in KNOWN if not method.has_codes)
+PROPOSED = next(method.name for method in METHODS if method.role == "proposed")
+BASELINES = tuple(method.name for method in METHODS if method.role == "baseline")
+VARIANTS = tuple(method.name for method in METHODS if method.role == "paper-ablation")
+REAL_VALUED = tuple(method.name for method in METHODS if not method.has_codes)
 
 
 class Mean(NamedTuple):
@@ -51,7 +51,7 @@ class Summary:
     def methods(self) -> tuple[str, ...]:
         """In the order of the tables; first those of another version, which this one knows not."""
         found = list(dict.fromkeys(str(row["method"]) for row in self.rows))
-        known = [method.name for method in KNOWN]
+        known = [method.name for method in METHODS]
 
         def place(name: str) -> int:  # on fine-tuned features a method stands behind itself
             learner = name.partition("@")[0]
@@ -81,24 +81,24 @@ class Summary:
         }
         return mean(list(of_seed.values()))
 
-    def best_rival(self, direction: str, bits: int) -> str | None:
+    def best_baseline(self, direction: str, bits: int) -> str | None:
         """The rival with the highest mean in that cell."""
-        scores = {name: self.map(direction, name, bits) for name in RIVALS}
+        scores = {name: self.map(direction, name, bits) for name in BASELINES}
         known = {name: score.value for name, score in scores.items() if score is not None}
         return max(known, key=lambda name: known[name]) if known else None
 
-    def margin(self, direction: str, other: str | None = None, ours: str = OURS) -> Mean | None:
+    def margin(self, direction: str, other: str | None = None, ours: str = PROPOSED) -> Mean | None:
         """THN minus `other` in points, averaged over code lengths; `None`: each cell's best rival.
 
         The sd is that of the seeds' own margins: both methods saw the same split.
         """
-        return mean(self.seed_margins(direction, other, ours))
+        return mean(self.margins_by_seed(direction, other, ours))
 
-    def seed_margins(self, direction: str, other: str | None, ours: str) -> list[float]:
+    def margins_by_seed(self, direction: str, other: str | None, ours: str) -> list[float]:
         """`ours` minus `other` of each seed, in points, averaged over code lengths."""
         of_seed: dict[int, list[float]] = {}
         for bits in self.bits:
-            name = other or self.best_rival(direction, bits)
+            name = other or self.best_baseline(direction, bits)
             if name is None:
                 return []
             own = {row["seed"]: row for row in self.cells(ours, bits)}
@@ -116,7 +116,10 @@ class Summary:
         won = total = 0
         for direction in DIRECTIONS:
             for bits in self.bits:
-                ours, rival = self.map(direction, OURS, bits), self.best_rival(direction, bits)
+                ours, rival = (
+                    self.map(direction, PROPOSED, bits),
+                    self.best_baseline(direction, bits),
+                )
                 theirs = self.map(direction, rival, bits) if rival else None
                 if ours is not None and theirs is not None:
                     total += 1
@@ -147,12 +150,12 @@ class Summary:
     def published_margin(self, direction: str, other: str | None = None) -> Mean | None:
         """The paper's THN minus `other`, as `margin`."""
         printed = self.published[direction]
-        names = [other] if other else list(RIVALS)
+        names = [other] if other else list(BASELINES)
         if any(name not in printed for name in names):
             return None
         gains = [
             ours - max(printed[name][bits] for name in names)
-            for bits, ours in printed[OURS].items()
+            for bits, ours in printed[PROPOSED].items()
         ]
         return Mean(100 * fmean(gains))
 

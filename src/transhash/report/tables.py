@@ -9,10 +9,10 @@ from typing import Any
 
 from transhash.experiments.results import Row
 from transhash.report.summary import (
+    BASELINES,
     DIRECTIONS,
-    OURS,
+    PROPOSED,
     REAL_VALUED,
-    RIVALS,
     VARIANTS,
     Mean,
     Summary,
@@ -65,9 +65,9 @@ class Table:
 def tables(summary: Summary) -> list[Table]:
     """All tables that the rows of a run can fill."""
     made = [comparison(summary)]
-    if OURS in summary.methods and any(name in summary.methods for name in VARIANTS):
+    if PROPOSED in summary.methods and any(name in summary.methods for name in VARIANTS):
         made.append(ablation(summary))
-    if OURS in summary.methods and len(summary.methods) > 1:
+    if PROPOSED in summary.methods and len(summary.methods) > 1:
         made.append(margins(summary))
         if len(summary.seeds) > 1:
             made.append(differences(summary))
@@ -90,12 +90,12 @@ def comparison(summary: Summary) -> Table:
     caption = f"MAP of cross-modal retrieval on {summary.benchmark}, {seeds}"
     groups = [(name, lengths) for name in names]
     caption += _marked(summary)
-    return Table("comparison", caption, ("Task", "Method"), groups, blocks)
+    return Table("comparison", caption, ("SplitData", "Method"), groups, blocks)
 
 
 def ablation(summary: Summary) -> Table:
     """Table 2: THN and its variants, both directions side by side."""
-    names = [name for name in (*VARIANTS, OURS) if name in summary.methods]
+    names = [name for name in (*VARIANTS, PROPOSED) if name in summary.methods]
     blocks = [("", _lines(summary, names, [(summary.map, d) for d in DIRECTIONS]))]
     if any(name in printed for printed in summary.published.values() for name in VARIANTS):
         columns = [(summary.published_map, direction) for direction in DIRECTIONS]
@@ -111,8 +111,8 @@ def margins(summary: Summary) -> Table:
     sources = [("ours", summary.margin)]
     if summary.published:
         sources.append(("paper", summary.published_margin))
-    others: list[tuple[str, str | None]] = [(n, n) for n in summary.methods if n != OURS]
-    if any(name in RIVALS for name in summary.methods):
+    others: list[tuple[str, str | None]] = [(n, n) for n in summary.methods if n != PROPOSED]
+    if any(name in BASELINES for name in summary.methods):
         others.insert(0, ("best rival of each cell", None))
     columns = [(of, direction) for _, of in sources for direction in DIRECTIONS]
     lines = [
@@ -131,14 +131,14 @@ def margins(summary: Summary) -> Table:
 def differences(summary: Summary) -> Table:
     """THN, frozen and fine-tuned, minus every other method, split by split, with intervals."""
     blocks = []
-    for ours in (OURS, f"{OURS}@{OURS}"):
+    for ours in (PROPOSED, f"{PROPOSED}@{PROPOSED}"):
         if ours not in summary.methods:
             continue
         lines = []
         for other in summary.methods:
             cells: list[Content] = []
             for direction in DIRECTIONS:
-                found = interval(summary.seed_margins(direction, other, ours))
+                found = interval(summary.margins_by_seed(direction, other, ours))
                 cells.append(_entry(summary.margin(direction, other, ours), decimals=1))
                 cells.append(None if found is None else f"{found[0]:+.1f} to {found[1]:+.1f}")
             if other != ours:
@@ -181,7 +181,7 @@ def costs(summary: Summary) -> Table:
             lines.append(Line(length, cells))
         blocks.append((_named(method), lines))
     caption = "Time, held-out MAP, distinct codes, share of +1 over the bits, MMD² before and after"
-    return Table("costs", caption, ("Method", "Length"), [("", heads)], blocks)
+    return Table("costs", caption, ("Method", "MinLength"), [("", heads)], blocks)
 
 
 def _lines(

@@ -1,6 +1,6 @@
 """Scores of a run: on a split or on anybody's labelled files, whole, in parts, by any engine."""
 
-from transhash.scoring.backends import engine_histograms, served_histograms
+from transhash.scoring.backends import backend_histograms, index_histograms
 from transhash.scoring.directions import (
     Direction,
     ScoredDirection,
@@ -8,23 +8,23 @@ from transhash.scoring.directions import (
     score_directions,
 )
 from transhash.scoring.evaluate import (
-    Counted,
+    CountedRankings,
     DatabasePart,
     count_benchmark,
     count_files,
-    count_parts,
+    merge_shards,
 )
 
 __all__ = [
-    "Counted",
+    "CountedRankings",
     "DatabasePart",
     "Direction",
     "ScoredDirection",
+    "backend_histograms",
     "count_benchmark",
     "count_files",
-    "count_parts",
     "directions_of",
-    "engine_histograms",
+    "index_histograms",
+    "merge_shards",
     "score_directions",
-    "served_histograms",
 ]

@@ -9,24 +9,24 @@ import numpy as np
 
 from transhash.codes import Codes
 from transhash.data.collection import Collection
-from transhash.errors import DataError, EngineError, NoIndexError
-from transhash.evaluation import DistanceHistogram, answered_costs
+from transhash.errors import DataError, EngineError, IndexNotFoundError
+from transhash.evaluation import DistanceHistogram, result_tie_groups
 from transhash.index import Index, open_index
 from transhash.index.base import Ids
-from transhash.model.shards import item_keys
-from transhash.progress import Track, silent
-from transhash.scoring.directions import AMONG, Coded, CountedRankings, Direction
+from transhash.model.shards import text_keys
+from transhash.progress import Track, no_progress
+from transhash.scoring.directions import AMONG, Direction, LabeledCodes, TieGroups
 from transhash.scoring.labeled_files import LabelledFiles
 from transhash.search.catalog import Modality
-from transhash.search.engine import SearchEngine, modality_url
-from transhash.training.split_data import LabelMatrix, labels_among
+from transhash.search.engine import SearchEngine, index_url
+from transhash.training.split_data import LabelMatrix, label_matrix_for
 
 _PAIRS = 4_000_000  # of queries and items ranked at a time: about 300 MB on the way
 
 
-def engine_histograms(
-    url: str, directions: Mapping[str, Direction], track: Track = silent
-) -> tuple[dict[str, CountedRankings], int]:
+def backend_histograms(
+    url: str, directions: Mapping[str, Direction], track: Track = no_progress
+) -> tuple[dict[str, TieGroups], int]:
     """The databases ranked by the engine at `url`, and how many codes it had to be sent.
 
     Row numbers are the ids there. What is there already is not sent again; a place that holds
@@ -48,7 +48,7 @@ def engine_histograms(
                 )
             index.wait_until_ready()
             histograms[name] = _rank(
-                index, ids, Coded(direction.queries, direction.query_labels, direction.weights),
+                index, ids, LabeledCodes(direction.queries, direction.query_labels, direction.weights),
                 direction.database_labels, track,
             )  # fmt: skip
         finally:
@@ -56,12 +56,12 @@ def engine_histograms(
     return histograms, sent
 
 
-def served_histograms(
+def index_histograms(
     engine: SearchEngine,
     items: LabelledFiles,
-    queries: Mapping[str, Coded],
-    track: Track = silent,
-) -> tuple[dict[str, CountedRankings], dict[Modality, int]]:
+    queries: Mapping[str, LabeledCodes],
+    track: Track = no_progress,
+) -> tuple[dict[str, TieGroups], dict[Modality, int]]:
     """The index as it is served, ranked for the asking items; other items in it are passed over.
 
     Also how many labelled items of each kind are not in it.
@@ -69,25 +69,25 @@ def served_histograms(
     databases: dict[Modality, Collection[Any]] = {"images": items.images, "texts": items.texts}
     histograms, missing = {}, {}
     for name, asked in queries.items():
-        among = AMONG[name]
-        numbers = _numbers(engine, among, databases[among])
+        modality = AMONG[name]
+        numbers = _numbers(engine, modality, databases[modality])
         there = numbers >= 0
-        missing[among] = int((~there).sum())
+        missing[modality] = int((~there).sum())
         if not there.any():
             raise DataError(
-                f"none of the {len(there):,} labelled {among} is in the index; "
-                f"add them with: transhash index RUN --{among} FILE --into URL"
+                f"none of the {len(there):,} labelled {modality} is in the index; "
+                f"add them with: transhash index RUN --{modality} FILE --into URL"
             )
         histograms[name] = _rank(
-            engine.indexes[among], numbers[there], asked,
-            labels_among(databases[among], items.classes)[there], track,
+            engine.indexes[modality], numbers[there], asked,
+            label_matrix_for(databases[modality], items.classes)[there], track,
         )  # fmt: skip
     return histograms, missing
 
 
 def _rank(
-    index: Index, ids: Ids, asked: Coded, labels: LabelMatrix, track: Track
-) -> CountedRankings:
+    index: Index, ids: Ids, asked: LabeledCodes, labels: LabelMatrix, track: Track
+) -> TieGroups:
     """Whole rankings, counted block by block; row i of `labels` belongs to ids[i]."""
     queries, query_labels, weights = asked
     order = np.argsort(ids)
@@ -101,11 +101,11 @@ def _rank(
         place = np.minimum(np.searchsorted(ordered, found.ids), len(ordered) - 1)
         rows = np.where(ordered[place] == found.ids, order[place], -1)
         parts.append(
-            DistanceHistogram.of_rankings(
+            DistanceHistogram.from_search_results(
                 rows, found.distances, query_labels[block], labels, index.bits
             )
             if found.costs is None
-            else answered_costs(rows, found.costs, query_labels[block], labels)
+            else result_tie_groups(rows, found.costs, query_labels[block], labels)
         )
     if weights is not None:
         return parts
@@ -119,7 +119,7 @@ def _check_free(place: str, codes: Codes) -> None:
     """Refuses a place with anything but some of these codes under their row numbers."""
     try:
         index = open_index(place, codes.bits, read_only=True)
-    except NoIndexError:
+    except IndexNotFoundError:
         return
     try:
         ids, held = index.export()
@@ -136,12 +136,15 @@ def _check_free(place: str, codes: Codes) -> None:
 
 
 def _place(url: str, modality: Modality) -> str:
-    return url if url.endswith(":") else modality_url(url, modality)  # "faiss:" is in memory
+    return url if url.endswith(":") else index_url(url, modality)  # "faiss:" is in memory
 
 
 def _numbers(engine: SearchEngine, modality: Modality, items: Collection[Any]) -> Ids:
     """What the index knows the items by, -1 where it does not know them."""
-    keys = item_keys(items) if modality == "texts" else items.ids
-    found = [engine.catalog.find_at(modality, items.origin, *both) for both in zip(keys, items.ids)]
+    keys = text_keys(items) if modality == "texts" else items.ids
+    found = [
+        engine.catalog.find_by_source(modality, items.origin, *both)
+        for both in zip(keys, items.ids)
+    ]
     numbers = np.array([-1 if item is None else item.number for item in found], np.int64)
     return np.where(np.isin(numbers, engine.indexes[modality].export()[0]), numbers, -1)

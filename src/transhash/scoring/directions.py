@@ -10,18 +10,18 @@ import numpy.typing as npt
 
 from transhash.codes import Codes
 from transhash.data.relation import LabelRelation, Rows
-from transhash.evaluation import DistanceHistogram, Scores, ranked_blocks, weighted_blocks
+from transhash.evaluation import DistanceHistogram, Scores, score_tie_groups, weighted_tie_groups
 from transhash.hashers import Hasher
 from transhash.hashers.base import Scorer
 from transhash.index.weighted import BitWeights, RankingMode, query_weights
 from transhash.search.catalog import Modality
-from transhash.training.split_data import LabelMatrix, Target
+from transhash.training.split_data import LabelMatrix, TestSet
 
-CountedRankings = DistanceHistogram | Iterable[DistanceHistogram]  # by distance, or by weights
+TieGroups = DistanceHistogram | Iterable[DistanceHistogram]  # by distance, or by weights
 AMONG: dict[str, Modality] = {"image_to_text": "texts", "text_to_image": "images"}
 
 
-class Coded(NamedTuple):
+class LabeledCodes(NamedTuple):
     """Codes of some items, and the labels that say which answers are right."""
 
     codes: Codes
@@ -42,11 +42,11 @@ class Direction(NamedTuple):
     def bits(self) -> int:
         return self.queries.bits
 
-    def counted(self, workers: int | None = None) -> CountedRankings:
+    def counted(self, workers: int | None = None) -> TieGroups:
         labels = self.query_labels, self.database_labels
         if self.weights is None:
             return DistanceHistogram.of(self.queries, self.database, *labels, workers=workers)
-        return weighted_blocks(self.queries, self.database, self.weights, *labels)
+        return weighted_tie_groups(self.queries, self.database, self.weights, *labels)
 
 
 class ScoredDirection(NamedTuple):
@@ -58,32 +58,36 @@ class ScoredDirection(NamedTuple):
     bits: None = None
 
     def counted(self, workers: int | None = None) -> Iterable[DistanceHistogram]:
-        return ranked_blocks(self.score, LabelRelation(self.query_labels, self.database_labels))
+        return score_tie_groups(self.score, LabelRelation(self.query_labels, self.database_labels))
 
 
 @overload
 def directions_of(
-    method: Hasher, target: Target, ranking: RankingMode = "hamming"
+    method: Hasher, target: TestSet, ranking: RankingMode = "hamming"
 ) -> dict[str, Direction]: ...
 @overload
-def directions_of(method: Scorer, target: Target) -> dict[str, ScoredDirection]: ...
+def directions_of(method: Scorer, target: TestSet) -> dict[str, ScoredDirection]: ...
 def directions_of(
-    method: Hasher | Scorer, target: Target, ranking: RankingMode = "hamming"
+    method: Hasher | Scorer, target: TestSet, ranking: RankingMode = "hamming"
 ) -> dict[str, Direction] | dict[str, ScoredDirection]:
     """A split's queries against its databases: encoded, or to be scored some queries at a time."""
     images, texts = target.database_images, target.database_texts
-    asking_images, asking_texts = target.query_images, target.query_texts
+    query_images, asking_texts = target.query_images, target.query_texts
     if isinstance(method, Hasher):
-        return both_ways(
-            asking(method.project_images(asking_images.features), asking_images.labels, ranking),
-            asking(method.project_texts(asking_texts.features), asking_texts.labels, ranking),
-            Coded(method.encode_images(images.features), images.labels),
-            Coded(method.encode_texts(texts.features), texts.labels),
+        return both_directions(
+            encode_queries(
+                method.project_images(query_images.features), query_images.labels, ranking
+            ),
+            encode_queries(
+                method.project_texts(asking_texts.features), asking_texts.labels, ranking
+            ),
+            LabeledCodes(method.encode_images(images.features), images.labels),
+            LabeledCodes(method.encode_texts(texts.features), texts.labels),
         )
     return {
         "image_to_text": ScoredDirection(
-            lambda rows: method.score(asking_images.features[rows], texts.features),
-            asking_images.labels,
+            lambda rows: method.score(query_images.features[rows], texts.features),
+            query_images.labels,
             texts.labels,
         ),
         "text_to_image": ScoredDirection(
@@ -109,15 +113,17 @@ def score_directions(
     }
 
 
-def asking(
+def encode_queries(
     projections: npt.NDArray[np.float32], labels: LabelMatrix, ranking: RankingMode
-) -> Coded:
+) -> LabeledCodes:
     """Queries as codes, and what their bits weigh."""
-    return Coded(Codes.from_projections(projections), labels, query_weights(projections, ranking))
+    return LabeledCodes(
+        Codes.from_projections(projections), labels, query_weights(projections, ranking)
+    )
 
 
-def both_ways(
-    query_images: Coded, query_texts: Coded, images: Coded, texts: Coded
+def both_directions(
+    query_images: LabeledCodes, query_texts: LabeledCodes, images: LabeledCodes, texts: LabeledCodes
 ) -> dict[str, Direction]:
     return {
         "image_to_text": Direction(

@@ -16,19 +16,19 @@ from transhash.evaluation import DistanceHistogram
 from transhash.index.weighted import RankingMode
 from transhash.model.encoder import Encoder
 from transhash.model.files import model_digest
-from transhash.progress import Track, silent
-from transhash.scoring.backends import engine_histograms, served_histograms
-from transhash.scoring.directions import AMONG, CountedRankings, ScoredDirection, directions_of
+from transhash.progress import Track, no_progress
+from transhash.scoring.backends import backend_histograms, index_histograms
+from transhash.scoring.directions import AMONG, ScoredDirection, TieGroups, directions_of
 from transhash.scoring.labeled_files import (
+    drop_voted_queries,
     keyword_directions,
     labelled_directions,
     labelled_queries,
     read_labelled,
-    unvoted,
 )
 from transhash.search.engine import SearchEngine
 from transhash.storage import read_json, write_json
-from transhash.training.split_data import build_target, ready_benchmark
+from transhash.training.split_data import build_test_set, load_benchmark_features
 
 # Counts of one part of the databases on disk, and all parts added up (`evaluate --shard`).
 
@@ -53,7 +53,7 @@ class DatabasePart(NamedTuple):
         return slice(self.number - 1, None, self.of)
 
 
-def part_facts(run: Path, benchmark: Benchmark, split_seed: int) -> dict[str, Any]:
+def shard_identity(run: Path, benchmark: Benchmark, split_seed: int) -> dict[str, Any]:
     """What all shards of one evaluation have in common.
 
     The items count, too: a machine that lacks an image draws another split.
@@ -143,12 +143,12 @@ def _load(path: Path) -> DistanceHistogram:
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedRankings:
     """Both directions, and what is said beside their scores."""
 
-    histograms: Mapping[str, CountedRankings]
+    histograms: Mapping[str, TieGroups]
     about: dict[str, Any]
-    by_name: dict[str, ScoredDirection] | None = None  # keyword search, where pictures have names
+    keyword: dict[str, ScoredDirection] | None = None  # keyword search, where pictures have names
 
 
 def count_benchmark(
@@ -160,8 +160,8 @@ def count_benchmark(
     index: str | None = None,
     part: DatabasePart | None = None,
     to: Path | None = None,
-    track: Track = silent,
-) -> Counted:
+    track: Track = no_progress,
+) -> CountedRankings:
     """A run on a split: by its codes alone, or as the engine at `index` ranks them.
 
     With `part` only that part of the databases is read, and its counts are written to `to`: counts
@@ -180,30 +180,30 @@ def count_benchmark(
         raise DataError(
             f"{run} was trained on precomputed features; a benchmark has images and texts"
         )
-    ready, problems = ready_benchmark(folder, features, track, compute=part is None)
+    ready, problems = load_benchmark_features(folder, features, track, compute=part is None)
     start = time.perf_counter()
     # The run's own vocabulary: the split's texts must pass exactly what the model was fitted to.
-    target = build_target(
+    target = build_test_set(
         ready, ready.split(split_seed), words, features,
         slice(None) if part is None else part.rows, track,
     )  # fmt: skip
     directions = directions_of(encoder.hasher, target, ranking)
     about = _about(encoder, ready.name, split_seed, ranking, start, len(problems))
-    histograms: dict[str, CountedRankings]
+    histograms: dict[str, TieGroups]
     if index is None:
         histograms = {name: each.counted() for name, each in directions.items()}
     else:
-        histograms, sent = engine_histograms(index, directions, track)
+        histograms, sent = backend_histograms(index, directions, track)
         about |= {"index": index, "sent": sent}
     if part is not None and to is not None:
         tables = {n: each for n, each in histograms.items() if isinstance(each, DistanceHistogram)}
-        write_part(to, part, tables, part_facts(run, ready, split_seed), about)
-    return Counted(histograms, about)
+        write_part(to, part, tables, shard_identity(run, ready, split_seed), about)
+    return CountedRankings(histograms, about)
 
 
-def count_parts(
+def merge_shards(
     run: Path, folders: list[Path], split_seed: int = 0, benchmark: Path | None = None
-) -> Counted:
+) -> CountedRankings:
     """All parts added up. Nothing is encoded: they say what they are of, and must be of this."""
     histograms, facts, parts = add_parts(folders)
     name = facts["benchmark"]
@@ -214,7 +214,7 @@ def count_parts(
     if facts["split_seed"] != split_seed:
         raise DataError(f"{folders[0]} is of split {facts['split_seed']}; give it as --split-seed")
     seconds = round(sum(part["encode_seconds"] for part in parts), 2)
-    return Counted(histograms, parts[0] | {"encode_seconds": seconds})
+    return CountedRankings(histograms, parts[0] | {"encode_seconds": seconds})
 
 
 def count_files(
@@ -226,33 +226,33 @@ def count_files(
     *,
     ranking: RankingMode = "hamming",
     index: str | None = None,
-    track: Track = silent,
-) -> Counted:
+    track: Track = no_progress,
+) -> CountedRankings:
     """A run on labelled files: all of them encoded, or looked for in the index as it is served."""
     items = read_labelled(images, texts, queries, seed)
     name = " and ".join(dict.fromkeys((images.name, texts.name)))
     listed = len(items.images.problems) + len(items.texts.problems)
     if index is None:
         encoder = Encoder.load(run)
-        items, voted = unvoted(items, encoder.votes)
+        items, voted = drop_voted_queries(items, encoder.votes)
         start = time.perf_counter()
         directions, bad = labelled_directions(encoder, items, ranking, track)
         about = _about(encoder, name, seed, ranking, start, listed + len(bad))
         histograms = {key: each.counted() for key, each in directions.items()}
         about |= {"unlabelled": items.unlabelled, "voted": voted}
-        return Counted(histograms, about, keyword_directions(items))
+        return CountedRankings(histograms, about, keyword_directions(items))
     engine = SearchEngine.open(run, index)
     try:
-        items, voted = unvoted(items, engine.encoder.votes)
+        items, voted = drop_voted_queries(items, engine.encoder.votes)
         start = time.perf_counter()
         queries_of, bad = labelled_queries(engine.encoder, items, ranking, track)
         about = _about(engine.encoder, name, seed, ranking, start, listed + len(bad))
-        ranked, missing = served_histograms(engine, items, queries_of, track)
+        ranked, missing = index_histograms(engine, items, queries_of, track)
     finally:
         engine.close()
     about |= {"unlabelled": items.unlabelled, "voted": voted}
     about |= {"index": index, "not_indexed": missing}
-    return Counted(ranked, about)
+    return CountedRankings(ranked, about)
 
 
 def _about(

@@ -17,13 +17,19 @@ from transhash.data.collection import Collection, Images, Problem, Texts
 from transhash.data.manifest import read_images, read_texts
 from transhash.data.relation import Rows
 from transhash.errors import DataError
-from transhash.features.words import tokens
+from transhash.features.words import tokenize
 from transhash.index.weighted import RankingMode
 from transhash.model.encoder import Encoder
-from transhash.model.files import LearnedVotes, image_digest, text_digest
-from transhash.progress import Track, silent
-from transhash.scoring.directions import Coded, Direction, ScoredDirection, asking, both_ways
-from transhash.training.split_data import labels_among
+from transhash.model.files import TrainedVotes, image_file_digest, text_digest
+from transhash.progress import Track, no_progress
+from transhash.scoring.directions import (
+    Direction,
+    LabeledCodes,
+    ScoredDirection,
+    both_directions,
+    encode_queries,
+)
+from transhash.training.split_data import label_matrix_for
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class LabelledFiles:
 
     images: Images
     texts: Texts
-    asking_images: Rows
+    query_images: Rows
     asking_texts: Rows
     classes: list[str]  # those that occur on both sides; the others relate nothing
     unlabelled: int  # rows left out
@@ -61,7 +67,9 @@ def read_labelled(images: Path, texts: Path, queries: int = 1000, seed: int = 0)
     )
 
 
-def unvoted(items: LabelledFiles, votes: LearnedVotes | None) -> tuple[LabelledFiles, int]:
+def drop_voted_queries(
+    items: LabelledFiles, votes: TrainedVotes | None
+) -> tuple[LabelledFiles, int]:
     """Without asking items that the run learned votes on, and how many those were.
 
     A pair that was voted on is scored only if one of the two asks, so none is left.
@@ -70,8 +78,8 @@ def unvoted(items: LabelledFiles, votes: LearnedVotes | None) -> tuple[LabelledF
         return items, 0
     images = [
         row
-        for row in items.asking_images
-        if image_digest(items.images.items[row]) not in votes.images
+        for row in items.query_images
+        if image_file_digest(items.images.items[row]) not in votes.images
     ]
     texts = [
         row for row in items.asking_texts if text_digest(items.texts.items[row]) not in votes.texts
@@ -79,8 +87,8 @@ def unvoted(items: LabelledFiles, votes: LearnedVotes | None) -> tuple[LabelledF
     if not images or not texts:
         kind = "texts" if images else "images"
         raise DataError(f"all asking {kind} were voted on, which is no score; label some others")
-    asked = len(items.asking_images) + len(items.asking_texts)
-    left = replace(items, asking_images=np.array(images), asking_texts=np.array(texts))
+    asked = len(items.query_images) + len(items.asking_texts)
+    left = replace(items, query_images=np.array(images), asking_texts=np.array(texts))
     return left, asked - len(images) - len(texts)
 
 
@@ -88,24 +96,24 @@ def labelled_directions(
     encoder: Encoder,
     items: LabelledFiles,
     ranking: RankingMode = "hamming",
-    track: Track = silent,
+    track: Track = no_progress,
 ) -> tuple[dict[str, Direction], list[Problem]]:
     """Everything encoded, and the images that cannot be read."""
     codes, images, bad = encoder.encode_images(items.images, track)
-    of_images = labels_among(images, items.classes)
+    of_images = label_matrix_for(images, items.classes)
     text_codes, of_texts = (
         encoder.encode_texts(items.texts),
-        labels_among(items.texts, items.classes),
+        label_matrix_for(items.texts, items.classes),
     )
-    database = Coded(codes, of_images), Coded(text_codes, of_texts)
+    database = LabeledCodes(codes, of_images), LabeledCodes(text_codes, of_texts)
     if ranking != "hamming":  # the asking items again: what their codes no longer say
         queries, _ = labelled_queries(encoder, items, ranking, track)
-        return both_ways(queries["image_to_text"], queries["text_to_image"], *database), bad
-    names = {items.images.ids[row] for row in items.asking_images}
+        return both_directions(queries["image_to_text"], queries["text_to_image"], *database), bad
+    names = {items.images.ids[row] for row in items.query_images}
     rows = np.array([i for i, name in enumerate(images.ids) if name in names], np.int64)
-    directions = both_ways(
-        Coded(codes[rows], of_images[rows]),
-        Coded(text_codes[items.asking_texts], of_texts[items.asking_texts]),
+    directions = both_directions(
+        LabeledCodes(codes[rows], of_images[rows]),
+        LabeledCodes(text_codes[items.asking_texts], of_texts[items.asking_texts]),
         *database,
     )
     return directions, bad
@@ -115,15 +123,15 @@ def labelled_queries(
     encoder: Encoder,
     items: LabelledFiles,
     ranking: RankingMode = "hamming",
-    track: Track = silent,
-) -> tuple[dict[str, Coded], list[Problem]]:
+    track: Track = no_progress,
+) -> tuple[dict[str, LabeledCodes], list[Problem]]:
     """Codes and labels of the asking items only, and the images that cannot be read."""
-    z, images, bad = encoder.project_images(items.images.take(items.asking_images), track)
+    z, images, bad = encoder.project_images(items.images.take(items.query_images), track)
     texts = items.texts.take(items.asking_texts)
-    of_texts = labels_among(texts, items.classes)
+    of_texts = label_matrix_for(texts, items.classes)
     queries = {
-        "image_to_text": asking(z, labels_among(images, items.classes), ranking),
-        "text_to_image": asking(encoder.project_texts(texts), of_texts, ranking),
+        "image_to_text": encode_queries(z, label_matrix_for(images, items.classes), ranking),
+        "text_to_image": encode_queries(encoder.project_texts(texts), of_texts, ranking),
     }
     return queries, bad
 
@@ -154,16 +162,16 @@ def keyword_directions(items: LabelledFiles) -> dict[str, ScoredDirection] | Non
     """
     pictures = zip(items.images.items, items.images.ids)
     names = [_words_of(_name(item, key)) for item, key in pictures]
-    texts = [[word for word in tokens(text) if word.isalpha()] for text in items.texts.items]
+    texts = [[word for word in tokenize(text) if word.isalpha()] for text in items.texts.items]
     said = Counter(word for words in texts for word in set(words))
     if sum(any(word in said for word in words) for words in names) < _NAMED * len(names):
         return None
     column = {word: place for place, word in enumerate(said)}
     rarity = [math.log(1 + len(texts) / often) for often in said.values()]
     x, y = _weighed(names, column, rarity), _weighed(texts, column, rarity)
-    image_labels = labels_among(items.images, items.classes)
-    text_labels = labels_among(items.texts, items.classes)
-    asking_x, asking_y = items.asking_images, items.asking_texts
+    image_labels = label_matrix_for(items.images, items.classes)
+    text_labels = label_matrix_for(items.texts, items.classes)
+    asking_x, asking_y = items.query_images, items.asking_texts
     return {
         "image_to_text": ScoredDirection(
             lambda rows: (x[asking_x[rows]] @ y.T).toarray(), image_labels[asking_x], text_labels
@@ -181,7 +189,7 @@ def _name(item: Path | bytes, key: str) -> str:
 def _words_of(name: str) -> list[str]:
     """RedBoat_03-at-sea: red, boat, at, sea."""
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
-    return tokens(re.sub(r"[\W\d_]+", " ", apart))
+    return tokenize(re.sub(r"[\W\d_]+", " ", apart))
 
 
 def _weighed(

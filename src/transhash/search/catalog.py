@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.errors import DataError, EngineError
-from transhash.search.sources import Origins
+from transhash.search.sources import ItemSources
 
 # The SQLite file of a catalog: its tables, how it is opened, migrated and what it refuses.
 
@@ -203,7 +203,7 @@ class NewItem:
     stamp: str | None = None  # size and time of its file when it was read
 
 
-class Stored(NamedTuple):
+class StoredItem(NamedTuple):
     """What became of a new item."""
 
     number: int
@@ -211,7 +211,7 @@ class Stored(NamedTuple):
     recoded: bool  # its code is another one than before
 
 
-def is_same_thing(row: tuple[Any, ...], item: NewItem) -> bool:
+def is_same_item(row: tuple[Any, ...], item: NewItem) -> bool:
     """Whether the item of that row, which has the new one's id, is the new one from elsewhere."""
     _, _, text, _, source, code, _, _, digest = row
     if digest is not None and item.digest is not None:
@@ -223,7 +223,7 @@ def is_same_thing(row: tuple[Any, ...], item: NewItem) -> bool:
     return bool(code == item.code)
 
 
-def shown_ids(item: NewItem) -> Iterator[str]:
+def display_ids(item: NewItem) -> Iterator[str]:
     """The id, then ids that also tell where the item came from."""
     yield item.id
     name = item.id
@@ -258,12 +258,14 @@ class Catalog:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self._file = CatalogFile(path, read_only=read_only)
-        self.origins = Origins(self._file)
+        self.origins = ItemSources(self._file)
 
     # ---- changes ----
 
-    def add(self, modality: Modality, items: Sequence[NewItem], engine: str = "") -> list[Stored]:
-        """Store items; numbers with a new code are pending for `engine` until `settle`.
+    def add(
+        self, modality: Modality, items: Sequence[NewItem], engine: str = ""
+    ) -> list[StoredItem]:
+        """Store items; numbers with a new code are pending for `engine` until `mark_done`.
 
         An item from a known place keeps its number, and what it had to show where the new one has
         nothing. One from another place is the same item only if id and content are the same.
@@ -274,7 +276,7 @@ class Catalog:
 
     def _put(
         self, base: sqlite3.Connection, modality: Modality, item: NewItem, engine: str
-    ) -> Stored:
+    ) -> StoredItem:
         origin = self._origin(base, item.origin)
         key = item.id if item.key is None else item.key
         place = "modality = ? AND origin = ? AND key = ?"
@@ -282,11 +284,11 @@ class Catalog:
         old = base.execute(f"{select} {place}", (modality, origin, key)).fetchone()
         free = item.id
         if old is None:
-            for free in shown_ids(item):
+            for free in display_ids(item):
                 other = base.execute(
                     f"{select} modality = ? AND id = ?", (modality, free)
                 ).fetchone()
-                if other is None or is_same_thing(other, item):
+                if other is None or is_same_item(other, item):
                     old = other
                     break
         if old is None:
@@ -307,7 +309,7 @@ class Catalog:
             ).lastrowid
             assert number is not None
             base.execute("INSERT OR IGNORE INTO pending VALUES (?, ?, NULL)", (engine, number))
-            return Stored(number, "added", True)
+            return StoredItem(number, "added", True)
         number, before = old[0], old[1:]
         recoded = before[4] != item.code
         row = (
@@ -320,7 +322,7 @@ class Catalog:
         if row[5:7] == (origin, key):  # else it is another file of the same content
             base.execute("UPDATE items SET stamp = ? WHERE number = ?", (item.stamp, number))
         if row == before:
-            return Stored(number, "unchanged", False)
+            return StoredItem(number, "unchanged", False)
         base.execute(
             f"UPDATE items SET ({CHECKED_COLUMNS}, checksum) = (?,?,?,?,?,?,?,?,?) "
             "WHERE number = ?",
@@ -332,7 +334,7 @@ class Catalog:
             )
         other = None not in (before[7], item.digest) and before[7] != item.digest
         changed = recoded or other or row[1] != before[1]  # else only more is known of it
-        return Stored(number, "updated" if changed else "unchanged", recoded)
+        return StoredItem(number, "updated" if changed else "unchanged", recoded)
 
     def _origin(self, base: sqlite3.Connection, place: str) -> int:
         base.execute("INSERT OR IGNORE INTO origins (place) VALUES (?)", (place,))
@@ -340,14 +342,14 @@ class Catalog:
             base.execute("SELECT number FROM origins WHERE place = ?", (place,)).fetchone()[0]
         )
 
-    def mark(self, engine: str, numbers: Sequence[int]) -> None:
+    def mark_pending(self, engine: str, numbers: Sequence[int]) -> None:
         """The index of `engine` is about to lose these."""
         with self._file.transaction() as base:
             base.executemany(
                 "INSERT OR IGNORE INTO pending VALUES (?, ?, NULL)", [(engine, n) for n in numbers]
             )
 
-    def settle(self, engine: str, numbers: Sequence[int]) -> None:
+    def mark_done(self, engine: str, numbers: Sequence[int]) -> None:
         """The index of `engine` now holds what stands here."""
         with self._file.transaction() as base:
             base.executemany(
@@ -363,7 +365,7 @@ class Catalog:
                 [(engine, n) for n in numbers],
             )
 
-    def state_fact(self, name: str, value: str) -> str:
+    def get_or_set(self, name: str, value: str) -> str:
         """What is written under that name; `value` is, where nothing was and it can be."""
         if not self._file.has_places:
             return value
@@ -412,7 +414,9 @@ class Catalog:
             ).fetchone()
         return None if row is None else _item(row)
 
-    def find_at(self, modality: Modality, origin: str, key: str, item_id: str) -> Item | None:
+    def find_by_source(
+        self, modality: Modality, origin: str, key: str, item_id: str
+    ) -> Item | None:
         """The item from that place, else the one with that id: it may have come another way."""
         row = None
         if self._file.has_places:
@@ -498,7 +502,7 @@ class Catalog:
             )
             return int(row.fetchone()[0])
 
-    def need_current(self) -> None:
+    def require_current_format(self) -> None:
         """Refuses an older format, which only a writer may bring up to date."""
         if self._file.version < CATALOG_VERSION:
             raise DataError(f"{self.path} is of an older format; index once, then ask again")

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.codes import Codes
-from transhash.errors import DataError, NoIndexError
+from transhash.errors import DataError, IndexNotFoundError
 from transhash.index import Index, open_index
 from transhash.index.base import Ids
 from transhash.model.files import model_digest
@@ -20,15 +20,15 @@ _BLOCK = 100_000  # codes of one update
 
 
 @dataclass(frozen=True)
-class Disagreement:
+class IndexDifference:
     """Numbers of items on which the two differ."""
 
     missing: Ids  # in the catalog alone
-    differing: Ids  # with another code in the index
-    strangers: Ids  # in the index alone
+    mismatched: Ids  # with another code in the index
+    orphaned: Ids  # in the index alone
 
     def __bool__(self) -> bool:
-        return bool(len(self.missing) or len(self.differing) or len(self.strangers))
+        return bool(len(self.missing) or len(self.mismatched) or len(self.orphaned))
 
 
 def check_catalog(run: Path) -> None:
@@ -37,7 +37,7 @@ def check_catalog(run: Path) -> None:
     if path.exists() and path.stat().st_size:
         return
     for modality in MODALITIES:
-        with contextlib.suppress(NoIndexError):
+        with contextlib.suppress(IndexNotFoundError):
             index = open_index(run / "index" / modality, read_only=True)
             held = len(index)
             index.close()
@@ -51,14 +51,14 @@ def check_catalog(run: Path) -> None:
 def check_model(catalog: Catalog, run: Path) -> None:
     """Refuses codes of another model than the run's: they mean something else."""
     model = model_digest(run)
-    if catalog.state_fact("model", model) != model:
+    if catalog.get_or_set("model", model) != model:
         raise DataError(
             f"{catalog.path} was filled by another model than the one in {run}; restore "
             "that model's files, or index into a run of this one"
         )
 
 
-def compare(catalog: Catalog, modality: Modality, index: Index) -> Disagreement:
+def compare(catalog: Catalog, modality: Modality, index: Index) -> IndexDifference:
     """Every code of the one beside every code of the other."""
     numbers, packed = catalog.codes(modality, index.bits // 8)
     held, codes = index.export()
@@ -66,19 +66,21 @@ def compare(catalog: Catalog, modality: Modality, index: Index) -> Disagreement:
     there = held[place] == numbers if len(held) else np.zeros(len(numbers), np.bool_)
     differs = np.zeros(len(numbers), np.bool_)
     differs[there] = (codes.packed[place[there]] != packed[there]).any(axis=1)
-    return Disagreement(
+    return IndexDifference(
         numbers[~there], numbers[differs], held[~np.isin(held, numbers, assume_unique=True)]
     )
 
 
-def mend(catalog: Catalog, modality: Modality, index: Index, found: Disagreement) -> None:
+def repair_index(
+    catalog: Catalog, modality: Modality, index: Index, found: IndexDifference
+) -> None:
     """The index as the catalog has it."""
-    copy_codes(catalog, index, np.union1d(found.missing, found.differing))
-    if len(found.strangers):
-        index.remove(found.strangers)
+    copy_codes(catalog, index, np.union1d(found.missing, found.mismatched))
+    if len(found.orphaned):
+        index.remove(found.orphaned)
 
 
-def finish_pending(catalog: Catalog, engine: str, indexes: dict[Modality, Index]) -> int:
+def complete_pending(catalog: Catalog, engine: str, indexes: dict[Modality, Index]) -> int:
     """What an earlier writer began and did not finish; returns of how many items."""
     numbers = np.array(sorted(catalog.pending(engine)), np.int64)
     if not len(numbers):
@@ -88,7 +90,7 @@ def finish_pending(catalog: Catalog, engine: str, indexes: dict[Modality, Index]
         own = [n for n, item in items.items() if item.modality == modality]
         copy_codes(catalog, index, np.array(sorted(own), np.int64))
         index.remove(np.array([n for n in numbers.tolist() if n not in items], np.int64))
-    catalog.settle(engine, numbers.tolist())
+    catalog.mark_done(engine, numbers.tolist())
     return len(numbers)
 
 

@@ -63,7 +63,7 @@ def voted_digest(catalog: Catalog, number: int, small: bytes | None = None) -> b
 
 
 @dataclass(frozen=True)
-class Vote:
+class StoredVote:
     """One vote: 1, they belong together; 0, they do not."""
 
     image: VotedImage
@@ -72,13 +72,13 @@ class Vote:
     text_id: str | None = None  # None: typed
 
 
-class Votes:
+class FeedbackStore:
     """The votes of a run folder; each call opens the file, so any thread or process may ask."""
 
     def __init__(self, run: Path) -> None:
         self.path = run / VOTES_FILE
 
-    def put(self, vote: Vote) -> None:
+    def put(self, vote: StoredVote) -> None:
         """On disk when this returns; a vote on the same two is replaced."""
         image = vote.image
         row = (
@@ -91,7 +91,7 @@ class Votes:
                 (*row, row_checksum(row)),
             )
 
-    def take_back(self, image: bytes, text: str) -> bool:
+    def delete(self, image: bytes, text: str) -> bool:
         """Whether there was such a vote."""
         if not self.path.exists():
             return False
@@ -99,12 +99,12 @@ class Votes:
             gone = base.execute("DELETE FROM votes WHERE image = ? AND text = ?", (image, text))
             return gone.rowcount > 0
 
-    def forget(self, votes: Sequence[Vote]) -> None:
+    def forget(self, votes: Sequence[StoredVote]) -> None:
         with self._changing() as base:
             keys = [(vote.image.digest, vote.text) for vote in votes]
             base.executemany("DELETE FROM votes WHERE image = ? AND text = ?", keys)
 
-    def on_text(self, text: str) -> dict[bytes, int]:
+    def for_text(self, text: str) -> dict[bytes, int]:
         """Votes on images for a text, by the image's digest."""
         return dict(self._rows("SELECT image, vote FROM votes WHERE text = ?", text))
 
@@ -112,11 +112,11 @@ class Votes:
         """Votes on texts for an image, by the text."""
         return dict(self._rows("SELECT text, vote FROM votes WHERE image = ?", image))
 
-    def all(self) -> list[Vote]:
+    def all(self) -> list[StoredVote]:
         """In the order in which they were given."""
         rows = self._rows(f"SELECT {_COLUMNS} FROM votes ORDER BY rowid")
         return [
-            Vote(VotedImage(image, name, source, small), text, vote, text_id)
+            StoredVote(VotedImage(image, name, source, small), text, vote, text_id)
             for image, text, vote, name, source, small, text_id in rows
         ]
 
@@ -176,7 +176,7 @@ def _has_table(base: sqlite3.Connection) -> bool:
     return bool(base.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0])
 
 
-def gone_votes(votes: Sequence[Vote], catalog: Catalog) -> list[Vote]:
+def orphaned_votes(votes: Sequence[StoredVote], catalog: Catalog) -> list[StoredVote]:
     """Those whose picture, or whose text if it was an item, is no longer in the run."""
     left = []
     for vote in votes:
@@ -188,7 +188,7 @@ def gone_votes(votes: Sequence[Vote], catalog: Catalog) -> list[Vote]:
     return left
 
 
-def export_votes(votes: Sequence[Vote], out: Path) -> int:
+def export_votes(votes: Sequence[StoredVote], out: Path) -> int:
     """A csv, tsv or jsonl of image, text and vote, as `fit --relation` takes it.
 
     An image is its own file while that is what was voted on; else its thumbnail, written to a

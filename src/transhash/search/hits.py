@@ -70,7 +70,7 @@ class Hits(list[Hit]):
         return f"<div>{''.join(cells) or 'no results'}{rest}</div>"
 
 
-def hits_of(
+def resolve_hits(
     catalog: Catalog, engine: str, run: Path, queries: Codes, ranking: Ranking
 ) -> list[Hits]:
     """The catalog's items of a ranking; `engine` is what the catalog knows the index by."""
@@ -123,7 +123,7 @@ _ON, _OFF, _DIFFERS = "#b9c0c2", "#ebe9e4", "#e2562b"
 _Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
-def contact_sheet(
+def write_contact_sheet(
     hits: Sequence[Hit], engine: SearchEngine, path: str | Path, columns: int = 6
 ) -> Path:
     """Draw the hits in order, row by row, and write them to `path` (PNG by its extension)."""
@@ -144,7 +144,7 @@ def contact_sheet(
             _picture(sheet, draw, hit, engine, x, y)
         else:
             _words(draw, hit.item.text or hit.item.id, x, y)
-        _foot(draw, hit, engine.asker.bits, x, y + _CELL)
+        _foot(draw, hit, engine.query_encoder.bits, x, y + _CELL)
     path = Path(path)
     try:
         sheet.save(path)

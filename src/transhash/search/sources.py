@@ -19,7 +19,7 @@ from transhash.search.catalog import CHECKED_COLUMNS, Catalog, CatalogFile, row_
 _OF = "origin = (SELECT number FROM origins WHERE place = ?)"
 
 
-class Listed(NamedTuple):
+class ListedItem(NamedTuple):
     """An item as a list shows it."""
 
     modality: str
@@ -30,7 +30,7 @@ class Listed(NamedTuple):
     key: str | None  # what it is called there; None: not known
 
 
-class Origins:
+class ItemSources:
     """Origins, keys and stamps of the items in a catalog file."""
 
     def __init__(self, file: CatalogFile) -> None:
@@ -38,7 +38,7 @@ class Origins:
 
     # ---- questions ----
 
-    def kinds(self, origin: str) -> list[str]:
+    def modalities(self, origin: str) -> list[str]:
         """Which modalities came from there."""
         with self._file.errors():
             rows = self._file.base.execute(
@@ -56,7 +56,7 @@ class Origins:
 
     def listing(
         self, modality: str | None = None, origin: str | None = None, limit: int = -1
-    ) -> Iterator[Listed]:
+    ) -> Iterator[ListedItem]:
         """Items in the order in which they were added; -1 is no limit."""
         columns, tables = "origins.place, key", "LEFT JOIN origins ON origin = origins.number"
         if not self._file.has_places:
@@ -69,7 +69,7 @@ class Origins:
                 (modality, origin, limit),
             )
             for kind, item_id, text, source, place, key in rows:
-                yield Listed(kind, item_id, text, source, place or "", key)
+                yield ListedItem(kind, item_id, text, source, place or "", key)
 
     def counts(self) -> list[tuple[str, str, int]]:
         """Origin, modality and how many items."""
@@ -90,7 +90,7 @@ class Origins:
             ).fetchone()
         return None if row is None else int(row[0])
 
-    def elsewhere(self, numbers: Sequence[int], origin: str) -> dict[str, int]:
+    def other_sources(self, numbers: Sequence[int], origin: str) -> dict[str, int]:
         """Which of these items are known from other places than `origin`: place -> how many."""
         found: Counter[str] = Counter()
         with self._file.errors():
@@ -110,7 +110,7 @@ class Origins:
 
     # ---- changes ----
 
-    def restamp(self, modality: str, origin: str, stamps: Sequence[tuple[str, str]]) -> None:
+    def update_stamps(self, modality: str, origin: str, stamps: Sequence[tuple[str, str]]) -> None:
         """By key, what the files of that origin look like which were read and had not changed."""
         with self._file.transaction() as base:
             base.executemany(
@@ -203,7 +203,7 @@ class FileStamps:
     def unchanged(self, catalog: Catalog, track: Track) -> tuple[list[int], list[int]]:
         """Rows whose files are to be read, and the catalog's numbers of the others."""
         origin, keys = self._images.origin, self._images.ids
-        if "images" not in catalog.origins.kinds(origin):
+        if "images" not in catalog.origins.modalities(origin):
             return list(range(len(keys))), []
         rows, numbers = [], []
         for row in track(range(len(keys)), "looking for changes", len(keys)):

@@ -9,90 +9,96 @@ from pathlib import Path
 from typing import Any
 
 from transhash.data.collection import Collection, Problem
-from transhash.data.inputs import each_once
-from transhash.data.manifest import images_of, read_images, read_manifest, read_texts, texts_of
+from transhash.data.inputs import drop_duplicates
+from transhash.data.manifest import (
+    manifest_images,
+    manifest_texts,
+    read_images,
+    read_manifest,
+    read_texts,
+)
 from transhash.errors import DataError
 from transhash.features.decode import content_digest, open_image
-from transhash.model.shards import item_keys
-from transhash.progress import Track, silent
+from transhash.model.shards import text_keys
+from transhash.progress import Track, no_progress
 from transhash.search.catalog import Catalog, Modality, check_modality
 from transhash.search.sources import FileStamps
-from transhash.search.writer import Holdings, Indexed
+from transhash.search.writer import IndexResult, IndexWriter
 
 _BLOCK = 1024  # items forgotten at a time
 
 
 @dataclass(frozen=True)
-class SyncSource:
+class SyncPlan:
     """One kind of items of a folder or file, as it is now, and what the run has of it no more."""
 
     modality: Modality
     origin: str
     items: Collection[Any] | None  # None: the source is gone or empty, and was to be
-    vanished: list[str]  # ids
+    removed: list[str]  # ids
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         return () if self.items is None else self.items.problems
 
 
-def read_sync(catalog: Catalog, path: Path, *, forget_all: bool = False) -> list[SyncSource]:
+def plan_sync(catalog: Catalog, path: Path, *, allow_empty: bool = False) -> list[SyncPlan]:
     """What there is to keep in step with; nothing is changed.
 
     A source that is gone, empty or cannot be read is refused, because a disk that is not mounted
-    looks like that, unless with `forget_all` its items are to go.
+    looks like that, unless with `allow_empty` its items are to go.
     """
-    catalog.need_current()
+    catalog.require_current_format()
     origin = str(path.resolve())
-    known = [check_modality(kind) for kind in catalog.origins.kinds(origin)]
+    known = [check_modality(kind) for kind in catalog.origins.modalities(origin)]
     try:
         found = list(_read(path, known))
     except DataError as error:
         if not known:
             raise
         counts = {kind: sum(1 for _ in catalog.origins.listing(kind, origin)) for kind in known}
-        if not forget_all:
+        if not allow_empty:
             what = " and ".join(f"{count:,} {kind}" for kind, count in counts.items())
             raise DataError(
                 f"{error}; its {what} in this run were not forgotten: if they are to go, add "
                 "--forget-all"
             ) from None
-        return [SyncSource(kind, origin, None, _all(catalog, kind, origin)) for kind in known]
+        return [SyncPlan(kind, origin, None, _all(catalog, kind, origin)) for kind in known]
     return [
-        SyncSource(kind, origin, items, list(_vanished(catalog, kind, items)))
+        SyncPlan(kind, origin, items, list(_vanished(catalog, kind, items)))
         for kind, items in found
     ]
 
 
-def keep_in_step(
-    engine: Holdings, source: SyncSource, track: Track = silent, *, reread: bool = False
-) -> tuple[Indexed, int]:
+def sync(
+    engine: IndexWriter, source: SyncPlan, track: Track = no_progress, *, reread: bool = False
+) -> tuple[IndexResult, int]:
     """The run as the source is: what became of its items, and how many were forgotten.
 
     What vanished goes first, so that its ids are free. Killed in between, catalog and index agree
     when the next writer opens them, and the same call goes on.
     """
     forgotten = 0
-    for start in range(0, len(source.vanished), _BLOCK):
-        forgotten += engine.remove(source.modality, source.vanished[start : start + _BLOCK])
+    for start in range(0, len(source.removed), _BLOCK):
+        forgotten += engine.remove(source.modality, source.removed[start : start + _BLOCK])
     if source.items is None:
-        return Indexed(), forgotten
+        return IndexResult(), forgotten
     if source.modality == "images":
         return engine.add_images(source.items, track, reread=reread), forgotten
     return engine.add_texts(source.items, track), forgotten
 
 
-def foresee(
-    catalog: Catalog, source: SyncSource, track: Track = silent, *, reread: bool = False
-) -> Indexed:
-    """What `keep_in_step` would add, update, leave and skip: new and changed files are read."""
+def preview_sync(
+    catalog: Catalog, source: SyncPlan, track: Track = no_progress, *, reread: bool = False
+) -> IndexResult:
+    """What `sync` would add, update, leave and skip: new and changed files are read."""
     if source.items is None:
-        return Indexed()
-    done = Indexed()
+        return IndexResult()
+    done = IndexResult()
     items: Collection[Any] = source.items
     if source.modality == "images":
         given = len(items)
-        items = each_once(items)
+        items = drop_duplicates(items)
         done.unchanged += given - len(items)
         if items.features is None and not reread:
             rows, numbers = FileStamps(items).unchanged(catalog, track)
@@ -126,16 +132,16 @@ def _read(path: Path, known: Sequence[Modality]) -> Iterator[tuple[Modality, Col
             yield kind, read_images(path) if kind == "images" else read_texts(path)
         return
     manifest = read_manifest(path)
-    kinds: list[Modality] = list(known)
-    if not kinds:
+    modalities: list[Modality] = list(known)
+    if not modalities:
         if {"image", "text"} <= manifest.columns:
             raise DataError(
                 f"{path} holds images and texts; index it once by --images, --texts or both, to "
                 "say which are meant"
             )
-        kinds = ["images" if "image" in manifest.columns else "texts"]
-    for kind in kinds:
-        yield kind, images_of(manifest) if kind == "images" else texts_of(manifest)
+        modalities = ["images" if "image" in manifest.columns else "texts"]
+    for kind in modalities:
+        yield kind, manifest_images(manifest) if kind == "images" else manifest_texts(manifest)
 
 
 def _vanished(catalog: Catalog, modality: Modality, items: Collection[Any]) -> Iterator[str]:
@@ -168,7 +174,7 @@ def _all(catalog: Catalog, modality: Modality, origin: str) -> list[str]:
 
 
 def _keys(modality: Modality, items: Collection[Any]) -> Sequence[str]:
-    return items.ids if modality == "images" else item_keys(items)
+    return items.ids if modality == "images" else text_keys(items)
 
 
 def _flaw(items: Collection[Any], row: int) -> str | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from transhash.errors import NoIndexError, TranshashError
+from transhash.errors import IndexNotFoundError, TranshashError
 from transhash.index.grouped.grouped import GroupedIndex
 from transhash.model.encoder import Encoder
-from transhash.model.files import model_digest, run_bits
+from transhash.model.files import model_digest, read_bits
 from transhash.search.catalog import MODALITIES, Catalog, Modality
-from transhash.search.consistency import check_catalog, compare, mend
-from transhash.search.feedback import Votes
+from transhash.search.consistency import check_catalog, compare, repair_index
+from transhash.search.feedback import FeedbackStore
 
 
 @dataclass
@@ -34,7 +34,7 @@ def verify_run(run: Path, *, repair: bool = False) -> list[Finding]:
         Encoder.load(run)
     except TranshashError as error:
         findings.append(Finding("model", str(error)))
-    votes = Votes(run)
+    votes = FeedbackStore(run)
     findings += [Finding("votes", f"{votes.path}: {what}") for what in votes.damage()]
     path = run / "catalog.sqlite"
     if not path.exists():
@@ -59,14 +59,14 @@ def verify_run(run: Path, *, repair: bool = False) -> list[Finding]:
 def _beside_catalog(run: Path, catalog: Catalog, repair: bool) -> list[Finding]:
     findings = []
     try:
-        model, bits = model_digest(run), run_bits(run)
-        if catalog.state_fact("model", model) != model:
+        model, bits = model_digest(run), read_bits(run)
+        if catalog.get_or_set("model", model) != model:
             findings.append(Finding("model", f"{catalog.path} was filled by another model"))
         pending = catalog.pending("")
         for modality in MODALITIES:
             findings += _index(run, catalog, modality, bits, bool(pending), repair)
         if repair and pending:
-            catalog.settle("", list(pending))
+            catalog.mark_done("", list(pending))
     except TranshashError as error:
         findings.append(Finding("index", str(error)))
     return findings
@@ -89,23 +89,23 @@ def _index(
             found = compare(catalog, modality, index)
         finally:
             index.close()
-    except NoIndexError:
+    except IndexNotFoundError:
         finding = Finding(part, f"{folder} is missing")
     except TranshashError as error:
         finding = Finding(part, str(error))
     else:
         missing = len(found.missing) if whole or pending else 0
-        if not (missing or len(found.differing) or len(found.strangers)):
+        if not (missing or len(found.mismatched) or len(found.orphaned)):
             return []
         finding = Finding(
             part,
             f"{missing:,} items of {catalog.path} have no code in {folder}, "
-            f"{len(found.differing):,} another one, and {len(found.strangers):,} codes no item",
+            f"{len(found.mismatched):,} another one, and {len(found.orphaned):,} codes no item",
         )
         if repair:
             writer = GroupedIndex.open(folder, bits)
             try:
-                mend(catalog, modality, writer, found)
+                repair_index(catalog, modality, writer, found)
             finally:
                 writer.close()
             finding.repaired = True
@@ -125,7 +125,7 @@ def _rebuild(folder: Path, catalog: Catalog, modality: Modality, bits: int) -> N
         folder.rename(aside)
     index = GroupedIndex.open(folder, bits)
     try:
-        mend(catalog, modality, index, compare(catalog, modality, index))
+        repair_index(catalog, modality, index, compare(catalog, modality, index))
         index.verify()
     finally:
         index.close()

@@ -14,26 +14,26 @@ import numpy as np
 
 from transhash.codes import Codes
 from transhash.data.collection import Collection, Problem
-from transhash.data.inputs import as_images, as_texts, each_once
+from transhash.data.inputs import drop_duplicates, to_images, to_texts
 from transhash.errors import DataError
 from transhash.features.decode import content_digest, thumbnail
 from transhash.index import Index
-from transhash.model.query_encoder import Asker
-from transhash.model.shards import CodesPart, item_keys
-from transhash.progress import Track, silent
+from transhash.model.query_encoder import QueryEncoder
+from transhash.model.shards import CodeShard, text_keys
+from transhash.progress import Track, no_progress
 from transhash.search.catalog import Catalog, Modality, NewItem, check_modality
-from transhash.search.consistency import compare, copy_codes, finish_pending, mend
+from transhash.search.consistency import compare, complete_pending, copy_codes, repair_index
 from transhash.search.sources import FileStamps
 
 if TYPE_CHECKING:
-    from transhash.model.encoder import CodedBlock, Encoder
+    from transhash.model.encoder import EncodedBatch, Encoder
 
 _log = logging.getLogger("transhash")
 _BLOCK = 1024  # items added at a time: bounds memory, and what an interruption repeats
 
 
 @dataclass
-class Indexed:
+class IndexResult:
     """What became of the items that were given."""
 
     added: int = 0
@@ -43,18 +43,18 @@ class Indexed:
     numbers: list[int] = field(default_factory=list)  # of all others, those not read first
 
 
-class Holdings:
+class IndexWriter:
     """Items of a run, where they are kept, and what puts them there."""
 
     def __init__(
         self,
-        asker: Asker,
+        query_encoder: QueryEncoder,
         catalog: Catalog,
         indexes: dict[Modality, Index],
         run: Path,
         engine: str = "",
     ) -> None:
-        self.asker = asker
+        self.query_encoder = query_encoder
         self.catalog = catalog
         self.indexes = indexes
         self.run = run
@@ -63,11 +63,11 @@ class Holdings:
 
     @property
     def encoder(self) -> Encoder:
-        return self.asker.encoder
+        return self.query_encoder.encoder
 
     def _agree(self) -> None:
         """Counts tell whether all codes must be compared: that is for what happened elsewhere."""
-        began = finish_pending(self.catalog, self._engine, self.indexes)
+        began = complete_pending(self.catalog, self._engine, self.indexes)
         if began:
             _log.warning("%d items were left half indexed by an earlier command; mended", began)
         if self._engine or self.catalog.engines() != [""]:
@@ -75,24 +75,26 @@ class Holdings:
         for modality, index in self.indexes.items():
             if len(index) != self.catalog.count(modality):
                 found = compare(self.catalog, modality, index)
-                mend(self.catalog, modality, index, found)
+                repair_index(self.catalog, modality, index, found)
                 _log.warning(
                     "the index of %s did not agree with %s: %d codes were added, %d replaced, %d "
                     "removed",
-                    modality, self.catalog.path, len(found.missing), len(found.differing),
-                    len(found.strangers),
+                    modality, self.catalog.path, len(found.missing), len(found.mismatched),
+                    len(found.orphaned),
                 )  # fmt: skip
 
-    def add_images(self, images: Any, track: Track = silent, *, reread: bool = False) -> Indexed:
+    def add_images(
+        self, images: Any, track: Track = no_progress, *, reread: bool = False
+    ) -> IndexResult:
         """Encode and index images, block by block; those that are known and unchanged are not.
 
         A folder or file, a list of paths, bytes, PIL images or arrays, a frame or a data set. Files
         whose size and time are as they were are not read, unless `reread`.
         """
-        images = as_images(images)
+        images = to_images(images)
         given = len(images)
-        images = every = each_once(images)
-        done = Indexed(unchanged=given - len(every))
+        images = every = drop_duplicates(images)
+        done = IndexResult(unchanged=given - len(every))
         stamps = FileStamps(images) if images.features is None else None
         if stamps is not None and not reread:
             rows, numbers = stamps.unchanged(self.catalog, track)
@@ -109,7 +111,7 @@ class Holdings:
         for block in self._add(images, images.ids, "images", new, track, done):
             if stamps is not None:
                 seen = [(images.ids[i], stamp) for i in block.same if (stamp := stamps[i])]
-                self.catalog.origins.restamp("images", images.origin, seen)
+                self.catalog.origins.update_stamps("images", images.origin, seen)
         if len(every) and len(done.problems) == len(every):
             first = done.problems[0]
             raise DataError(
@@ -117,10 +119,10 @@ class Holdings:
             )
         return done
 
-    def add_texts(self, texts: Any, track: Track = silent) -> Indexed:
+    def add_texts(self, texts: Any, track: Track = no_progress) -> IndexResult:
         """A file, a list, a frame or a data set."""
-        texts = as_texts(texts)
-        keys = item_keys(texts)
+        texts = to_texts(texts)
+        keys = text_keys(texts)
 
         def new(i: int, code: bytes, digest: bytes, _: bytes | None) -> NewItem:
             text = texts.items[i] if texts.features is None else None
@@ -128,22 +130,22 @@ class Holdings:
                 texts.ids[i], code, text, origin=texts.origin, key=keys[i], digest=digest
             )
 
-        done = Indexed()
+        done = IndexResult()
         for _ in self._add(texts, keys, "texts", new, track, done):
             pass
         return done
 
-    def add_image(self, data: bytes, item_id: str, code: Codes) -> Indexed:
+    def add_image(self, data: bytes, item_id: str, code: Codes) -> IndexResult:
         """One image from its bytes, which stand nowhere else, and its code."""
         digest = content_digest(data)
         new = NewItem(item_id, code.packed[0].tobytes(), None, thumbnail(data), digest=digest)
-        done = Indexed()
+        done = IndexResult()
         self._store("images", [new], code, done)
         return done
 
-    def add_codes(self, modality: Modality, parts: Iterable[CodesPart]) -> Indexed:
+    def add_codes(self, modality: Modality, parts: Iterable[CodeShard]) -> IndexResult:
         """Items that were encoded elsewhere: ids and codes, with nothing to show but the id."""
-        done = Indexed()
+        done = IndexResult()
         for part in parts:
             new = [
                 NewItem(name, code.tobytes(), origin=part.origin, key=key)
@@ -157,7 +159,7 @@ class Holdings:
         check_modality(modality)
         found = [item for i in item_ids if (item := self.catalog.find(modality, i)) is not None]
         numbers = [item.number for item in found]
-        self.catalog.mark(self._engine, numbers)
+        self.catalog.mark_pending(self._engine, numbers)
         self.indexes[modality].remove(np.array(numbers, dtype=np.int64))
         self.catalog.remove(self._engine, numbers)
         return len(found)
@@ -169,8 +171,8 @@ class Holdings:
         modality: Modality,
         new: Callable[[int, bytes, bytes, bytes | None], NewItem],
         track: Track,
-        done: Indexed,
-    ) -> Iterator[CodedBlock]:
+        done: IndexResult,
+    ) -> Iterator[EncodedBatch]:
         """What was put in, a block at a time."""
         if not len(items):
             return
@@ -182,7 +184,7 @@ class Holdings:
                 known[i] = number
             return number is not None
 
-        for block in self.encoder.encode_blocks(
+        for block in self.encoder.encode_batches(
             items, modality, _BLOCK,
             thumbnails=True, same=same, track=track, description=f"indexing {modality}",
         ):  # fmt: skip
@@ -193,7 +195,7 @@ class Holdings:
             done.problems += [Problem(items.place(i), items.ids[i], why) for i, why in block.bad]
             yield block
 
-    def _keep(self, modality: Modality, numbers: Sequence[int], done: Indexed) -> None:
+    def _keep(self, modality: Modality, numbers: Sequence[int], done: IndexResult) -> None:
         """Count what is unchanged; another engine may lack what the catalog knows."""
         if self._engine:
             copy_codes(self.catalog, self.indexes[modality], np.unique(numbers).astype(np.int64))
@@ -201,7 +203,7 @@ class Holdings:
         done.numbers += numbers
 
     def _store(
-        self, modality: Modality, new: Sequence[NewItem], codes: Codes, done: Indexed
+        self, modality: Modality, new: Sequence[NewItem], codes: Codes, done: IndexResult
     ) -> None:
         """Catalog first, and what it says of the index is pending until the index has it, too."""
         stored = self.catalog.add(modality, new, self._engine)
@@ -210,7 +212,7 @@ class Holdings:
             numbers = np.array(sorted(changed), np.int64)
             rows = np.array([changed[int(number)] for number in numbers], np.int64)
             self.indexes[modality].update(numbers, codes[rows])
-            self.catalog.settle(self._engine, numbers.tolist())
+            self.catalog.mark_done(self._engine, numbers.tolist())
         for one in stored:
             done.numbers.append(one.number)
             done.added += one.change == "added"

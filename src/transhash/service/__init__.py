@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from transhash.service.app import create_app
     from transhash.service.server import serve_run
 
-__all__ = ["create_app", "has_parts", "serve_run"]
+__all__ = ["create_app", "is_installed", "serve_run"]
 
 _HOMES = {"create_app": "app", "serve_run": "server"}
 _NEEDED = ("fastapi", "uvicorn", "python_multipart")
 
 
-def has_parts() -> bool:
+def is_installed() -> bool:
     """Whether the packages of the extra are installed."""
     return not _missing()
 

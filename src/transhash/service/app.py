@@ -22,7 +22,7 @@ from transhash import __version__
 from transhash.errors import DataError, EngineError, TranshashError
 from transhash.search.engine import SearchEngine
 from transhash.service.diagnostics import RequestMetrics, presentable, read_diagnostics
-from transhash.service.guard import LOOPBACK, Guard, InWork, Key
+from transhash.service.guard import LOOPBACK, ActiveRequests, ApiKey, Guard
 from transhash.service.limits import BusyError
 from transhash.service.originals import NoOriginalError
 from transhash.service.routes import (
@@ -33,8 +33,8 @@ from transhash.service.routes import (
     vote_routes,
 )
 from transhash.service.schemas import About
-from transhash.service.search_service import Desk, NoSuchItemError, Voting
-from transhash.service.server import OpenRun, RunGoneError
+from transhash.service.search_service import FeedbackService, ItemNotFoundError, SearchService
+from transhash.service.server import ReloadingEngine, RunFilesChangedError
 
 _log = logging.getLogger("transhash.service")
 _PLACES = {"index.html": "/", "docs.html": "/docs"}
@@ -65,16 +65,20 @@ def create_app(
     """
     if (writable or key_to_read) and not api_key:
         raise DataError("a writable service needs a key; give --api-key or TRANSHASH_API_KEY")
-    desk, metrics, in_work = Desk(OpenRun(engine, reopen)), RequestMetrics(), InWork(timeout)
-    asker = engine.asker
+    service, metrics, in_work = (
+        SearchService(ReloadingEngine(engine, reopen)),
+        RequestMetrics(),
+        ActiveRequests(timeout),
+    )
+    query_encoder = engine.query_encoder
     about = About(
         version=__version__,
-        method=asker.method,
-        bits=asker.bits,
+        method=query_encoder.method,
+        bits=query_encoder.bits,
         images=0,
         texts=0,
-        accepts_text=asker.accepts_texts,
-        accepts_images=asker.accepts_images,
+        accepts_text=query_encoder.accepts_texts,
+        accepts_images=query_encoder.accepts_images,
         writable=writable,
         originals=originals,
         max_upload=max_upload,
@@ -85,12 +89,12 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         # In the background: the page is there at once, the first picture does not wait longer.
         in_work.stopping = False
-        warming = asyncio.create_task(_warm(desk))
+        warming = asyncio.create_task(_warm(service))
         yield
         warming.cancel()
         with suppress(asyncio.CancelledError):
             await warming
-        desk.close()
+        service.close()
 
     app = FastAPI(
         title="transhash",
@@ -100,13 +104,13 @@ def create_app(
         docs_url=None,  # FastAPI's documentation pages load scripts from a CDN
         redoc_url=None,
     )
-    voting = Voting(desk) if writable else None
-    app.include_router(search_routes(desk, voting))
-    app.include_router(original_routes(desk, originals))
-    app.include_router(about_routes(desk, metrics, about, shown))
+    voting = FeedbackService(service) if writable else None
+    app.include_router(search_routes(service, voting))
+    app.include_router(original_routes(service, originals))
+    app.include_router(about_routes(service, metrics, about, shown))
     if voting:
-        app.include_router(change_routes(desk))
-        app.include_router(vote_routes(desk, voting))
+        app.include_router(change_routes(service))
+        app.include_router(vote_routes(service, voting))
     _add_page(app)
     _add_sentences(app)
     app.add_middleware(
@@ -114,17 +118,17 @@ def create_app(
         metrics=metrics,
         in_work=in_work,
         hosts=tuple(allowed_hosts),
-        key=Key(api_key, to_read=key_to_read) if api_key and (writable or key_to_read) else None,
+        key=ApiKey(api_key, to_read=key_to_read) if api_key and (writable or key_to_read) else None,
         max_upload=max_upload,
         rate_limit=rate_limit,
     )
-    app.state.desk, app.state.in_work = desk, in_work
+    app.state.service, app.state.in_work = service, in_work
     return app
 
 
-async def _warm(desk: Desk) -> None:
+async def _warm(service: SearchService) -> None:
     try:
-        await desk.images.run(desk.warm)
+        await service.images.run(service.warm)
     except TranshashError as error:
         _log.warning("the first query may fail: %s", error)
     except Exception:
@@ -179,7 +183,7 @@ def _add_sentences(app: FastAPI) -> None:
             sentence = f"{request.method} is not possible here; /openapi.json lists what is"
         return reply(error.status_code, sentence, dict(error.headers or {}))
 
-    async def missing(_: Request, error: NoSuchItemError) -> JSONResponse:
+    async def missing(_: Request, error: ItemNotFoundError) -> JSONResponse:
         return reply(404, str(error))
 
     async def no_original(_: Request, error: NoOriginalError) -> JSONResponse:
@@ -188,7 +192,7 @@ def _add_sentences(app: FastAPI) -> None:
     async def data(_: Request, error: DataError) -> JSONResponse:
         return reply(422, str(error))
 
-    async def gone(_: Request, error: RunGoneError) -> JSONResponse:
+    async def gone(_: Request, error: RunFilesChangedError) -> JSONResponse:
         _log.warning("%s", error)
         return reply(503, "the files of this run are gone or were replaced; put them back")
 
@@ -208,10 +212,10 @@ def _add_sentences(app: FastAPI) -> None:
     handlers: dict[type[Exception], Any] = {
         RequestValidationError: validation,
         HTTPException: http,
-        NoSuchItemError: missing,
+        ItemNotFoundError: missing,
         NoOriginalError: no_original,
         DataError: data,
-        RunGoneError: gone,
+        RunFilesChangedError: gone,
         EngineError: engine,
         OSError: files,
         sqlite3.Error: files,

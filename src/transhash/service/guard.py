@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from transhash.service.diagnostics import RequestMetrics
-from transhash.service.limits import Places, Sink
+from transhash.service.limits import RequestDrain, UploadSlots
 
 _log = logging.getLogger("transhash.service")
 
@@ -46,8 +46,8 @@ _CLIENTS = 10_000
 UPLOADS_AT_ONCE = 8  # one thread decodes; more would only share the loop
 _OTHERS_AT_ONCE = 64
 _STOPPING = "the service is stopping; try again later"
-_CHANGING = ("/api/items/", "/api/votes")  # what a request other than GET changes
-_OPEN = frozenset({"/health", "/ready"})  # to those who watch the service, without a key
+_WRITE_PATHS = ("/api/items/", "/api/votes")  # what a request other than GET changes
+_PUBLIC_PATHS = frozenset({"/health", "/ready"})  # to those who watch the service, without a key
 
 
 class RateLimit:
@@ -67,26 +67,31 @@ class RateLimit:
         return tokens >= 1
 
 
-class Key:
+class ApiKey:
     """Who may change things, and with `to_read` who may see them."""
 
     def __init__(self, key: str, *, to_read: bool = False) -> None:
         self._key = key.encode()
         self.to_read = to_read
 
-    def opens(self, method: str, path: str, headers: Headers) -> bool:
+    def authorizes(self, method: str, path: str, headers: Headers) -> bool:
         # Header bytes arrive read as Latin-1; back to bytes, a key may hold any character.
         given = headers.get("x-api-key", "").encode("latin-1", "replace")
-        if method not in ("GET", "HEAD") and path.startswith(_CHANGING):
+        if method not in ("GET", "HEAD") and path.startswith(_WRITE_PATHS):
             return self._is(given)  # not by password: browsers send that along for other sites
-        return not self.to_read or path in _OPEN or self._is(given) or self._is(_password(headers))
+        return (
+            not self.to_read
+            or path in _PUBLIC_PATHS
+            or self._is(given)
+            or self._is(_password(headers))
+        )
 
     def _is(self, given: bytes) -> bool:
         # Takes the same time wherever the first difference is.
         return hmac.compare_digest(given, self._key)
 
 
-class InWork:
+class ActiveRequests:
     """The requests being answered, each with the time it has; a stopping service shortens it."""
 
     def __init__(self, seconds: float) -> None:
@@ -118,9 +123,9 @@ class Guard:
         app: ASGIApp,
         *,
         metrics: RequestMetrics,
-        in_work: InWork,
+        in_work: ActiveRequests,
         hosts: Sequence[str] = LOOPBACK,
-        key: Key | None = None,
+        key: ApiKey | None = None,
         max_upload: int = 10 << 20,
         rate_limit: float | None = None,
     ) -> None:
@@ -131,9 +136,9 @@ class Guard:
         self.key = key
         self.max_upload = max_upload
         self.rate = None if rate_limit is None else RateLimit(rate_limit)
-        self.sink = Sink()
-        self.uploads = Places(UPLOADS_AT_ONCE, self.sink)
-        self.others = Places(_OTHERS_AT_ONCE, self.sink)
+        self.sink = RequestDrain()
+        self.uploads = UploadSlots(UPLOADS_AT_ONCE, self.sink)
+        self.others = UploadSlots(_OTHERS_AT_ONCE, self.sink)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -216,7 +221,7 @@ class Guard:
         client = (scope.get("client") or ("unknown",))[0]
         if self.rate and counted and not self.rate.allows(client, time.monotonic()):
             return _refuse(429, "too many requests; wait a second and try again", 1)
-        if self.key is not None and not self.key.opens(method, path, headers):
+        if self.key is not None and not self.key.authorizes(method, path, headers):
             refusal = _refuse(401, "this needs the right key in the header X-API-Key")
             if self.key.to_read and method == "GET":  # browsers ask for a password then
                 refusal.headers["WWW-Authenticate"] = 'Basic realm="transhash", charset="UTF-8"'

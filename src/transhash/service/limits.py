@@ -23,7 +23,7 @@ class BusyError(Exception):
     """All threads work and the queue is full; the client should come back."""
 
 
-class Lane:
+class WorkerPool:
     """A thread pool with a queue of limited length.
 
     A slot is given back when the thread is done, not when the client has gone away: a thread
@@ -62,7 +62,7 @@ class Lane:
             self.pending -= 1
 
 
-class Changes:
+class ChangeLock:
     """One change at a time; a search that met one is done again behind it.
 
     The catalog and the index change one after the other: in between an item that is being
@@ -107,7 +107,7 @@ _DRAIN = 32 << 20
 _DRAIN_SECONDS = 8.0
 
 
-class Sink:
+class RequestDrain:
     """Reads and forgets what refused clients still send, within reason.
 
     A client in the middle of sending does not read; closing on it would hide the answer.
@@ -136,7 +136,7 @@ class Sink:
             self._clients -= 1
 
 
-class Body:
+class RequestBody:
     """What one request brings, and how it is coming along."""
 
     def __init__(self) -> None:
@@ -168,40 +168,40 @@ class Body:
         self.whole = not message.get("more_body")
         return message
 
-    def give_way(self) -> None:
+    def yield_slot(self) -> None:
         self._late = True
         if self._waiting is not None and not self._waiting.expired():
             self._waiting.reschedule(0)
 
 
-class Places:
+class UploadSlots:
     """Room for `most` bodies, each until its answer.
 
     One that hardly moves keeps its place only until somebody else wants it: half-sent uploads
     cannot keep whole ones out.
     """
 
-    def __init__(self, most: int, sink: Sink) -> None:
+    def __init__(self, most: int, sink: RequestDrain) -> None:
         self.most = most
         self._sink = sink
-        self._bodies: set[Body] = set()
+        self._bodies: set[RequestBody] = set()
 
-    async def enter(self) -> Body | None:
+    async def enter(self) -> RequestBody | None:
         """A body with a place; None if none became free in time."""
-        patience = time.monotonic() + PLACE_SECONDS
+        probe_budget = time.monotonic() + PLACE_SECONDS
         while len(self._bodies) >= self.most:
             now = time.monotonic()
             slowest = min(self._bodies, key=lambda body: body.rate(now))
             if slowest.rate(now) < _SLOW:
-                slowest.give_way()
-            elif now >= patience:
+                slowest.yield_slot()
+            elif now >= probe_budget:
                 return None
             await asyncio.sleep(0.05)
-        body = Body()
+        body = RequestBody()
         self._bodies.add(body)
         return body
 
-    def leave(self, body: Body) -> None:
+    def leave(self, body: RequestBody) -> None:
         self._bodies.discard(body)
 
     async def pause(self) -> None:
@@ -210,7 +210,7 @@ class Places:
         if moving > _MOVING:
             await asyncio.sleep(_PAUSE * (moving - _MOVING))
 
-    def counted(self, body: Body, receive: Receive, limit: int, too_large: str) -> Receive:
+    def counted(self, body: RequestBody, receive: Receive, limit: int, too_large: str) -> Receive:
         """`receive` that stops once more than `limit` bytes have come, whatever was declared.
 
         HTTPExceptions, because the parsers of the framework let only those through.
@@ -246,7 +246,7 @@ _REFUSAL = (
 )
 
 
-def most_connections() -> int:
+def max_connections() -> int:
     """As many as there are file descriptors for."""
     files = _files()[0]
     return min(MOST_CONNECTIONS, max(files - _OTHER_FILES, files // 4))
@@ -271,7 +271,7 @@ def _files() -> tuple[int, int]:
     return unlimited if soft == endless else soft, unlimited if hard == endless else hard
 
 
-class ClientConnection(H11Protocol):
+class TimedConnection(H11Protocol):
     """uvicorn's HTTP/1.1, which waits for a first request forever and for as many as come."""
 
     _deadline: asyncio.TimerHandle | None = None
@@ -280,11 +280,11 @@ class ClientConnection(H11Protocol):
     @property
     def idle(self) -> bool:
         """Nobody would miss an answer if it were cut now."""
-        asking = self.cycle is not None and not self.cycle.response_complete
-        return not asking or self.transport.is_closing()
+        encode_queries = self.cycle is not None and not self.cycle.response_complete
+        return not encode_queries or self.transport.is_closing()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        full = len(self.connections) >= most_connections() and not self._make_room()
+        full = len(self.connections) >= max_connections() and not self._make_room()
         super().connection_made(transport)
         self._since = self.loop.time()
         self._await_head()
@@ -323,7 +323,7 @@ class ClientConnection(H11Protocol):
 
     def _make_room(self) -> bool:
         """Cut off whoever has been idle longest; False if all are being answered."""
-        others = [c for c in self.connections if isinstance(c, ClientConnection) and c.idle]
+        others = [c for c in self.connections if isinstance(c, TimedConnection) and c.idle]
         if not others:
             return False
         longest = min(others, key=lambda connection: connection._since)

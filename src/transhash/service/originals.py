@@ -68,7 +68,7 @@ class Original:
                 left -= len(piece)
                 yield piece
 
-    def larger(self) -> bytes:
+    def preview(self) -> bytes:
         """A JPEG of up to 1,600 pixels, encoded anew: pixels and nothing else of the file."""
         image = open_image(self._file.read(), _LARGE)
         if isinstance(image, str):

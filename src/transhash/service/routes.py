@@ -15,23 +15,23 @@ from transhash import __version__
 from transhash.errors import DataError
 from transhash.index.weighted import RankingMode
 from transhash.search.catalog import Modality
-from transhash.search.engine import FINER_RANKING
+from transhash.search.engine import DEFAULT_RANKING
 from transhash.service.diagnostics import CONTENT_TYPE, RequestMetrics
 from transhash.service.originals import NoOriginalError
 from transhash.service.schemas import (
     LARGEST_NUMBER,
     LONGEST_TEXT,
-    MOST_RESULTS,
+    MAX_RESULTS,
     About,
     Added,
     BatchIn,
     BatchOut,
     Diagnostics,
+    ErrorOut,
     Examples,
     Id,
     ItemOut,
     ItemQuery,
-    Refusal,
     Removed,
     SearchOut,
     Status,
@@ -40,22 +40,24 @@ from transhash.service.schemas import (
     VoteIn,
     VoteOut,
 )
-from transhash.service.search_service import Desk, Voting
+from transhash.service.search_service import FeedbackService, SearchService
 
-Count = Annotated[int, Query(ge=1, le=MOST_RESULTS, description="how many results")]
-Among = Annotated[Modality, Query(description="what to search")]
-Finely = Annotated[RankingMode, Query(description="whether bits the query is sure of count more")]
+Count = Annotated[int, Query(ge=1, le=MAX_RESULTS, description="how many results")]
+ModalityParam = Annotated[Modality, Query(description="what to search")]
+RankingParam = Annotated[
+    RankingMode, Query(description="whether bits the query is sure of count more")
+]
 _COUNTING = 1.0  # seconds that the figures wait for the number of items
-Number = Annotated[int, Path(ge=0, le=LARGEST_NUMBER)]
+ItemNumber = Annotated[int, Path(ge=0, le=LARGEST_NUMBER)]
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """For the OpenAPI document: these statuses, and those any route may give."""
     usual = (401, 403, 408, 421, 422, 429, 500, 503, 504)
-    return {status: {"model": Refusal} for status in (*statuses, *usual)}
+    return {status: {"model": ErrorOut} for status in (*statuses, *usual)}
 
 
-def search_routes(desk: Desk, voting: Voting | None = None) -> APIRouter:
+def search_routes(service: SearchService, voting: FeedbackService | None = None) -> APIRouter:
     """With `voting`, results say what was voted on them."""
     router = APIRouter(prefix="/api", tags=["search"])
     marked = voting.marked if voting else lambda found: found
@@ -66,41 +68,45 @@ def search_routes(desk: Desk, voting: Voting | None = None) -> APIRouter:
             str, Query(min_length=1, max_length=LONGEST_TEXT, pattern=r"\S", description="a text")
         ],
         k: Count = 24,
-        among: Among = "images",
-        ranking: Finely = FINER_RANKING,
+        modality: ModalityParam = "images",
+        ranking: RankingParam = DEFAULT_RANKING,
     ) -> SearchOut:
         """Items nearest to a sentence."""
-        return await desk.texts.run(lambda: marked(desk.by_text(q.strip(), k, among, ranking)))
+        return await service.texts.run(
+            lambda: marked(service.search_text(q.strip(), k, modality, ranking))
+        )
 
     @router.post("/search/image", responses=refusals(400, 413))
     async def search_by_image(
         image: UploadFile,
         k: Count = 24,
-        among: Among = "texts",
-        ranking: Finely = FINER_RANKING,
+        modality: ModalityParam = "texts",
+        ranking: RankingParam = DEFAULT_RANKING,
     ) -> SearchOut:
         """Items nearest to a picture: any format that `index` reads."""
 
         def search() -> SearchOut:
             # Read here: until a thread is free the picture waits on disk, not in memory.
-            return desk.by_image(image.file.read(), k, among, ranking)
+            return service.search_image(image.file.read(), k, modality, ranking)
 
-        return await desk.images.run(search)
+        return await service.images.run(search)
 
     @router.get("/items/{number}/similar", responses=refusals(404))
-    async def search_by_item(number: Number, k: Count = 24, among: Among = "images") -> SearchOut:
+    async def search_by_item(
+        number: ItemNumber, k: Count = 24, modality: ModalityParam = "images"
+    ) -> SearchOut:
         """Items nearest to an indexed one, itself left out; by Hamming distance."""
-        return await desk.texts.run(lambda: marked(desk.by_item(number, k, among)))
+        return await service.texts.run(lambda: marked(service.search_item(number, k, modality)))
 
     @router.post("/search/batch", responses=refusals(400, 404, 413))
     async def search_batch(request: BatchIn) -> BatchOut:
         """Many queries in one request; each is a text or the number of an item."""
-        return await desk.texts.run(desk.batch, request)
+        return await service.texts.run(service.batch, request)
 
     @router.get("/items/{number}", responses=refusals(404))
-    async def item(number: Number) -> ItemOut:
+    async def item(number: ItemNumber) -> ItemOut:
         """One item."""
-        return await desk.reads.run(desk.item, number)
+        return await service.reads.run(service.item, number)
 
     @router.get(
         "/items/{number}/thumbnail",
@@ -108,10 +114,10 @@ def search_routes(desk: Desk, voting: Voting | None = None) -> APIRouter:
         responses={**refusals(404), 200: {"content": {"image/jpeg": {}}}, 304: {}},
     )
     async def item_thumbnail(
-        number: Number, if_none_match: Annotated[str | None, Header()] = None
+        number: ItemNumber, if_none_match: Annotated[str | None, Header()] = None
     ) -> Response:
         """A small JPEG of an image, encoded anew: pixels and nothing else of the original."""
-        data = await desk.reads.run(desk.thumbnail, number)
+        data = await service.reads.run(service.thumbnail, number)
         tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
         headers = {"ETag": tag, "Cache-Control": "private, max-age=300"}
         if if_none_match == tag:
@@ -121,7 +127,7 @@ def search_routes(desk: Desk, voting: Voting | None = None) -> APIRouter:
     return router
 
 
-def original_routes(desk: Desk, allowed: bool) -> APIRouter:
+def original_routes(service: SearchService, allowed: bool) -> APIRouter:
     router = APIRouter(prefix="/api/items", tags=["originals"])
 
     def check() -> None:
@@ -135,12 +141,12 @@ def original_routes(desk: Desk, allowed: bool) -> APIRouter:
         responses={**refusals(404, 409, 410), 200: {"content": {"application/octet-stream": {}}}},
     )
     async def item_original(
-        number: Number,
+        number: ItemNumber,
         download: Annotated[bool, Query(description="to keep it, not to look at it")] = False,
     ) -> Response:
         """The file of an image as it is, if it is still the one that was indexed."""
         check()
-        original = await desk.images.run(desk.original, number)
+        original = await service.images.run(service.original, number)
         return StreamingResponse(original.pieces(), headers=original.headers(download=download))
 
     @router.get(
@@ -149,11 +155,11 @@ def original_routes(desk: Desk, allowed: bool) -> APIRouter:
         responses={**refusals(404, 409, 410), 200: {"content": {"image/jpeg": {}}}, 304: {}},
     )
     async def item_picture(
-        number: Number, if_none_match: Annotated[str | None, Header()] = None
+        number: ItemNumber, if_none_match: Annotated[str | None, Header()] = None
     ) -> Response:
         """A JPEG of up to 1,600 pixels of an image's file, encoded anew."""
         check()
-        data, digest = await desk.images.run(desk.larger, number)
+        data, digest = await service.images.run(service.preview, number)
         tag = f'"{digest}"'
         headers = {"ETag": tag, "Cache-Control": "private, max-age=300"}
         if if_none_match == tag:
@@ -164,7 +170,7 @@ def original_routes(desk: Desk, allowed: bool) -> APIRouter:
 
 
 def about_routes(
-    desk: Desk, metrics: RequestMetrics, about: About, diagnostics: Diagnostics
+    service: SearchService, metrics: RequestMetrics, about: About, diagnostics: Diagnostics
 ) -> APIRouter:
     router = APIRouter(tags=["about"])
     kept: list[Examples] = []
@@ -172,14 +178,14 @@ def about_routes(
     @router.get("/api/about", responses=refusals())
     async def about_this_run() -> About:
         """Which model, how many items."""
-        counts = await desk.counts()
+        counts = await service.counts()
         return about.model_copy(update={str(name): count for name, count in counts.items()})
 
     @router.get("/api/examples", responses=refusals())
     async def examples() -> Examples:
         """A few texts and images of this run to start from."""
         if not kept:  # sampling reads the whole list of numbers, so it is done once
-            kept.append(await desk.reads.run(desk.examples, 8))
+            kept.append(await service.reads.run(service.examples, 8))
         return kept[0]
 
     @router.get("/api/diagnostics", responses=refusals())
@@ -195,17 +201,17 @@ def about_routes(
     @router.get("/ready", responses=refusals())
     async def ready() -> Status:
         """A search goes through: model, index and catalog are there."""
-        await desk.texts.run(desk.probe)
+        await service.texts.run(service.probe)
         return Status()
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def prometheus() -> Response:
         """Prometheus text format."""
-        waiting = {f'lane="{lane.name}"': float(lane.pending) for lane in desk.lanes}
+        waiting = {f'lane="{lane.name}"': float(lane.pending) for lane in service.lanes}
         counts: dict[str, float] = {}
         with suppress(Exception):  # an engine that is slow or away must not hide the other figures
             async with asyncio.timeout(_COUNTING):
-                counts = {f'modality="{name}"': n for name, n in (await desk.counts()).items()}
+                counts = {f'modality="{name}"': n for name, n in (await service.counts()).items()}
         gauges = {
             "transhash_items": ("Items in the index.", counts),
             "transhash_pending": ("Requests in work or waiting, by lane.", waiting),
@@ -220,34 +226,36 @@ def about_routes(
 _KEY = Security(APIKeyHeader(name="X-API-Key", auto_error=False))
 
 
-def change_routes(desk: Desk) -> APIRouter:
+def change_routes(service: SearchService) -> APIRouter:
     router = APIRouter(prefix="/api/items", tags=["changes"], dependencies=[_KEY])
 
     @router.post("/texts", status_code=201, responses=refusals(400, 413))
     async def add_texts(request: TextsIn) -> Added:
         """Add texts, or replace those with a known id; on disk and searchable before the reply."""
-        return Added(items=await desk.changes.run(desk.add_texts, request.texts))
+        return Added(items=await service.changes.run(service.add_texts, request.texts))
 
     @router.post("/images", status_code=201, responses=refusals(400, 413))
     async def add_image(image: UploadFile, id: Annotated[Id | None, Form()] = None) -> Added:
         """Add a picture, or replace the one with that id."""
-        return Added(items=await desk.changes.run(lambda: desk.add_image(image.file.read(), id)))
+        return Added(
+            items=await service.changes.run(lambda: service.add_image(image.file.read(), id))
+        )
 
     @router.delete("/{number}", responses=refusals(404))
-    async def remove(number: Number) -> Removed:
+    async def remove(number: ItemNumber) -> Removed:
         """Forget an item."""
-        return Removed(removed=await desk.changes.run(desk.remove, number))
+        return Removed(removed=await service.changes.run(service.remove, number))
 
     return router
 
 
-def vote_routes(desk: Desk, voting: Voting) -> APIRouter:
+def vote_routes(service: SearchService, voting: FeedbackService) -> APIRouter:
     router = APIRouter(prefix="/api/votes", tags=["changes"], dependencies=[_KEY])
 
     @router.post("", responses=refusals(400, 404, 413))
     async def give_vote(request: VoteIn) -> VoteOut:
         """Say whether an image and a text belong together; replaces what was said before."""
-        return await desk.changes.run(voting.put, request)
+        return await service.changes.run(voting.put, request)
 
     @router.delete("", responses=refusals(404))
     async def take_vote_back(
@@ -264,6 +272,6 @@ def vote_routes(desk: Desk, voting: Voting) -> APIRouter:
         if (text is None) == (number is None):
             raise DataError("give the text's words as text, or its number: one of the two")
         asked = TextQuery(text=text) if text is not None else ItemQuery(number=number or 0)
-        return await desk.changes.run(voting.take_back, image, asked)
+        return await service.changes.run(voting.delete, image, asked)
 
     return router

@@ -8,16 +8,16 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from transhash.index.weighted import RankingMode
 from transhash.search.catalog import Modality
-from transhash.search.engine import FINER_RANKING
-from transhash.training.calibration import Relevance
+from transhash.search.engine import DEFAULT_RANKING
+from transhash.training.calibration import RelevanceLabel
 
-MOST_RESULTS = 200
+MAX_RESULTS = 200
 LONGEST_TEXT = 4000
 LARGEST_NUMBER = 2**53 - 1  # what every reader of JSON tells from its neighbours
 MOST_QUERIES = 64
 MOST_TEXTS = 256
 
-Sentence = Annotated[
+QueryText = Annotated[
     str,
     StringConstraints(strip_whitespace=True, min_length=1, max_length=LONGEST_TEXT, pattern=r"\S"),
 ]
@@ -29,7 +29,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Refusal(BaseModel):
+class ErrorOut(BaseModel):
     """Every refusal, with any 4xx or 5xx status."""
 
     error: str
@@ -52,7 +52,7 @@ class HitOut(ItemOut):
         description="that query and result are related, as of held-out auxiliary pairs that "
         "differ so much; null: not known, and always between items of one kind"
     )
-    relevance: Relevance | None = Field(description="the probability in a word")
+    relevance: RelevanceLabel | None = Field(description="the probability in a word")
     vote: Literal[0, 1] | None = Field(
         default=None, description="what was voted on query and result: 1 up, 0 down"
     )
@@ -72,25 +72,25 @@ class QueryOut(BaseModel):
 
 class SearchOut(BaseModel):
     query: QueryOut
-    among: Modality
+    modality: Modality
     ranking: RankingMode = Field(
         description="all: bits that the query is sure of count more; ties: only inside equal "
         "Hamming distances; hamming: never, as for neighbours of an item"
     )
-    reranked: int | None = Field(
+    rerank: int | None = Field(
         description="how many of the nearest by Hamming distance the engine ranked finer; null: all"
     )
     total: int = Field(description="how many items were searched")
     bits: int
     took_ms: float = Field(description="encoding and search, without the network")
-    surest: Relevance | None = Field(
+    surest: RelevanceLabel | None = Field(
         description="the most that this run can say of a result; null: it says nothing"
     )
     hits: list[HitOut]
 
 
 class TextQuery(_Strict):
-    text: Sentence
+    text: QueryText
 
 
 class ItemQuery(_Strict):
@@ -99,15 +99,15 @@ class ItemQuery(_Strict):
 
 class BatchIn(_Strict):
     queries: Annotated[list[TextQuery | ItemQuery], Field(min_length=1, max_length=MOST_QUERIES)]
-    among: Modality = "images"
-    k: Annotated[int, Field(ge=1, le=MOST_RESULTS)] = 10
-    ranking: RankingMode = FINER_RANKING
+    modality: Modality = "images"
+    k: Annotated[int, Field(ge=1, le=MAX_RESULTS)] = 10
+    ranking: RankingMode = DEFAULT_RANKING
 
 
 class BatchOut(BaseModel):
-    among: Modality
+    modality: Modality
     ranking: RankingMode = Field(description="of the texts; items are ranked by Hamming distance")
-    reranked: int | None
+    rerank: int | None
     total: int
     bits: int
     took_ms: float
@@ -115,7 +115,7 @@ class BatchOut(BaseModel):
 
 
 class TextIn(_Strict):
-    text: Sentence
+    text: QueryText
     id: Id | None = Field(default=None, description="chosen by the service when left out")
 
 

@@ -21,11 +21,11 @@ from transhash.errors import DataError, TranshashError
 from transhash.index.weighted import BitWeights, RankingMode, query_weights
 from transhash.model.query_encoder import TextProjections
 from transhash.search.catalog import MODALITIES, Item, Modality
-from transhash.search.engine import FINER_RANKING, SearchEngine
-from transhash.search.feedback import Vote, VotedImage, Votes, voted_digest
+from transhash.search.engine import DEFAULT_RANKING, SearchEngine
+from transhash.search.feedback import FeedbackStore, StoredVote, VotedImage, voted_digest
 from transhash.search.hits import Hit, Hits
 from transhash.service.diagnostics import read_report
-from transhash.service.limits import Changes, Lane
+from transhash.service.limits import ChangeLock, WorkerPool
 from transhash.service.originals import Original, open_original
 from transhash.service.schemas import (
     BatchIn,
@@ -41,28 +41,28 @@ from transhash.service.schemas import (
     VoteIn,
     VoteOut,
 )
-from transhash.service.server import OpenRun, RunGoneError
-from transhash.training.calibration import curve_of, in_words
+from transhash.service.server import ReloadingEngine, RunFilesChangedError
+from transhash.training.calibration import read_calibration, relevance_label
 
 _COUNTED = 1.0  # seconds that a search says the same total: a server counts as long as it searches
 
 
-class NoSuchItemError(DataError):
+class ItemNotFoundError(DataError):
     """No item has that number."""
 
 
-class Desk:
+class SearchService:
     """The engine, the threads that may use it, and what keeps changes apart."""
 
-    def __init__(self, run: OpenRun) -> None:
+    def __init__(self, run: ReloadingEngine) -> None:
         self._run = run
-        self._change = Changes()
+        self._change = ChangeLock()
         # Pictures cost 100 times a text, so they queue apart and cannot starve the texts.
-        self.texts = Lane("texts", threads=2, waiting=254)
-        self.images = Lane("images", threads=1, waiting=15)
-        self.reads = Lane("reads", threads=2, waiting=254)
-        self.changes = Lane("changes", threads=1, waiting=15)
-        self.counting = Lane("counting", threads=1, waiting=15)
+        self.texts = WorkerPool("texts", threads=2, waiting=254)
+        self.images = WorkerPool("images", threads=1, waiting=15)
+        self.reads = WorkerPool("reads", threads=2, waiting=254)
+        self.changes = WorkerPool("changes", threads=1, waiting=15)
+        self.counting = WorkerPool("counting", threads=1, waiting=15)
         self._counted: asyncio.Future[dict[Modality, int]] | None = None
         self._warm = False
         self._totals: dict[Modality, tuple[SearchEngine, float, int]] = {}
@@ -74,7 +74,7 @@ class Desk:
         return self._run.engine
 
     @property
-    def lanes(self) -> tuple[Lane, ...]:
+    def lanes(self) -> tuple[WorkerPool, ...]:
         return (self.texts, self.images, self.reads, self.changes, self.counting)
 
     def close(self) -> None:
@@ -97,12 +97,12 @@ class Desk:
         """Load what the first query would wait for: the image backbone, the index's pages."""
         if self._warm:
             return
-        if self.engine.asker.accepts_texts:
-            self.by_text("warm", 1, "images")
-        if self.engine.asker.accepts_images:
+        if self.engine.query_encoder.accepts_texts:
+            self.search_text("warm", 1, "images")
+        if self.engine.query_encoder.accepts_images:
             buffer = io.BytesIO()
             Image.new("RGB", (32, 32), "white").save(buffer, "PNG")
-            self.by_image(buffer.getvalue(), 1, "texts")
+            self.search_image(buffer.getvalue(), 1, "texts")
         self._warm = True
 
     def probe(self) -> None:
@@ -110,70 +110,71 @@ class Desk:
         for modality in MODALITIES:
             if self.count(modality):
                 code = Codes(
-                    np.zeros((1, self.engine.asker.bits // 8), np.uint8), self.engine.asker.bits
+                    np.zeros((1, self.engine.query_encoder.bits // 8), np.uint8),
+                    self.engine.query_encoder.bits,
                 )
                 self._search(code, 1, modality)
 
-    def by_text(
-        self, text: str, k: int, among: Modality, ranking: RankingMode = FINER_RANKING
+    def search_text(
+        self, text: str, k: int, modality: Modality, ranking: RankingMode = DEFAULT_RANKING
     ) -> SearchOut:
         start = time.perf_counter()
-        projections = self.engine.asker.project_texts([text])
+        projections = self.engine.query_encoder.project_texts([text])
         code = Codes.from_projections(projections)
         query = QueryOut(text=text, code=bit_string(code.packed[0].tobytes()))
-        features = self.engine.asker.text_features
+        features = self.engine.query_encoder.text_features
         if features is not None:
             query.known_words = list(dict.fromkeys(features.known_words(text)))
             query.unknown_words = list(dict.fromkeys(features.unknown_words(text)))
-        return self._found(query, "texts", code, k, among, start, ranking, projections)
+        return self._found(query, "texts", code, k, modality, start, ranking, projections)
 
-    def by_image(
-        self, data: bytes, k: int, among: Modality, ranking: RankingMode = FINER_RANKING
+    def search_image(
+        self, data: bytes, k: int, modality: Modality, ranking: RankingMode = DEFAULT_RANKING
     ) -> SearchOut:
         start = time.perf_counter()
         projections = self.engine.encoder.project_image(data)
         code = Codes.from_projections(projections)
         query = QueryOut(code=bit_string(code.packed[0].tobytes()))
-        return self._found(query, "images", code, k, among, start, ranking, projections)
+        return self._found(query, "images", code, k, modality, start, ranking, projections)
 
-    def by_item(self, number: int, k: int, among: Modality) -> SearchOut:
+    def search_item(self, number: int, k: int, modality: Modality) -> SearchOut:
         start = time.perf_counter()
         item = self.item_of(number)
         query = QueryOut(item=item_out(item), code=bit_string(item.code))
         # One more, because an item is its own nearest neighbour.
-        extra = int(item.modality == among)
+        extra = int(item.modality == modality)
         code = self.engine.code_of(item)
-        found = self._found(query, item.modality, code, k + extra, among, start)
+        found = self._found(query, item.modality, code, k + extra, modality, start)
         found.hits = [hit for hit in found.hits if hit.number != number][:k]
         return found
 
     def batch(self, request: BatchIn) -> BatchOut:
         start = time.perf_counter()
-        bits = self.engine.asker.bits
+        bits = self.engine.query_encoder.bits
         texts = [query.text for query in request.queries if isinstance(query, TextQuery)]
-        values = self.engine.asker.project_texts(texts) if texts else np.empty((0, bits))
+        values = self.engine.query_encoder.project_texts(texts) if texts else np.empty((0, bits))
         weighed = query_weights(values, request.ranking)
         rows = iter(Codes.from_projections(values).packed)
         packed, curves = [], []
         for query in request.queries:
-            asking: Modality = "texts"
+            encode_queries: Modality = "texts"
             if isinstance(query, TextQuery):
                 packed.append(next(rows))
             else:
                 item = self.item_of(query.number)
                 packed.append(np.frombuffer(item.code, dtype=np.uint8))
-                asking = item.modality
-            curves.append(self._curve(asking, request.among))
+                encode_queries = item.modality
+            curves.append(self._curve(encode_queries, request.modality))
         weights = None
         if weighed is not None:
             weights = np.ones((len(packed), bits), np.int64)  # of an item: Hamming distance
             weights[[isinstance(query, TextQuery) for query in request.queries]] = weighed
-        results = self._search(Codes(np.stack(packed), bits), request.k, request.among, weights)
+        results = self._search(Codes(np.stack(packed), bits), request.k, request.modality, weights)
         return BatchOut(
-            among=request.among,
+            modality=request.modality,
             ranking=request.ranking,
-            reranked=self._reranked(request.k, request.among, request.ranking),
-            total=self._total(request.among),
+            rerank=self._reranked(request.k, request.modality, request.ranking),
+            total=self._total(request.modality),
             bits=bits,
             took_ms=_since(start),
             results=[[hit_out(hit, curve) for hit in hits] for hits, curve in zip(results, curves)],
@@ -185,18 +186,18 @@ class Desk:
     def thumbnail(self, number: int) -> bytes:
         data = self.engine.catalog.thumbnail(number)
         if data is None:
-            raise NoSuchItemError(f"item {number} does not exist or has no picture")
+            raise ItemNotFoundError(f"item {number} does not exist or has no picture")
         return data
 
     def original(self, number: int) -> Original:
         """The item's own file, for the caller to close."""
         return open_original(self.engine.catalog, self.item_of(number))
 
-    def larger(self, number: int) -> tuple[bytes, str]:
+    def preview(self, number: int) -> tuple[bytes, str]:
         """A larger JPEG of the item's file, and a tag that changes with the file."""
         original = self.original(number)
         try:
-            return original.larger(), original.tag
+            return original.preview(), original.tag
         finally:
             original.close()
 
@@ -208,8 +209,8 @@ class Desk:
         texts = sorted(texts, key=lambda item: len(item.text or ""))[: max(count, len(texts) // 2)]
         images = [item for item in catalog.sample("images", 64) if item.has_thumbnail]
         return Examples(
-            texts=[item_out(item) for item in _apart(texts, count)],
-            images=[item_out(item) for item in _apart(images, count)],
+            texts=[item_out(item) for item in _farthest_first(texts, count)],
+            images=[item_out(item) for item in _farthest_first(images, count)],
         )
 
     def add_texts(self, texts: Sequence[TextIn]) -> list[ItemOut]:
@@ -241,59 +242,64 @@ class Desk:
             finally:
                 self._totals.clear()
             if self.engine is not engine:
-                raise RunGoneError("the files of this run were replaced meanwhile; send it again")
+                raise RunFilesChangedError(
+                    "the files of this run were replaced meanwhile; send it again"
+                )
 
     def item_of(self, number: int) -> Item:
         item = self.engine.catalog.get([number]).get(number)
         if item is None:
-            raise NoSuchItemError(f"there is no item {number} in this run")
+            raise ItemNotFoundError(f"there is no item {number} in this run")
         return item
 
     def _search(
-        self, codes: Codes, k: int, among: Modality, weights: BitWeights | None = None
+        self, codes: Codes, k: int, modality: Modality, weights: BitWeights | None = None
     ) -> list[Hits]:
-        return self._change.apart(lambda: self.engine.similar_to_codes(codes, k, among, weights))
+        return self._change.apart(lambda: self.engine.similar_to_codes(codes, k, modality, weights))
 
-    def _reranked(self, k: int, among: Modality, ranking: RankingMode) -> int | None:
-        return None if ranking == "hamming" else self.engine.indexes[among].candidates(k)
+    def _reranked(self, k: int, modality: Modality, ranking: RankingMode) -> int | None:
+        return None if ranking == "hamming" else self.engine.indexes[modality].candidates(k)
 
-    def _total(self, among: Modality) -> int:
+    def _total(self, modality: Modality) -> int:
         engine, now = self.engine, time.monotonic()
-        counted = self._totals.get(among)
+        counted = self._totals.get(modality)
         if counted is None or counted[0] is not engine or now - counted[1] > _COUNTED:
-            counted = self._totals[among] = engine, now, len(engine.indexes[among])
+            counted = self._totals[modality] = engine, now, len(engine.indexes[modality])
         return counted[2]
 
-    def _curve(self, asking: Modality, among: Modality) -> list[float] | None:
+    def _curve(self, encode_queries: Modality, modality: Modality) -> list[float] | None:
         """P(related | distance) between the two kinds, read once for each opened run."""
         engine = self.engine
         if self._curves is None or self._curves[0] is not engine:
-            self._curves = engine, curve_of(read_report(engine.run), engine.asker.bits)
-        return None if asking == among else self._curves[1]
+            self._curves = (
+                engine,
+                read_calibration(read_report(engine.run), engine.query_encoder.bits),
+            )
+        return None if encode_queries == modality else self._curves[1]
 
     def _found(
         self,
         query: QueryOut,
-        asking: Modality,
+        encode_queries: Modality,
         code: Codes,
         k: int,
-        among: Modality,
+        modality: Modality,
         start: float,
         ranking: RankingMode = "hamming",
         projections: TextProjections | None = None,
     ) -> SearchOut:
         weights = None if projections is None else query_weights(projections, ranking)
-        hits = self._search(code, k, among, weights)[0]
-        curve = self._curve(asking, among)
+        hits = self._search(code, k, modality, weights)[0]
+        curve = self._curve(encode_queries, modality)
         return SearchOut(
             query=query,
-            among=among,
+            modality=modality,
             ranking=ranking,
-            reranked=self._reranked(k, among, ranking),
-            total=self._total(among),
+            rerank=self._reranked(k, modality, ranking),
+            total=self._total(modality),
             bits=code.bits,
             took_ms=_since(start),
-            surest=None if curve is None else in_words(curve[0]),  # it never rises
+            surest=None if curve is None else relevance_label(curve[0]),  # it never rises
             hits=[hit_out(hit, curve) for hit in hits],
         )
 
@@ -315,7 +321,7 @@ def hit_out(hit: Hit, curve: list[float] | None = None) -> HitOut:
         distance=hit.distance,
         differing=list(hit.differing),
         probability=probability,
-        relevance=None if probability is None else in_words(probability),
+        relevance=None if probability is None else relevance_label(probability),
     )
 
 
@@ -332,7 +338,7 @@ def _fields(item: Item) -> dict[str, Any]:
     }
 
 
-def _apart(items: list[Item], count: int) -> list[Item]:
+def _farthest_first(items: list[Item], count: int) -> list[Item]:
     """Farthest-first choice by Hamming distance, starting from the first item."""
     chosen, rest = items[:1], items[1:]
     while rest and len(chosen) < count:
@@ -360,24 +366,24 @@ _BOTH = "a vote is on an image and a text"
 _log = logging.getLogger("transhash.service")
 
 
-class Voting:
+class FeedbackService:
     """Of a writable service."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, service: SearchService) -> None:
+        self._desk = service
 
     def put(self, request: VoteIn) -> VoteOut:
         with self._desk.changing() as engine:
             image = VotedImage.of(engine.catalog, self._image(request.image))
             text, text_id = self._words(request.text)
-            Votes(engine.run).put(Vote(image, text, request.vote, text_id))
+            FeedbackStore(engine.run).put(StoredVote(image, text, request.vote, text_id))
         return VoteOut(image=request.image, text=text, vote=request.vote)
 
-    def take_back(self, image: int, asked: TextQuery | ItemQuery) -> VoteOut:
+    def delete(self, image: int, asked: TextQuery | ItemQuery) -> VoteOut:
         with self._desk.changing() as engine:
             item = self._image(image)
             text, _ = self._words(asked)
-            Votes(engine.run).take_back(voted_digest(engine.catalog, item.number), text)
+            FeedbackStore(engine.run).delete(voted_digest(engine.catalog, item.number), text)
         return VoteOut(image=image, text=text, vote=None)
 
     def marked(self, found: SearchOut) -> SearchOut:
@@ -391,7 +397,7 @@ class Voting:
     def _image(self, number: int) -> Item:
         item = self._desk.item_of(number)
         if item.modality != "images":
-            raise NoSuchItemError(f"item {number} is a text; {_BOTH}")
+            raise ItemNotFoundError(f"item {number} is a text; {_BOTH}")
         return item
 
     def _words(self, asked: TextQuery | ItemQuery) -> tuple[str, str | None]:
@@ -400,7 +406,7 @@ class Voting:
             return asked.text, None
         item = self._desk.item_of(asked.number)
         if item.modality != "texts":
-            raise NoSuchItemError(
+            raise ItemNotFoundError(
                 f"item {item.number} is an image; a vote is on an image and a text"
             )
         if not item.text:
@@ -409,14 +415,14 @@ class Voting:
 
 
 def _mark(engine: SearchEngine, found: SearchOut) -> None:
-    votes, item = Votes(engine.run), found.query.item
-    if found.among == "texts":
+    votes, item = FeedbackStore(engine.run), found.query.item
+    if found.modality == "texts":
         if item is not None and item.modality == "images":
             texts = votes.on_image(voted_digest(engine.catalog, item.number))
             for hit in found.hits:
                 hit.vote = texts.get(hit.text or "")  # type: ignore[assignment]
         return
     words = found.query.text or (item.text if item is not None else None)
-    images = votes.on_text(words) if words else {}
+    images = votes.for_text(words) if words else {}
     for hit in found.hits if images else ():
         hit.vote = images.get(voted_digest(engine.catalog, hit.number))  # type: ignore[assignment]

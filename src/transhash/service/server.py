@@ -23,8 +23,8 @@ from transhash.errors import DataError, EngineError, TranshashError
 from transhash.search.catalog import MODALITIES
 from transhash.search.engine import SearchEngine
 from transhash.service.app import create_app
-from transhash.service.guard import LOOPBACK, InWork
-from transhash.service.limits import ClientConnection, allow_more_files
+from transhash.service.guard import LOOPBACK, ActiveRequests
+from transhash.service.limits import TimedConnection, allow_more_files
 from transhash.storage import read_json
 
 _log = logging.getLogger("transhash.service")
@@ -84,7 +84,7 @@ def serve_run(
             )
             config = uvicorn.Config(
                 app,
-                http=ClientConnection,
+                http=TimedConnection,
                 loop="asyncio",
                 ws="none",
                 backlog=_ACCEPTED,
@@ -114,7 +114,7 @@ class _Server(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        in_work: InWork,
+        in_work: ActiveRequests,
         address: str,
         open_browser: bool,
         on_ready: Callable[[str], None] | None,
@@ -183,11 +183,11 @@ _AGAIN = 1.0  # seconds between two tries to open a run that came back
 _CLOSED = (-1, -1)  # the stamp of no file: an engine closed here is not in place when files return
 
 
-class RunGoneError(EngineError):
+class RunFilesChangedError(EngineError):
     """The run's files are not those that were opened; the message names no path."""
 
 
-class OpenRun:
+class ReloadingEngine:
     """The engine of a run, opened again by `reopen` when its files were put back or replaced."""
 
     def __init__(
@@ -223,16 +223,18 @@ class OpenRun:
         if self._in_place(now):
             return  # another thread has opened it, or it was moved back
         if self._reopen is None or not now.keys() >= self._opened.keys():
-            raise RunGoneError("the files of this run are gone; put them back")
+            raise RunFilesChangedError("the files of this run are gone; put them back")
         if time.monotonic() - self._tried < _AGAIN:
-            raise RunGoneError("the files of this run were replaced; they are being opened")
+            raise RunFilesChangedError("the files of this run were replaced; they are being opened")
         self._tried = time.monotonic()
         self._engine.close()  # first: it may hold the writer's lock on what is still there
         self._opened = dict.fromkeys(self._opened, _CLOSED)
         try:
             self._engine = self._reopen()
         except (TranshashError, OSError) as error:
-            raise RunGoneError(f"the files of this run were replaced, and {error}") from None
+            raise RunFilesChangedError(
+                f"the files of this run were replaced, and {error}"
+            ) from None
         self._own, self._opened = True, _stamps(self._engine.run)
 
 

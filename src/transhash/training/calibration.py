@@ -12,14 +12,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-Relevance = Literal["likely", "maybe", "far"]
+RelevanceLabel = Literal["likely", "maybe", "far"]
 _ASSUMED = 0.05  # share of related pairs where it cannot be counted
 _LIKELY, _MAYBE = 0.5, 0.2
 _WIDTHS = 32  # a pair is smeared over bits / 32 to either side: 4 of 128
 _FEWEST = 20  # related pairs; fewer tell nothing
 
 
-def distance_curve(
+def fit_calibration(
     distances: npt.NDArray[Any], related: npt.NDArray[np.bool_], bits: int, *, counted: bool
 ) -> list[float] | None:
     """P(related | distance) for 0 to `bits` differing bits, never rising; None if too few tell.
@@ -48,12 +48,12 @@ def distance_curve(
     return [round(float(p), 4) for p in fitted]
 
 
-def in_words(probability: float) -> Relevance:
+def relevance_label(probability: float) -> RelevanceLabel:
     """likely: rather related than not; maybe: one in five or more."""
     return "likely" if probability >= _LIKELY else "maybe" if probability >= _MAYBE else "far"
 
 
-def curve_of(report: Any, bits: int) -> list[float] | None:
+def read_calibration(report: Any, bits: int) -> list[float] | None:
     """What a run's report.json says, if it says it for codes of so many bits."""
     held_out = report.get("verdict") if isinstance(report, dict) else None
     for part in ("held_out", "related_by_distance"):

@@ -13,26 +13,26 @@ import numpy as np
 from transhash.data.benchmark import Benchmark
 from transhash.data.collection import Images
 from transhash.data.relation import Rows
-from transhash.data.training_set import Features, Related, TrainingSet
+from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
 from transhash.errors import DataError
 from transhash.features import BACKBONE_FILE
-from transhash.features.backbone import Backbone, TunedFeatures
+from transhash.features.backbone import Backbone, FineTunedFeatures
 from transhash.features.images import ImageFeatures
 from transhash.hashers import Hasher, find_method, make_hasher
-from transhash.hashers.fine_tuning import FineTuning, fine_tune, tuning_name
-from transhash.hashers.fine_tuning.loop import TuningPlan
-from transhash.hashers.world import ALONE, World
-from transhash.model.encoder import image_rows
-from transhash.progress import Track, silent
+from transhash.hashers.fine_tuning import FineTuning, fine_tune, fine_tuning_name
+from transhash.hashers.fine_tuning.loop import TimeBudget
+from transhash.hashers.world import SINGLE_PROCESS, World
+from transhash.model.encoder import extract_readable
+from transhash.progress import Track, no_progress
 from transhash.storage import write_json
-from transhash.training.split_data import LabelledRows, Target, Task
+from transhash.training.split_data import LabeledFeatures, SplitData, TestSet
 
 _FOLDER = "fine-tuning"  # in a run: metrics, checkpoint, and what it was
 _RECORD = "tuning.json"
 
 
 @dataclass(frozen=True)
-class TuningRequest:
+class FineTuningRequest:
     """Settings of a fine-tuning, and the method that teaches, not yet fitted."""
 
     settings: FineTuning
@@ -42,7 +42,7 @@ class TuningRequest:
     @classmethod
     def of(
         cls, method: str, teacher: Mapping[str, Any], settings: Mapping[str, Any]
-    ) -> TuningRequest:
+    ) -> FineTuningRequest:
         """From names and settings; what is not known is refused by its name."""
         known = FineTuning().settings()
         for name in settings:
@@ -56,7 +56,7 @@ class TuningRequest:
 
 def tuning_request(
     hasher: Hasher, method: str, settings: Mapping[str, Any], teacher: str | None = None
-) -> TuningRequest:
+) -> FineTuningRequest:
     """For a run of that method: taught by itself with its own settings, or by another one."""
     own = hasher.settings()
     name = find_method(teacher or method).name
@@ -64,11 +64,11 @@ def tuning_request(
         shared = ("bits", "seed", "device")
         known = find_method(name).settings()
         own = {one: own[one] for one in shared if one in own and one in known}
-    return TuningRequest.of(name, own, settings)
+    return FineTuningRequest.of(name, own, settings)
 
 
 @dataclass(frozen=True)
-class Pictures:
+class TrainingImages:
     """The images that a training set was made of, in its order."""
 
     images: Images
@@ -76,16 +76,20 @@ class Pictures:
     held_out: Images | None = None  # of auxiliary items outside of it
 
     def held_out_as_read(
-        self, held_out: Related, tuned: TunedFeatures, track: Track, world: World = ALONE
-    ) -> Related:
+        self,
+        held_out: AuxiliarySet,
+        tuned: FineTunedFeatures,
+        track: Track,
+        world: World = SINGLE_PROCESS,
+    ) -> AuxiliarySet:
         """Held-out items with images as the tuned backbone reads them."""
         images = self.held_out
         assert images is not None  # who holds items out has their pictures
-        rows = world.in_turn(lambda: _rows(tuned, images, track))
-        return Related(rows, held_out.texts, held_out.relation)
+        rows = world.local_main_process_first(lambda: _rows(tuned, images, track))
+        return AuxiliarySet(rows, held_out.texts, held_out.relation)
 
 
-def backbone_of(features: ImageFeatures | None) -> Backbone:
+def require_backbone(features: ImageFeatures | None) -> Backbone:
     """What can be trained further."""
     if features is None:
         raise DataError("precomputed image features cannot be fine-tuned; give the image files")
@@ -97,15 +101,15 @@ def backbone_of(features: ImageFeatures | None) -> Backbone:
     return features
 
 
-def fine_tuned(
-    request: TuningRequest,
+def fine_tune_run(
+    request: FineTuningRequest,
     training: TrainingSet,
-    pictures: Pictures,
+    pictures: TrainingImages,
     features: ImageFeatures | None,
     run: Path,
-    track: Track = silent,
-    world: World = ALONE,
-) -> tuple[TrainingSet, TunedFeatures]:
+    track: Track = no_progress,
+    world: World = SINGLE_PROCESS,
+) -> tuple[TrainingSet, FineTunedFeatures]:
     """What a run learns from once its backbone is fine-tuned, and that backbone."""
     place = run / _FOLDER
     tuned = tuned_features(request, training, pictures, features, place, track=track, world=world)
@@ -113,19 +117,19 @@ def fine_tuned(
 
 
 def tuned_features(
-    request: TuningRequest,
+    request: FineTuningRequest,
     training: TrainingSet,
-    pictures: Pictures,
+    pictures: TrainingImages,
     features: ImageFeatures | None,
     place: Path,
     *,
-    track: Track = silent,
-    world: World = ALONE,
-) -> TunedFeatures:
+    track: Track = no_progress,
+    world: World = SINGLE_PROCESS,
+) -> FineTunedFeatures:
     """The fine-tuned backbone: the one that is kept in `place`, or taught now and kept there."""
-    backbone = backbone_of(features)
-    name = tuning_name(backbone, request.teacher, request.settings, training)
-    plan = TuningPlan(place, name, world)
+    backbone = require_backbone(features)
+    name = fine_tuning_name(backbone, request.teacher, request.settings, training)
+    plan = TimeBudget(place, name, world)
     if not (plan.finished and (place / BACKBONE_FILE).exists()):
         start = time.perf_counter()
         if world.rank == 0:  # the others get what it says
@@ -143,62 +147,66 @@ def tuned_features(
                 "teacher": request.method,
                 "taught": request.teacher.settings(),
                 "settings": request.settings.settings(),
-                "steps": TuningPlan(place, name, ALONE).steps,
+                "steps": TimeBudget(place, name, SINGLE_PROCESS).steps,
                 "seconds": round(time.perf_counter() - start, 1),
             }
             write_json(place / _RECORD, about)
         world.barrier()
-    return TunedFeatures.load(place, backbone)
+    return FineTunedFeatures.load(place, backbone)
 
 
-def forget_backbone(run: Path) -> None:
+def delete_backbone(run: Path) -> None:
     """Once it stands in the run itself; how it was come by stays."""
     (run / _FOLDER / BACKBONE_FILE).unlink(missing_ok=True)
 
 
 def with_tuned_images(
     training: TrainingSet,
-    pictures: Pictures,
-    tuned: TunedFeatures,
-    track: Track = silent,
-    world: World = ALONE,
+    pictures: TrainingImages,
+    tuned: FineTunedFeatures,
+    track: Track = no_progress,
+    world: World = SINGLE_PROCESS,
 ) -> TrainingSet:
     """The same items, images as the tuned backbone reads them."""
     target = pictures.target_images
     return replace(
         training,
-        images=world.in_turn(lambda: _rows(tuned, pictures.images, track)),
+        images=world.local_main_process_first(lambda: _rows(tuned, pictures.images, track)),
         target_images=None
         if target is None
-        else world.in_turn(lambda: _rows(tuned, target, track)),
+        else world.local_main_process_first(lambda: _rows(tuned, target, track)),
     )
 
 
-def split_pictures(benchmark: Benchmark, split_seed: int) -> Pictures:
-    """Of the training set that `build_task` makes."""
+def split_images(benchmark: Benchmark, split_seed: int) -> TrainingImages:
+    """Of the training set that `build_split` makes."""
     split = benchmark.split(split_seed)
-    return Pictures(
+    return TrainingImages(
         benchmark.auxiliary_images.take(split.auxiliary_images),
         benchmark.images.take(split.target_images).without_labels(),
         benchmark.auxiliary_images.take(split.held_out_images),
     )
 
 
-def tuned_task(
-    task: Task, benchmark: Benchmark, split_seed: int, tuned: TunedFeatures, track: Track = silent
-) -> Task:
+def with_fine_tuned_images(
+    task: SplitData,
+    benchmark: Benchmark,
+    split_seed: int,
+    tuned: FineTunedFeatures,
+    track: Track = no_progress,
+) -> SplitData:
     """A split with all its images as the tuned backbone reads them; texts stay."""
     split, target = benchmark.split(split_seed), task.target
-    pictures = split_pictures(benchmark, split_seed)
+    pictures = split_images(benchmark, split_seed)
 
-    def scored(where: Rows, part: LabelledRows) -> LabelledRows:
-        return LabelledRows(_rows(tuned, benchmark.images.take(where), track), part.labels)
+    def scored(where: Rows, part: LabeledFeatures) -> LabeledFeatures:
+        return LabeledFeatures(_rows(tuned, benchmark.images.take(where), track), part.labels)
 
     return replace(
         task,
         training=with_tuned_images(task.training, pictures, tuned, track),
         held_out=pictures.held_out_as_read(task.held_out, tuned, track),
-        target=Target(
+        target=TestSet(
             scored(split.query_images, target.query_images),
             target.query_texts,
             scored(split.database_images, target.database_images),
@@ -207,7 +215,7 @@ def tuned_task(
     )
 
 
-def _rows(tuned: TunedFeatures, images: Images, track: Track) -> Features:
+def _rows(tuned: FineTunedFeatures, images: Images, track: Track) -> Features:
     if not len(images):
-        return tuned.of_pixels(np.empty((0, tuned.size, tuned.size, 3), np.uint8))
-    return image_rows(tuned, replace(images, features=None), track)[0]
+        return tuned.extract(np.empty((0, tuned.size, tuned.size, 3), np.uint8))
+    return extract_readable(tuned, replace(images, features=None), track)[0]

@@ -14,55 +14,55 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from transhash.codes import usual_bits
-from transhash.data.collection import Auxiliary, Images, Problem, Texts
-from transhash.data.feedback import holds_votes, read_votes, with_votes, without_votes
-from transhash.data.inputs import as_auxiliary, as_images, as_texts, as_votes
+from transhash.codes import default_bits
+from transhash.data.collection import AuxiliaryCollection, Images, Problem, Texts
+from transhash.data.feedback import add_votes, drop_votes, is_feedback_file, read_votes
+from transhash.data.inputs import to_auxiliary, to_images, to_texts, to_votes
 from transhash.data.manifest import (
-    images_of,
+    manifest_images,
+    manifest_texts,
     read_images,
     read_manifest,
     read_texts,
     read_triples,
-    texts_of,
 )
-from transhash.data.training_set import Related, TrainingSet
+from transhash.data.training_set import AuxiliarySet, TrainingSet
 from transhash.errors import DataError
 from transhash.features.images import ImageFeatures, image_features
-from transhash.features.texts import TextFeatures, text_features, usual_text_features
+from transhash.features.texts import TextFeatures, default_text_features, text_features
 from transhash.hashers import Hasher, find_method, make_hasher
 from transhash.hashers.thn import THN
 from transhash.hashers.tuning import Trial, tune
-from transhash.hashers.world import ALONE, World
-from transhash.model.encoder import Encoder, image_rows
-from transhash.model.files import LearnedVotes, check_voting
-from transhash.progress import Track, silent
+from transhash.hashers.world import SINGLE_PROCESS, World
+from transhash.model.encoder import Encoder, extract_readable
+from transhash.model.files import TrainedVotes, check_votes_allowed
+from transhash.progress import Track, no_progress
 from transhash.search.engine import SearchEngine
 from transhash.storage import WriterLock, write_json
 from transhash.training.fine_tune import (
-    Pictures,
-    TuningRequest,
-    fine_tuned,
-    forget_backbone,
+    FineTuningRequest,
+    TrainingImages,
+    delete_backbone,
+    fine_tune_run,
     tuning_request,
 )
-from transhash.training.report import alignment_map, describe
+from transhash.training.report import alignment_map, build_report
 from transhash.training.validation import (
-    TRIAL,
-    KeptAside,
-    advice,
-    answer,
-    ask_held_out,
-    coverage,
-    coverage_sentences,
-    held_out_sentence,
+    VALIDATION_FOLDER,
+    ValidationSplit,
+    baseline_advice,
+    coverage_summary,
+    measure_coverage,
+    score_validation,
+    validate,
+    validation_summary,
 )
 
-TARGET_LIMIT = 2000  # unlabelled items used for alignment; the paper takes 500
+MAX_TARGET_ITEMS = 2000  # unlabelled items used for alignment; the paper takes 500
 
 
 @dataclass
-class Sources:
+class InputPaths:
     """Where a user's data lie; each is a path that `data.manifest` reads."""
 
     auxiliary: Path | None = None  # rows with image and text
@@ -74,27 +74,27 @@ class Sources:
 
 
 @dataclass
-class Material:
+class FitData:
     """What was read: the bridge, the unlabelled target items and every skipped row."""
 
-    auxiliary: Auxiliary
+    auxiliary: AuxiliaryCollection
     images: Images | None
     texts: Texts | None
     problems: list[Problem] = field(default_factory=list)
 
 
-def read_sources(sources: Sources) -> Material:
+def read_fit_data(sources: InputPaths) -> FitData:
     """Collections and relation of the given files; target labels are dropped on the way in."""
     triples = votes = problems = None
-    if sources.relation is not None and holds_votes(sources.relation):
+    if sources.relation is not None and is_feedback_file(sources.relation):
         votes, problems = read_votes(sources.relation)
     elif sources.relation is not None:
         triples, problems = read_triples(sources.relation)
     if sources.auxiliary is not None:
         manifest = read_manifest(sources.auxiliary)
         labelled = triples is None
-        images = images_of(manifest, labelled=labelled)
-        texts = texts_of(manifest, labelled=labelled)
+        images = manifest_images(manifest, labelled=labelled)
+        texts = manifest_texts(manifest, labelled=labelled)
     elif sources.auxiliary_images is not None and sources.auxiliary_texts is not None:
         images = read_images(sources.auxiliary_images, labelled=triples is None)
         texts = read_texts(sources.auxiliary_texts, labelled=triples is None)
@@ -108,9 +108,9 @@ def read_sources(sources: Sources) -> Material:
     found = [*(problems or ())]
     for part in (images, texts, target_images, target_texts):
         found += part.problems if part is not None else ()
-    auxiliary = Auxiliary.build(images, texts, triples)
-    return Material(
-        auxiliary if votes is None else with_votes(auxiliary, votes),
+    auxiliary = AuxiliaryCollection.build(images, texts, triples)
+    return FitData(
+        auxiliary if votes is None else add_votes(auxiliary, votes),
         None if target_images is None else target_images.without_labels(),
         None if target_texts is None else target_texts.without_labels(),
         list(dict.fromkeys(found)),
@@ -118,20 +118,20 @@ def read_sources(sources: Sources) -> Material:
 
 
 @dataclass(frozen=True)
-class Said:
+class RawTexts:
     """The words themselves, where texts are no features: captions, and the target's texts."""
 
     captions: Sequence[str] | None = None
     texts: Sequence[str] | None = None
 
 
-_NOTHING = Said()
+_NOTHING = RawTexts()
 
 
 def fit_files(
     hasher: Hasher,
     method: str,
-    material: Material,
+    material: FitData,
     out: Path,
     features: ImageFeatures | None,
     *,
@@ -139,9 +139,9 @@ def fit_files(
     device: str = "cpu",
     trials: int = 0,
     verdict: bool = True,
-    tuning: TuningRequest | None = None,
-    track: Track = silent,
-    world: World = ALONE,
+    tuning: FineTuningRequest | None = None,
+    track: Track = no_progress,
+    world: World = SINGLE_PROCESS,
 ) -> tuple[Encoder, dict[str, Any]]:
     """Learn from a user's files and write the run folder; returns encoder and report.
 
@@ -152,21 +152,23 @@ def fit_files(
     is fine-tuned first.
     """
     check_world(hasher, trials, world)
-    votes = LearnedVotes.of(material.auxiliary)
+    votes = TrainedVotes.of(material.auxiliary)
     if votes is not None:
         learners = {method: hasher, **({tuning.method: tuning.teacher} if tuning else {})}
         target = material.images is not None or material.texts is not None
-        check_voting(learners, target=target, trials=trials)
-    with _only_fit(out, world):
+        check_votes_allowed(learners, target=target, trials=trials)
+    with _exclusive(out, world):
         words = None
         if material.auxiliary.texts.features is None:  # first: a missing model is told at once
-            words = text_features(texts or usual_text_features(), device)
+            words = text_features(texts or default_text_features(), device)
         training, features, problems, said, pictures = _prepare(
             hasher, material, features, words, track, world
         )
         frozen = training
         if tuning is not None:
-            training, features = fine_tuned(tuning, training, pictures, features, out, track, world)
+            training, features = fine_tune_run(
+                tuning, training, pictures, features, out, track, world
+            )
         return _fit(
             hasher, method, training, out, features, words, said=said, frozen=frozen, votes=votes,
             trials=trials, verdict=verdict, problems=problems, track=track, world=world,
@@ -175,18 +177,20 @@ def fit_files(
 
 def _prepare(
     hasher: Hasher,
-    material: Material,
+    material: FitData,
     features: ImageFeatures | None,
     words: TextFeatures | None,
     track: Track,
     world: World,
-) -> tuple[TrainingSet, ImageFeatures | None, list[Problem], Said, Pictures]:
+) -> tuple[TrainingSet, ImageFeatures | None, list[Problem], RawTexts, TrainingImages]:
     """What to learn from, what makes rows of images, what was skipped, words and pictures."""
     auxiliary, problems = material.auxiliary, list(material.problems)
     if auxiliary.images.features is not None:
         features = None  # the model will take precomputed features, and says so when asked
     rng = np.random.default_rng(hasher.seed)
-    x, kept, bad = world.in_turn(lambda: image_rows(features, auxiliary.images, track))
+    x, kept, bad = world.local_main_process_first(
+        lambda: extract_readable(features, auxiliary.images, track)
+    )
     problems += bad
     relation = auxiliary.relation
     if len(kept) != len(auxiliary.images):
@@ -195,7 +199,9 @@ def _prepare(
     target_x = seen = None
     if material.images is not None:
         some = _some(material.images, rng)
-        target_x, seen, bad = world.in_turn(lambda: image_rows(features, some, track))
+        target_x, seen, bad = world.local_main_process_first(
+            lambda: extract_readable(features, some, track)
+        )
         problems += bad
     target = None if material.texts is None else _some(material.texts, rng)
     if words is not None:
@@ -208,10 +214,10 @@ def _prepare(
         target_x,
         None if target is None else _text(words, target),
     )
-    said = Said()
+    said = RawTexts()
     if words is not None and target is not None:
-        said = Said(auxiliary.texts.items, target.items)
-    return training, features, problems, said, Pictures(kept, seen)
+        said = RawTexts(auxiliary.texts.items, target.items)
+    return training, features, problems, said, TrainingImages(kept, seen)
 
 
 def check_world(hasher: Hasher, trials: int, world: World) -> None:
@@ -230,14 +236,14 @@ def fit_run(
     features: ImageFeatures | None,
     words: TextFeatures | None,
     *,
-    held_out: Related | None = None,
+    held_out: AuxiliarySet | None = None,
     trials: int = 0,
     verdict: bool = True,
-    tuning: TuningRequest | None = None,
-    pictures: Pictures | None = None,
+    tuning: FineTuningRequest | None = None,
+    pictures: TrainingImages | None = None,
     problems: Sequence[Problem] = (),
-    track: Track = silent,
-    world: World = ALONE,
+    track: Track = no_progress,
+    world: World = SINGLE_PROCESS,
 ) -> tuple[Encoder, dict[str, Any]]:
     """Fit (after choosing settings on held-out auxiliary data, if `trials`) and save the run.
 
@@ -245,9 +251,11 @@ def fit_run(
     needs no second training. `tuning` needs the `pictures` of both.
     """
     check_world(hasher, trials, world)
-    with _only_fit(out, world):
+    with _exclusive(out, world):
         if tuning is not None and pictures is not None:
-            training, features = fine_tuned(tuning, training, pictures, features, out, track, world)
+            training, features = fine_tune_run(
+                tuning, training, pictures, features, out, track, world
+            )
             if held_out is not None:
                 held_out = pictures.held_out_as_read(held_out, features, track, world)
         return _fit(
@@ -258,7 +266,7 @@ def fit_run(
 
 
 @contextmanager
-def _only_fit(out: Path, world: World) -> Iterator[None]:
+def _exclusive(out: Path, world: World) -> Iterator[None]:
     """No other fit writes to the folder meanwhile; one that was made for nothing goes again."""
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
     lock = WriterLock(out, "wait for it") if world.rank == 0 else None
@@ -285,10 +293,10 @@ def _fit(
     features: ImageFeatures | None,
     words: TextFeatures | None,
     *,
-    said: Said = _NOTHING,
+    said: RawTexts = _NOTHING,
     frozen: TrainingSet | None = None,
-    votes: LearnedVotes | None = None,
-    held_out: Related | None = None,
+    votes: TrainedVotes | None = None,
+    held_out: AuxiliarySet | None = None,
     trials: int,
     verdict: bool,
     problems: Sequence[Problem],
@@ -303,28 +311,28 @@ def _fit(
     judged = None
     if verdict and held_out is None:  # first: killed in it or after it, a fit goes on from there
         # On frozen features: a fine-tuned backbone has seen the captions that are held out.
-        bridge = without_votes(frozen or training)
-        judged = ask_held_out(hasher, bridge, out / TRIAL, _learn, track, world)
+        bridge = drop_votes(frozen or training)
+        judged = validate(hasher, bridge, out / VALIDATION_FOLDER, _learn, track, world)
     try:
         if not trials:
             start = time.perf_counter()
             _learn(hasher, training, out, track, world)
             seconds = time.perf_counter() - start
     except DataError:
-        shutil.rmtree(out / TRIAL, ignore_errors=True)  # nothing goes on from there
+        shutil.rmtree(out / VALIDATION_FOLDER, ignore_errors=True)  # nothing goes on from there
         raise
     encoder = Encoder(hasher, features, words, method, votes)
-    report = describe(encoder, training, seconds, problems, done)
+    report = build_report(encoder, training, seconds, problems, done)
     if verdict:
         if held_out is not None and held_out.relation.positives:
-            judged = answer(KeptAside.of(training, held_out), hasher, track)
-        report["verdict"] = _judgement(method, hasher, without_votes(training), judged, said)
+            judged = score_validation(ValidationSplit.of(training, held_out), hasher, track)
+        report["verdict"] = _validation_report(method, hasher, drop_votes(training), judged, said)
     if world.rank == 0:
         write_json(out / "report.json", report)
         write_json(out / "diagnostics.json", alignment_map(hasher, training))
         encoder.save(out)  # last: a folder with a model has all of the run
-        shutil.rmtree(out / TRIAL, ignore_errors=True)
-        forget_backbone(out)  # it has its own now
+        shutil.rmtree(out / VALIDATION_FOLDER, ignore_errors=True)
+        delete_backbone(out)  # it has its own now
     return encoder, report
 
 
@@ -336,25 +344,29 @@ def _learn(
     return hasher.fit(training, folder=folder, track=track)
 
 
-def _judgement(
-    method: str, hasher: Hasher, training: TrainingSet, judged: dict[str, Any] | None, said: Said
+def _validation_report(
+    method: str,
+    hasher: Hasher,
+    training: TrainingSet,
+    judged: dict[str, Any] | None,
+    said: RawTexts,
 ) -> dict[str, Any]:
     """Numbers, what they say in sentences, and warnings."""
     captions = None if said.captions is None else said.captions[: len(training.texts)]
-    covered = coverage(training, captions, said.texts)
-    sentences, warnings = coverage_sentences(covered)
+    covered = measure_coverage(training, captions, said.texts)
+    sentences, warnings = coverage_summary(covered)
     if judged is not None:
         target = training.target_images is not None and training.target_texts is not None
-        told = advice(judged, covered, method, hasher.uses_target and target)
-        sentences = [held_out_sentence(judged), *([told] if told else []), *sentences]
+        told = baseline_advice(judged, covered, method, hasher.uses_target and target)
+        sentences = [validation_summary(judged), *([told] if told else []), *sentences]
     return {"held_out": judged, "coverage": covered, "said": sentences, "warnings": warnings}
 
 
 def _some(collection: Any, rng: np.random.Generator) -> Any:
     """At most TARGET_LIMIT items, drawn evenly: more cost time and align no better."""
-    if len(collection) <= TARGET_LIMIT:
+    if len(collection) <= MAX_TARGET_ITEMS:
         return collection
-    return collection.take(np.sort(rng.permutation(len(collection))[:TARGET_LIMIT]))
+    return collection.take(np.sort(rng.permutation(len(collection))[:MAX_TARGET_ITEMS]))
 
 
 def _text(words: TextFeatures | None, texts: Texts) -> npt.NDArray[np.float32]:
@@ -384,7 +396,7 @@ def fit(
     settings: Mapping[str, Any] | None = None,
     verdict: bool = False,
     fine_tune: Mapping[str, Any] | None = None,
-    track: Track = silent,
+    track: Track = no_progress,
 ) -> SearchEngine:
     """Learn from `pairs`, index `images` and `texts`, and return the engine that searches them.
 
@@ -400,15 +412,15 @@ def fit(
     if images is None and texts is None:
         raise DataError("give images, texts or both: what is to be searched")
     name = find_method(method).name
-    bits = usual_bits(name) if bits is None else bits
+    bits = default_bits(name) if bits is None else bits
     hasher = make_hasher(name, **{"bits": bits, "seed": seed, **(settings or {})})
-    pictures = None if images is None else as_images(images)
-    words = None if texts is None else as_texts(texts)
-    auxiliary = as_auxiliary(pairs)
+    pictures = None if images is None else to_images(images)
+    words = None if texts is None else to_texts(texts)
+    auxiliary = to_auxiliary(pairs)
     if votes is not None:
-        auxiliary = with_votes(auxiliary, as_votes(votes))
+        auxiliary = add_votes(auxiliary, to_votes(votes))
     parts = [part for part in (auxiliary.images, auxiliary.texts, pictures, words) if part]
-    material = Material(
+    material = FitData(
         auxiliary,
         None if pictures is None else pictures.without_labels(),
         None if words is None else words.without_labels(),

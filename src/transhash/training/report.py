@@ -17,7 +17,7 @@ from transhash.model.encoder import Encoder
 from transhash.model.files import PRECOMPUTED
 
 
-def describe(
+def build_report(
     encoder: Encoder,
     training: TrainingSet,
     seconds: float,
@@ -76,8 +76,8 @@ def alignment_map(hasher: Hasher, training: TrainingSet, limit: int = 250) -> di
         return {}
     x, y = training.images[:limit], training.texts[:limit]
     t_x, t_y = training.target_images[:limit], training.target_texts[:limit]
-    own = hasher.held_out_projections(x, y)
-    before = hasher.held_out_projections(t_x, t_y)
+    own = hasher.project_auxiliary(x, y)
+    before = hasher.project_auxiliary(t_x, t_y)
     after = (hasher.project_images(t_x), hasher.project_texts(t_y))
     parts = [np.tanh(part) for part in (*own, *before, *after)]
     joint = np.concatenate(parts)

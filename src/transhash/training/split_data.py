@@ -14,21 +14,21 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.decomposition import PCA
 
-from transhash.data.benchmark import Benchmark, Split, fitted_sizes, load_benchmark
+from transhash.data.benchmark import Benchmark, SplitRows, load_benchmark, shrink_sizes
 from transhash.data.collection import Collection, Images, Problem, label_matrix
 from transhash.data.relation import Rows
-from transhash.data.training_set import Features, Related, TrainingSet
+from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
 from transhash.errors import DataError
 from transhash.features.decode import open_image
 from transhash.features.images import ImageFeatures
 from transhash.features.texts import TextFeatures, text_features
-from transhash.model.encoder import image_rows
-from transhash.progress import Track, silent
+from transhash.model.encoder import extract_readable
+from transhash.progress import Track, no_progress
 
 LabelMatrix = npt.NDArray[np.bool_]  # (items, classes)
 
 
-class LabelledRows(NamedTuple):
+class LabeledFeatures(NamedTuple):
     """Features of some items, and the labels that say which answers are right."""
 
     features: Features
@@ -36,27 +36,27 @@ class LabelledRows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Target:
+class TestSet:
     """Queries and databases of a split. Target labels stand here and nowhere else."""
 
-    query_images: LabelledRows
-    query_texts: LabelledRows
-    database_images: LabelledRows
-    database_texts: LabelledRows
+    query_images: LabeledFeatures
+    query_texts: LabeledFeatures
+    database_images: LabeledFeatures
+    database_texts: LabeledFeatures
 
 
 @dataclass(frozen=True)
-class Task:
+class SplitData:
     """A split: no `fit` is ever given more than `training`, no tuning more than `held_out`."""
 
     training: TrainingSet
-    held_out: Related
+    held_out: AuxiliarySet
     text_features: TextFeatures
-    target: Target
+    target: TestSet
 
 
-def ready_benchmark(
-    folder: Path, features: ImageFeatures, track: Track = silent, *, compute: bool = True
+def load_benchmark_features(
+    folder: Path, features: ImageFeatures, track: Track = no_progress, *, compute: bool = True
 ) -> tuple[Benchmark, list[Problem]]:
     """A folder's benchmark with image features, at sizes it can carry; what was skipped.
 
@@ -67,22 +67,22 @@ def ready_benchmark(
         ready, bad = with_image_features(loaded, features, track)
     else:
         ready, bad = _each_image(loaded, partial(_readable, size=features.size, track=track))
-    return replace(ready, sizes=fitted_sizes(ready)), [*loaded.problems, *bad]
+    return replace(ready, sizes=shrink_sizes(ready)), [*loaded.problems, *bad]
 
 
 def with_image_features(
-    benchmark: Benchmark, features: ImageFeatures, track: Track = silent
+    benchmark: Benchmark, features: ImageFeatures, track: Track = no_progress
 ) -> tuple[Benchmark, list[Problem]]:
     """The benchmark with a feature row an image; unreadable images are dropped and listed."""
 
     def extracted(images: Images) -> tuple[Images, list[Problem]]:
-        rows, kept, bad = image_rows(features, images, track)
+        rows, kept, bad = extract_readable(features, images, track)
         return replace(kept, features=rows), bad
 
     return _each_image(benchmark, extracted)
 
 
-def build_task(
+def build_split(
     benchmark: Benchmark,
     split_seed: int = 0,
     *,
@@ -90,7 +90,7 @@ def build_task(
     texts: str | None = None,
     image_components: int | None = None,
     device: str = "cpu",
-) -> Task:
+) -> SplitData:
     """The split of that seed. `texts` names text features, as `--text-features` does.
 
     Words are counted on training texts only; for a method that does not use target items
@@ -105,58 +105,58 @@ def build_task(
     known = auxiliary.texts.items
     words = text_features(texts, device)
     words.fit(known, *([target_texts.items] if uses_target else ()))
-    task = Task(
+    task = SplitData(
         training=TrainingSet(
-            image_rows(None, auxiliary.images)[0],
+            extract_readable(None, auxiliary.images)[0],
             words.transform(auxiliary.texts.items),
             auxiliary.relation,
-            image_rows(None, target_images)[0],
+            extract_readable(None, target_images)[0],
             words.transform(target_texts.items),
         ),
-        held_out=Related(
-            image_rows(None, held_out.images)[0],
+        held_out=AuxiliarySet(
+            extract_readable(None, held_out.images)[0],
             words.transform(held_out.texts.items),
             held_out.relation,
         ),
         text_features=words,
-        target=build_target(benchmark, split, words),
+        target=build_test_set(benchmark, split, words),
     )
     return task if image_components is None else _reduced(task, image_components, uses_target)
 
 
-def build_target(
+def build_test_set(
     benchmark: Benchmark,
-    split: Split,
+    split: SplitRows,
     words: TextFeatures,
     features: ImageFeatures | None = None,
     part: slice = slice(None),
-    track: Track = silent,
-) -> Target:
+    track: Track = no_progress,
+) -> TestSet:
     """A split's queries and databases, or those rows of the databases only.
 
     `features` computes images that have none yet, so that a part needs no more than its own.
     """
     classes = benchmark.classes
 
-    def images(rows: Rows) -> LabelledRows:
-        computed, kept, _ = image_rows(features, benchmark.images.take(rows), track)
-        return LabelledRows(computed, labels_among(kept, classes))
+    def images(rows: Rows) -> LabeledFeatures:
+        computed, kept, _ = extract_readable(features, benchmark.images.take(rows), track)
+        return LabeledFeatures(computed, label_matrix_for(kept, classes))
 
-    def texts(rows: Rows) -> LabelledRows:
+    def texts(rows: Rows) -> LabeledFeatures:
         taken = benchmark.texts.take(rows)
-        return LabelledRows(words.transform(taken.items), labels_among(taken, classes))
+        return LabeledFeatures(words.transform(taken.items), label_matrix_for(taken, classes))
 
     databases = split.database_images[part], split.database_texts[part]
     if not all(map(len, databases)):
         smaller = min(len(split.database_images), len(split.database_texts))
         raise DataError(f"a database of {smaller} items cannot be cut that often; take fewer parts")
-    return Target(
+    return TestSet(
         images(split.query_images), texts(split.query_texts),
         images(databases[0]), texts(databases[1]),
     )  # fmt: skip
 
 
-def _reduced(task: Task, components: int, uses_target: bool) -> Task:
+def _reduced(task: SplitData, components: int, uses_target: bool) -> SplitData:
     """The split with images as principal components of its training images."""
     training, target = task.training, task.target
     known = [training.images]
@@ -191,7 +191,7 @@ def _reduced(task: Task, components: int, uses_target: bool) -> Task:
     )
 
 
-def labels_among(items: Collection[Any], classes: list[str]) -> LabelMatrix:
+def label_matrix_for(items: Collection[Any], classes: list[str]) -> LabelMatrix:
     """Which of these classes each item has; other labels relate nothing."""
     return label_matrix(items.labels or (), classes, ignore_others=True)
 

@@ -7,7 +7,7 @@ occurs in several rows is kept aside in all of them.
 Text features are those of the run, fitted on all texts. Words that only captions kept aside have
 then own a column, but no relation taught anything about it, and the baselines use the same rows.
 With words of the rest alone THN finds as many: 57.5% and 56.8%, means of three seeds that scatter
-by six points (benchmarks/verdict.py).
+by six points (benchmarks/validation.py).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ import numpy.typing as npt
 from scipy.special import gammaln
 
 from transhash.data.relation import Relation, Rows, SparseRelation
-from transhash.data.training_set import Features, Related, TrainingSet
+from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
 from transhash.errors import DataError
-from transhash.features.words import Spelling, empty_words, tokens
+from transhash.features.words import Spelling, stop_words, tokenize
 from transhash.hashers import Hasher
-from transhash.hashers.baselines import NearestNeighbours, RidgeRegression, unit_from_mean
+from transhash.hashers.baselines import NearestNeighbors, RidgeRegression, normalize_centered
 from transhash.hashers.training_loop import fingerprint
 from transhash.hashers.world import World
 from transhash.progress import Track
 from transhash.storage import read_json, write_json
-from transhash.training.calibration import distance_curve
+from transhash.training.calibration import fit_calibration
 
 # What the bridge has to do with the target: does it say anything about these pictures and texts?
 #
@@ -49,7 +49,7 @@ from transhash.training.calibration import distance_curve
 # 0: as good as drawn. Nothing of it depends on how far the target lies from the bridge as a whole,
 # which says little: drawings learned through posters are far from all of them and found well.
 #
-# Measured (benchmarks/verdict.py) with 600 pairs or more: sets that go together .58 to 1.2, texts
+# Measured (benchmarks/validation.py) with 600 pairs or more: sets that go together .58 to 1.2, texts
 # that name nothing .25, those that have nothing to do with each other below .1.
 
 # Explained: between what goes together and what does not, see above. Of few items the ten nearest
@@ -64,41 +64,41 @@ _AT_ONCE = 512
 _Rows = npt.NDArray[np.float32]
 
 
-def coverage(
+def measure_coverage(
     training: TrainingSet, captions: Sequence[str] | None, texts: Sequence[str] | None
 ) -> dict[str, Any]:
     """Numbers for pictures, texts and words; what cannot be told is left out."""
-    found: dict[str, Any] = {}
+    score_at_k: dict[str, Any] = {}
     if training.images.ndim == 2:
-        knn = NearestNeighbours().fit(training)
+        knn = NearestNeighbors().fit(training)
         for name, target, mean, own, partners in (
             ("pictures", training.target_images, knn.mean_x_, knn.images_, knn.texts_of_image_),
             ("texts", training.target_texts, knn.mean_y_, knn.texts_, knn.images_of_text_),
         ):
             if target is not None and len(own) >= FEWEST_PAIRS:
-                found[name] = _explained(target, mean, own, partners, knn.neighbours)
+                score_at_k[name] = _explained(target, mean, own, partners, knn.n_neighbors)
     if captions and texts:
-        found["words"] = _words(captions, texts)
-    return found
+        score_at_k["words"] = _words(captions, texts)
+    return score_at_k
 
 
-def coverage_sentences(found: dict[str, Any]) -> tuple[list[str], list[str]]:
+def coverage_summary(score_at_k: dict[str, Any]) -> tuple[list[str], list[str]]:
     """In words, and what is to be warned of."""
     said, warnings = [], []
     parts = [
-        f"your {name} {min(1, max(0, found[name]['explained'])):.0%}"
+        f"your {name} {min(1, max(0, score_at_k[name]['explained'])):.0%}"
         for name in ("pictures", "texts")
-        if found.get(name, {}).get("explained") is not None
+        if score_at_k.get(name, {}).get("explained") is not None
     ]
     if parts:
         said.append(f"The bridge explains {' and '.join(parts)} as well as its own.")
-    if "words" in found:
+    if "words" in score_at_k:
         said.append(
-            f"Its captions contain {found['words']['said']:.0%} of what your texts say (words "
-            f"weighed by rarity) and {found['words']['distinct']:.0%} of their vocabulary."
+            f"Its captions contain {score_at_k['words']['said']:.0%} of what your texts say (words "
+            f"weighed by rarity) and {score_at_k['words']['distinct']:.0%} of their vocabulary."
         )
     for name, alike in (("pictures", "look alike"), ("texts", "read alike")):
-        if found.get(name, {}).get("little"):
+        if score_at_k.get(name, {}).get("little"):
             warnings.append(
                 f"the bridge has little to do with your {name}: what {alike} in it has nothing in "
                 "common otherwise, so expect results near chance; use a bridge that shows and "
@@ -111,8 +111,8 @@ def _explained(
     target: Features, mean: npt.NDArray[np.float64], own: _Rows, partners: _Rows, k: int
 ) -> dict[str, Any]:
     step = max(1, len(own) // _SOME)
-    of_own, near = _carried(own[::step], own, partners, k, itself=step)
-    of_target, near_target = _carried(unit_from_mean(target, mean), own, partners, k)
+    of_own, near = mean_partner(own[::step], own, partners, k, itself=step)
+    of_target, near_target = mean_partner(normalize_centered(target, mean), own, partners, k)
     n, total = len(own), _variance(partners)
     by_chance = total / k * (n - k) / (n - 1)  # of means of k drawn without putting back
     gained, own_gain = _variance(of_target) - by_chance, _variance(of_own) - by_chance
@@ -126,7 +126,7 @@ def _explained(
     }
 
 
-def _carried(
+def mean_partner(
     queries: _Rows, own: _Rows, partners: _Rows, k: int, itself: int = 0
 ) -> tuple[_Rows, _Rows]:
     """The mean partner of the k nearest, and how near (cosine) the nearest is.
@@ -156,15 +156,15 @@ def _words(captions: Sequence[str], texts: Sequence[str]) -> dict[str, Any]:
 
     Words weigh what they tell: texts they occur in x log of rarity. Empty ones are left out.
     """
-    have = {word for text in captions for word in tokens(text)}
-    split = [set(tokens(text)) for text in texts]
+    have = {word for text in captions for word in tokenize(text)}
+    split = [set(tokenize(text)) for text in texts]
     count = Counter(word for words in split for word in words)
-    for word in (*empty_words(texts), *empty_words(captions)):
+    for word in (*stop_words(texts), *stop_words(captions)):
         count.pop(word, None)
     if not have or not count:
         return {"said": 0.0, "distinct": 0.0, "missing": []}
     unknown = sorted(word for word in count if word not in have)
-    alike = zip(unknown, Spelling(sorted(have)).stand_ins(unknown))
+    alike = zip(unknown, Spelling(sorted(have)).substitutes(unknown))
     missing = [word for word, (_, likeness) in alike if sum(likeness) < _INFLECTED]
     weight = {word: often * math.log(1 + len(texts) / often) for word, often in count.items()}
     lost = sum(weight[word] for word in missing)
@@ -199,31 +199,31 @@ _MOST = 500  # kept aside: the share found is then known to two points
 _ENOUGH = 50  # kept aside, if that is not more than a third
 _FIRST = 10  # results that a person looks at
 _SURE = 2.0  # standard errors by which a baseline has to be ahead
-BASELINES = {NearestNeighbours: "nearest neighbours", RidgeRegression: "ridge regression"}
+BASELINES = {NearestNeighbors: "nearest neighbours", RidgeRegression: "ridge regression"}
 _NAMES = {kind.name: said for kind, said in BASELINES.items()}
-_EXPLAINED = 0.4  # between the .25 and the .58 of `advice`
+_EXPLAINED = 0.4  # between the .25 and the .58 of `baseline_advice`
 THE_METHOD = "method"  # beside the baselines' names
-TRIAL = "verdict"  # the folder, inside the run's, of a verdict under way
+VALIDATION_FOLDER = "verdict"  # the folder, inside the run's, of a verdict under way
 
 
 @dataclass(frozen=True)
-class KeptAside:
+class ValidationSplit:
     """What was kept aside, and what counts as an answer."""
 
     rest: TrainingSet
-    held_out: Related
-    by_kind: bool  # related by label: many answers are right; else only the own picture is
-    clicked: bool  # only some pairs are known
+    held_out: AuxiliarySet
+    has_classes: bool  # related by label: many answers are right; else only the own picture is
+    has_clicks: bool  # only some pairs are known
 
     @classmethod
-    def of(cls, rest: TrainingSet, held_out: Related) -> KeptAside:
+    def of(cls, rest: TrainingSet, held_out: AuxiliarySet) -> ValidationSplit:
         relation = rest.relation
         if isinstance(relation, SparseRelation):
             return cls(rest, held_out, False, relation.mask is not None)
         return cls(rest, held_out, True, False)
 
 
-def keep_aside(training: TrainingSet, seed: int) -> KeptAside | str:
+def split_validation(training: TrainingSet, seed: int) -> ValidationSplit | str:
     """A part of the bridge that a second fit does not see; or why there can be none.
 
     A tenth of the pictures, at least 50 unless that is more than a third, at most 500, with all
@@ -239,8 +239,8 @@ def keep_aside(training: TrainingSet, seed: int) -> KeptAside | str:
     aside_x = np.flatnonzero(np.isin(copies, drawn))
     asks = training.relation.transposed_times(np.isin(copies, drawn)[:, None] * 1.0)[:, 0] > 0
     order = rng.permutation(texts)
-    by_kind = not isinstance(training.relation, SparseRelation)
-    if not by_kind:
+    has_classes = not isinstance(training.relation, SparseRelation)
+    if not has_classes:
         order = order[np.argsort(~asks[order], kind="stable")]
     aside_y = np.sort(order[: _share(texts)])
     try:
@@ -250,13 +250,13 @@ def keep_aside(training: TrainingSet, seed: int) -> KeptAside | str:
         )
     except DataError as error:  # what is left has no relation, or nothing else
         return f"without the part kept aside, {error}"
-    held_out = Related(**_part(training, aside_x, aside_y))
+    held_out = AuxiliarySet(**_part(training, aside_x, aside_y))
     if not held_out.relation.positives:
         return "none of the pictures and texts kept aside are related"
-    return KeptAside.of(rest, held_out)
+    return ValidationSplit.of(rest, held_out)
 
 
-def ask_held_out(
+def validate(
     hasher: Hasher,
     training: TrainingSet,
     folder: Path,
@@ -275,7 +275,7 @@ def ask_held_out(
     kept = world.first(lambda: _kept(folder / "scores.json", name))
     if kept is not None:
         return kept
-    question = keep_aside(training, hasher.seed)
+    question = split_validation(training, hasher.seed)
     if isinstance(question, str):
         return {"unknown": question}
 
@@ -287,20 +287,20 @@ def ask_held_out(
     except DataError as error:
         shutil.rmtree(folder, ignore_errors=True)
         return {"unknown": f"without the part kept aside, {error}"}
-    found = answer(question, tried, named)
+    score_at_k = score_validation(question, tried, named)
     if world.rank == 0:
-        write_json(folder / "scores.json", {"name": name, **found})
+        write_json(folder / "scores.json", {"name": name, **score_at_k})
         (folder / "metrics.jsonl").unlink(missing_ok=True)
-    return found
+    return score_at_k
 
 
-def answer(question: KeptAside, tried: Hasher, track: Track) -> dict[str, Any]:
+def score_validation(question: ValidationSplit, tried: Hasher, track: Track) -> dict[str, Any]:
     """The method, the baselines fitted on the same rest, and chance, on the same captions."""
     images, texts, related = _distinct(question.held_out)
     first = _FIRST
-    if not question.by_kind:  # one in twenty by chance, also where little is kept aside
+    if not question.has_classes:  # one in twenty by chance, also where little is kept aside
         first = min(_FIRST, max(1, len(images) // 20))
-    x, y = tried.held_out_projections(images, texts)
+    x, y = tried.project_auxiliary(images, texts)
     # The query's real values against stored bits, as the page ranks.
     differing = (x.shape[1] - _signs(x) @ _signs(y).T) / 2
     scores: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
@@ -311,7 +311,12 @@ def answer(question: KeptAside, tried: Hasher, track: Track) -> dict[str, Any]:
     scores["chance"] = (np.zeros(related.shape), np.zeros(related.T.shape))
     values = {
         name: [
-            found(np.round(table.astype(np.float64), 9), truth, first, by_kind=question.by_kind)
+            score_at_k(
+                np.round(table.astype(np.float64), 9),
+                truth,
+                first,
+                has_classes=question.has_classes,
+            )
             for table, truth in zip(both, (related, related.T))
         ]
         for name, both in scores.items()
@@ -320,38 +325,38 @@ def answer(question: KeptAside, tried: Hasher, track: Track) -> dict[str, Any]:
         "texts": int(related.any(axis=0).sum()),
         "pictures": len(images),
         "first": min(first, len(images)),
-        "counted": "right kind" if question.by_kind else "found",
-        "clicked": question.clicked,
+        "counted": "right kind" if question.has_classes else "found",
+        "clicked": question.has_clicks,
         "image_to_text": {name: _mean(way) for name, (way, _) in values.items()},
         "text_to_image": {name: _mean(way) for name, (_, way) in values.items()},
         "better": _better(values),
-        "related_by_distance": distance_curve(
-            differing, related, x.shape[1], counted=question.by_kind
+        "related_by_distance": fit_calibration(
+            differing, related, x.shape[1], counted=question.has_classes
         ),
     }
 
 
-def found(
-    scores: npt.NDArray[Any], related: npt.NDArray[np.bool_], first: int, *, by_kind: bool
+def score_at_k(
+    scores: npt.NDArray[Any], related: npt.NDArray[np.bool_], first: int, *, has_classes: bool
 ) -> _Numbers:
     """Of each query with an answer: the share of the first results that is right, or whether one
     is; in expectation over the orders of equal scores."""
-    asking = related.any(axis=1)
-    scores, related = scores[asking], related[asking]
+    encode_queries = related.any(axis=1)
+    scores, related = scores[encode_queries], related[encode_queries]
     first = min(first, scores.shape[1])
     edge = -np.partition(-scores, first - 1, axis=1)[:, first - 1, None]
     above, at = scores > edge, scores == edge
     sure = (above & related).sum(axis=1)
     tied, right = at.sum(axis=1), (at & related).sum(axis=1)
     left = first - above.sum(axis=1)  # places that the tied ones share, 1 or more
-    if by_kind:
+    if has_classes:
         return np.asarray((sure + left * right / tied) / first)
     wrong = tied - right
     nothing = np.where(wrong >= left, np.exp(_choose(wrong, left) - _choose(tied, left)), 0.0)
     return np.where(sure > 0, 1.0, 1.0 - nothing)
 
 
-def held_out_sentence(scores: dict[str, Any]) -> str:
+def validation_summary(scores: dict[str, Any]) -> str:
     """In words, with chance and the baselines beside."""
     if "unknown" in scores:
         return f"How well captions find their pictures cannot be told: {scores['unknown']}."
@@ -371,7 +376,7 @@ def held_out_sentence(scores: dict[str, Any]) -> str:
     )
 
 
-def advice(
+def baseline_advice(
     scores: dict[str, Any], covered: dict[str, Any], method: str, transfers: bool
 ) -> str | None:
     """Whether to take a baseline instead, in a sentence; None if none is ahead.
@@ -407,7 +412,7 @@ def _better(values: dict[str, list[_Numbers]]) -> str | None:
     return max(ahead, key=lambda name: ahead[name]) if ahead else None
 
 
-def _distinct(held_out: Related) -> tuple[Features, Features, npt.NDArray[np.bool_]]:
+def _distinct(held_out: AuxiliarySet) -> tuple[Features, Features, npt.NDArray[np.bool_]]:
     """Images, texts and what answers what; said or shown twice, it is one text or one image."""
     of_image, of_text = _same_rows(held_out.images), _same_rows(held_out.texts)
     n, m = held_out.relation.shape
@@ -429,7 +434,7 @@ def _share(total: int) -> int:
     return min(_MOST, max(total // 10, min(_ENOUGH, total // 3)))
 
 
-def _part(training: Related, rows: Rows, columns: Rows) -> dict[str, Any]:
+def _part(training: AuxiliarySet, rows: Rows, columns: Rows) -> dict[str, Any]:
     relation: Relation = training.relation.subset(rows, columns)
     return {"images": training.images[rows], "texts": training.texts[columns], "relation": relation}
 
@@ -456,9 +461,9 @@ def _kept(path: Path, name: str) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        found = read_json(path)
+        score_at_k = read_json(path)
     except DataError:
         return None
-    if not isinstance(found, dict) or found.pop("name", None) != name:
+    if not isinstance(score_at_k, dict) or score_at_k.pop("name", None) != name:
         return None
-    return found
+    return score_at_k

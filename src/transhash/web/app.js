@@ -13,7 +13,7 @@ const $ = (id) => document.getElementById(id);
 const STEP = 24; // results shown at first, and more on scrolling
 const MOST = 200; // what the service gives
 const LONGEST_TRAIL = 6;
-const RANKINGS = ["all", "ties", "hamming"]; // the usual one first
+const RANKINGS = ["weighted", "tiebreak", "hamming"]; // the usual one first
 
 let about = null;
 let told = null; // settles when `about` is known, or cannot be

@@ -17,9 +17,9 @@ from PIL import Image
 
 from transhash.datasets.synthetic import objects
 from transhash.datasets.synthetic.shapes import Drawing
-from transhash.datasets.synthetic.styles import crayon, poster
+from transhash.datasets.synthetic.styles import draw_crayon, draw_poster
 from transhash.errors import DataError
-from transhash.storage import read_json, whole_folder, write_json
+from transhash.storage import atomic_folder, read_json, write_json
 
 # The texts: plain captions for the posters; riddles, questions and notes for the target.
 #
@@ -33,7 +33,7 @@ class Lexicon(NamedTuple):
     names: tuple[str, ...]  # in captions; the first is the usual one
     plural: str
     features: tuple[str, ...]  # captions: "with ..."
-    doings: tuple[str, ...]  # captions
+    actions: tuple[str, ...]  # captions
     clues: tuple[str, ...]  # target texts: "it ..."
 
 
@@ -182,7 +182,7 @@ LEXICONS = {
          "goes up when the rain comes down", "has a canopy and one thin leg"),
     ),
 }  # fmt: skip
-THINGS = tuple(LEXICONS)
+CLASSES = tuple(LEXICONS)
 
 PLACES = {
     "meadow": ("in a meadow", "on the green grass", "among the hills", "in the countryside"),
@@ -215,7 +215,7 @@ def caption(
         companion = _with_article(f"{second[1]} {_name(rng, second[0])}")
         pair = f"{_with_article(subject)}{detail} {rng.choice(BESIDE)} {companion}"
         return _sentence(f"{pair} {place}")
-    feature, doing = rng.choice(lexicon.features), rng.choice(lexicon.doings)
+    feature, doing = rng.choice(lexicon.features), rng.choice(lexicon.actions)
     form = rng.randrange(4)
     if form == 0:
         return _sentence(f"{_with_article(subject)} with {feature}, {doing} {place}")
@@ -264,14 +264,16 @@ NAMED_SHARE = 0.66  # of the target texts call their thing by its name
 ASIDE_SHARE = 0.25  # of them also mention another thing
 
 
-def target_text(rng: Random, thing: str) -> str:
+def make_riddle(rng: Random, thing: str) -> str:
     """A riddle, question, note or diary line about a thing."""
     lexicon = LEXICONS[thing]
     named = rng.random() < NAMED_SHARE
     # Without the name, some word must still lead back to the captions, or none could solve it.
-    clue = rng.choice(lexicon.clues if named else _telling(lexicon))
-    more = rng.choice([other for other in lexicon.clues if other != clue])
-    wrong = rng.choice([name for name in THINGS if name != thing])
+    clue = rng.choice(lexicon.clues if named else _caption_clues(lexicon))
+    more = rng.choice(
+        [different_color for different_color in lexicon.clues if different_color != clue]
+    )
+    wrong = rng.choice([name for name in CLASSES if name != thing])
     form = rng.choice(NAMED if named else UNNAMED)
     if rng.random() < ASIDE_SHARE:
         form += " " + rng.choice(ASIDES)
@@ -283,9 +285,9 @@ def target_text(rng: Random, thing: str) -> str:
 
 
 @cache
-def _telling(lexicon: Lexicon) -> tuple[str, ...]:
+def _caption_clues(lexicon: Lexicon) -> tuple[str, ...]:
     """The clues that share a word of some length with the captions."""
-    known = {word for phrase in (*lexicon.features, *lexicon.doings) for word in phrase.split()}
+    known = {word for phrase in (*lexicon.features, *lexicon.actions) for word in phrase.split()}
     return tuple(
         clue for clue in lexicon.clues if any(len(w) > 3 and w in known for w in clue.split())
     )
@@ -304,11 +306,11 @@ def _sentence(words: str) -> str:
     return words[0].upper() + words[1:] + "."
 
 
-__all__ = ["DRAWN_VERSION", "THINGS", "draw_dataset"]
+__all__ = ["CLASSES", "SYNTHETIC_VERSION", "make_synthetic"]
 
-DRAWN_VERSION = 1  # raise it whenever the same seed would give other files
+SYNTHETIC_VERSION = 1  # raise it whenever the same seed would give other files
 
-DRAW: dict[str, Callable[[Random], Drawing]] = {thing: getattr(objects, thing) for thing in THINGS}
+DRAW: dict[str, Callable[[Random], Drawing]] = {thing: getattr(objects, thing) for thing in CLASSES}
 # Where a thing may be met. Plain posters come first and often: all things meet there.
 HOMES = {
     "house": ("meadow", "street", "snow", "night"),
@@ -344,7 +346,7 @@ Both hands draw the same shapes; palette, paper, line, framing and wording diffe
 """
 
 
-def draw_dataset(
+def make_synthetic(
     folder: Path,
     seed: int = 0,
     per_class: int = 100,
@@ -355,13 +357,13 @@ def draw_dataset(
     track(iterable, description, total) wraps the loops, for a progress bar.
     """
     folder = Path(folder)
-    made_of = {"version": DRAWN_VERSION, "seed": seed, "per_class": per_class}
+    made_of = {"version": SYNTHETIC_VERSION, "seed": seed, "per_class": per_class}
     record = folder / "dataset.json"
     if record.is_file() and read_json(record) == made_of:
         return folder
     if folder.exists() and not record.is_file() and any(folder.iterdir()):
         raise DataError(f"{folder} holds files that are not a drawn data set; name another folder")
-    with whole_folder(folder) as draft:
+    with atomic_folder(folder) as draft:
         _draw(draft, seed, per_class, track or (lambda items, *_: items))
         write_json(draft / "dataset.json", made_of)
     return folder
@@ -370,7 +372,7 @@ def draw_dataset(
 def _draw(
     draft: Path, seed: int, per_class: int, track: Callable[..., Iterable[tuple[str, int]]]
 ) -> None:
-    jobs = [(thing, i) for i in range(per_class) for thing in THINGS]
+    jobs = [(thing, i) for i in range(per_class) for thing in CLASSES]
     (draft / "auxiliary").mkdir()
     (draft / "images").mkdir()
     rows: list[tuple[str, ...]] = []
@@ -381,16 +383,20 @@ def _draw(
     rows = []
     for thing, i in track(jobs, "crayon drawings", len(jobs)):
         rng = Random(f"{seed}/crayon/{thing}/{i}")
-        image = crayon(rng, DRAW[thing](rng))
+        image = draw_crayon(rng, DRAW[thing](rng))
         rows.append((_save(image, draft, f"images/{thing}-{i:03d}.jpg"), thing))
     _write(draft / "images.tsv", ("image", "labels"), rows)
     rows = [
-        (f"{thing}-{i:03d}", target_text(Random(f"{seed}/text/{thing}/{i}"), thing), thing)
+        (f"{thing}-{i:03d}", make_riddle(Random(f"{seed}/text/{thing}/{i}"), thing), thing)
         for thing, i in jobs
     ]
     _write(draft / "texts.tsv", ("id", "text", "labels"), rows)
     readme = README.format(
-        version=DRAWN_VERSION, seed=seed, per_class=per_class, things=", ".join(THINGS), n=len(jobs)
+        version=SYNTHETIC_VERSION,
+        seed=seed,
+        per_class=per_class,
+        things=", ".join(CLASSES),
+        n=len(jobs),
     )
     (draft / "README.md").write_text(readme, "utf-8")
 
@@ -400,15 +406,15 @@ def _scene(rng: Random, thing: str) -> tuple[Image.Image, str, list[str]]:
     setting = "plain" if rng.random() < PLAIN_SHARE else rng.choice(HOMES[thing])
     first = DRAW[thing](rng)
     chance = rng.random()
-    fits = [t for t in THINGS if t != thing and (setting == "plain" or setting in HOMES[t])]
+    fits = [t for t in CLASSES if t != thing and (setting == "plain" or setting in HOMES[t])]
     if fits and chance < PAIR_SHARE:
-        other = rng.choice(fits)
-        second = DRAW[other](rng)
-        image = poster(rng, setting, [(thing, first), (other, second)])
-        text = caption(rng, setting, (thing, first.colour), 1, (other, second.colour))
-        return image, text, [thing, other]
+        different_color = rng.choice(fits)
+        second = DRAW[different_color](rng)
+        image = draw_poster(rng, setting, [(thing, first), (different_color, second)])
+        text = caption(rng, setting, (thing, first.colour), 1, (different_color, second.colour))
+        return image, text, [thing, different_color]
     count = 1 if chance < 0.8 or thing == "sun" else rng.choice((2, 3))
-    image = poster(rng, setting, [(thing, first)] * count)
+    image = draw_poster(rng, setting, [(thing, first)] * count)
     return image, caption(rng, setting, (thing, first.colour), count, None), [thing]
 
 

@@ -23,7 +23,7 @@ from transhash.datasets.synthetic.shapes import (
 PAINTS = ("red", "orange", "yellow", "green", "teal", "blue", "purple", "pink")
 
 
-def other(rng: Random, colour: str) -> str:
+def different_color(rng: Random, colour: str) -> str:
     """A paint that is not this one."""
     return rng.choice([paint for paint in PAINTS if paint != colour])
 
@@ -52,7 +52,7 @@ def house(rng: Random) -> Drawing:
     parts.append(Piece(corners, roof))
     door = rng.choice((-0.4, 0.0, 0.4)) * w
     tall = rng.uniform(0.42, 0.55)
-    paint = other(rng, colour) + "-"
+    paint = different_color(rng, colour) + "-"
     if rng.random() < 0.5:
         parts.append(Piece(box(door - 0.15, 0.9 - tall, door + 0.15, 0.9), paint))
     else:
@@ -77,7 +77,7 @@ def boat(rng: Random) -> Drawing:
     deck = rng.uniform(0.3, 0.42)
     parts = []
     if rng.random() < 0.7:  # under sail
-        sail = rng.choice(("white", "white", "cream", other(rng, colour)))
+        sail = rng.choice(("white", "white", "cream", different_color(rng, colour)))
         mast = rng.uniform(-0.15, 0.1)
         head = rng.uniform(-1, -0.85)
         parts.append(Piece(outline((mast, head), (mast, deck)), "brown-", 0.06))
@@ -95,14 +95,14 @@ def boat(rng: Random) -> Drawing:
         parts.append(Piece(main, sail))
         if rng.random() < 0.75:
             jib = outline((mast - 0.05, head + 0.2), (mast - 0.05, 0.2), (-0.75, 0.2))
-            parts.append(Piece(jib, other(rng, colour)))
+            parts.append(Piece(jib, different_color(rng, colour)))
         if rng.random() < 0.6:
             flag = outline((mast, head - 0.02), (mast + 0.24, head + 0.07), (mast, head + 0.16))
             parts.append(Piece(flag, "red"))
     else:  # under steam
         parts.append(Piece(box(-0.5, -0.08, 0.45, deck), "white"))
         parts.append(Piece(box(-0.38, -0.4, 0.2, -0.08), "cream"))
-        parts.append(Piece(box(-0.2, -0.82, 0.02, -0.4), other(rng, colour)))
+        parts.append(Piece(box(-0.2, -0.82, 0.02, -0.4), different_color(rng, colour)))
         parts.append(Piece(box(-0.2, -0.7, 0.02, -0.6), "black"))
         for i in range(3):
             puff = cloud(0.05 + 0.2 * i, -0.9 - 0.05 * i, 0.12 + 0.02 * i, 0.1, 6)
@@ -167,7 +167,7 @@ def cup(rng: Random) -> Drawing:
     tall = rng.uniform(0.3, 0.5)
     parts = []
     if rng.random() < 0.6:
-        parts.append(Piece(arc(0, 0.72, 0.9, 0.15), other(rng, colour) + "+"))
+        parts.append(Piece(arc(0, 0.72, 0.9, 0.15), different_color(rng, colour) + "+"))
         parts.append(Piece(arc(0, 0.7, 0.5, 0.07), "grey"))
     handle = arc(top - 0.02, 0.72 - tall * 0.95, 0.34, tall * 0.55, -95, 95, 16)
     parts.append(Piece(handle, colour + "-", 0.11))
@@ -178,9 +178,9 @@ def cup(rng: Random) -> Drawing:
     motif = rng.random()
     if motif < 0.3:
         band = box(-top * 0.93, rim + tall * 0.9, top * 0.93, rim + tall * 1.15)
-        parts.append(Piece(band, other(rng, colour)))
+        parts.append(Piece(band, different_color(rng, colour)))
     elif motif < 0.6:
-        paint = other(rng, colour) + "+"
+        paint = different_color(rng, colour) + "+"
         for x in (-0.3, 0.0, 0.3):
             parts.append(Piece(arc(x, rim + tall * (0.95 + abs(x)), 0.07, 0.07, n=12), paint))
     elif motif < 0.75:
@@ -199,7 +199,7 @@ def cup(rng: Random) -> Drawing:
 
 def umbrella(rng: Random) -> Drawing:
     colour = rng.choice(PAINTS)
-    second = rng.choice((other(rng, colour), colour + "-", "white"))
+    second = rng.choice((different_color(rng, colour), colour + "-", "white"))
     n = rng.choice((4, 5, 6))
     rim, high = rng.uniform(-0.1, 0.02), rng.uniform(0.75, 0.95)
     edge = [0.95 * (2 * i / n - 1) for i in range(n + 1)]
@@ -345,7 +345,7 @@ def sun(rng: Random) -> Drawing:
 
 def fish(rng: Random) -> Drawing:
     colour = rng.choice(PAINTS)
-    second = other(rng, colour)
+    second = different_color(rng, colour)
     h = rng.uniform(0.34, 0.56)
     parts = []
     spread = rng.uniform(0.32, 0.48)
@@ -416,7 +416,7 @@ def bird(rng: Random) -> Drawing:
         parts.append(Piece(outline(*crest), colour + "-"))
     parts.append(Piece(arc(0.58, -0.43, 0.065, 0.065, n=14), "white"))
     parts.append(Piece(arc(0.59, -0.43, 0.035, 0.035, n=10), "black"))
-    shade = rng.choice((colour + "-", other(rng, colour)))
+    shade = rng.choice((colour + "-", different_color(rng, colour)))
     if flying:
         near = [(0.25, 0.05), (0.1, -0.55), (-0.4, -1.1), (-0.38, -0.85), (-0.58, -0.82)]
         near += [(-0.5, -0.6), (-0.66, -0.5), (-0.5, -0.35), (-0.58, -0.2), (-0.3, 0.1)]

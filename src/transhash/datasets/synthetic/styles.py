@@ -104,7 +104,7 @@ def tint(tone: str, palette: dict[str, RGB], rng: Random, jitter: int) -> RGB:
     return r, g, b
 
 
-def poster(rng: Random, setting: str, shown: list[tuple[str, Drawing]]) -> Image.Image:
+def draw_poster(rng: Random, setting: str, shown: list[tuple[str, Drawing]]) -> Image.Image:
     """A scene with one to three things in it; the first stands out."""
     above, below, ground = rng.choice(SETTINGS[setting])
     image = _graded(above, below)
@@ -322,7 +322,7 @@ def _wobbled(rng: Random, points: Outline, closed: bool, amount: float) -> Outli
     return dense
 
 
-def crayon(rng: Random, drawing: Drawing) -> Image.Image:
+def draw_crayon(rng: Random, drawing: Drawing) -> Image.Image:
     """The thing alone on its sheet, close, tilted, squeezed a little."""
     paper = tint("paper", {"paper": rng.choice(PAPERS)}, rng, 3)
     image = Image.new("RGB", (FINE, FINE), paper)

@@ -22,11 +22,11 @@ from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 from transhash.features.backbone import Stages
 from transhash.features.cache import cache_folder
-from transhash.features.decode import Pixels, Reader, decode_batches, default_workers
+from transhash.features.decode import ImageReader, Pixels, decode_batches, default_workers
 from transhash.hashers.deep import Device
 from transhash.hashers.fine_tuning.loop import FineTuning
-from transhash.hashers.fine_tuning.teacher import ImageHead, Lessons
-from transhash.hashers.thn.batches import Batch, Items, Pairs
+from transhash.hashers.fine_tuning.teacher import ImageHead, TeacherTargets
+from transhash.hashers.thn.batches import Batch, Items, PairSampler
 from transhash.hashers.training_loop import draw
 from transhash.hashers.world import World
 from transhash.progress import Track
@@ -38,7 +38,7 @@ _PASS = 16  # images that pass the lower stages together on a CPU
 _PASS_CUDA = 256
 
 
-def room_for(shape: tuple[int, ...], kind: npt.DTypeLike) -> npt.NDArray[Any]:
+def allocate(shape: tuple[int, ...], kind: npt.DTypeLike) -> npt.NDArray[Any]:
     """An empty array, in memory or, if large, in a file without a name in the cache folder."""
     size = int(np.prod(shape)) * np.dtype(kind).itemsize
     if size <= _IN_MEMORY:
@@ -55,13 +55,13 @@ def decode_all(
     """(n, size, size, 3) bytes of files that have been read before, or of what is decoded."""
     if isinstance(sources, np.ndarray):
         return sources
-    pixels = room_for((len(sources), size, size, 3), np.uint8)
+    pixels = allocate((len(sources), size, size, 3), np.uint8)
     workers = default_workers() if device.startswith("cuda") else 0
     threads = os.cpu_count() or 1
 
     def decoded() -> Iterator[None]:
         for batch in decode_batches(
-            sources, Reader(size), _PASS_CUDA, workers=workers, threads=threads
+            sources, ImageReader(size), _PASS_CUDA, workers=workers, threads=threads
         ):
             for place, one in enumerate(batch.seen):
                 if one.state != "decoded":
@@ -82,7 +82,7 @@ class ViewDraw(Protocol):
         """Of those rows this process's share, drawn by the seeds alone."""
 
 
-class FreshViews:
+class RandomViews:
     """Every time another crop, on the device, passed through the lower stages."""
 
     def __init__(
@@ -103,13 +103,13 @@ class FreshViews:
             x = augmented(x, self.device.tensor(drawn))
         x = x.contiguous(memory_format=torch.channels_last)
         with torch.no_grad(), half_precision(self.device):
-            return self.stages.below(x, self.first).float()
+            return self.stages.forward_until(x, self.first).float()
 
 
-class KeptViews:
+class CachedViews:
     """A few crops of each image, passed through the lower stages once."""
 
-    def __init__(self, fresh: FreshViews, views: int, seeds: list[int], track: Track) -> None:
+    def __init__(self, fresh: RandomViews, views: int, seeds: list[int], track: Track) -> None:
         n = len(fresh.pixels)
         self.views, self.device = views, fresh.device
         self.kept: npt.NDArray[Any] | None = None
@@ -121,7 +121,7 @@ class KeptViews:
                     rows = np.arange(start, min(start + size, n))
                     x = fresh.at(rows, slice(None), [*seeds, view, start]).permute(0, 2, 3, 1)
                     if self.kept is None:  # (views, n, h, w, c)
-                        self.kept = room_for((views, n, *x.shape[1:]), np.float16)
+                        self.kept = allocate((views, n, *x.shape[1:]), np.float16)
                     self.kept[view, rows] = x.cpu().numpy()
                     yield from repeat(None, len(rows))
 
@@ -161,8 +161,10 @@ def augmented(pixels: Tensor, crops: Tensor) -> Tensor:
 @torch.no_grad()
 def estimate_norms(stages: Stages, pixels: Pixels, device: Device) -> None:
     """Batch norms with the statistics of these images, as they are."""
-    norms = [layer for layer in stages.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
-    for norm in norms:
+    batch_norm_statistics = [
+        layer for layer in stages.modules() if isinstance(layer, torch.nn.BatchNorm2d)
+    ]
+    for norm in batch_norm_statistics:
         norm.reset_running_stats()
         norm.momentum = None  # the mean over all batches
         norm.train()
@@ -171,7 +173,7 @@ def estimate_norms(stages: Stages, pixels: Pixels, device: Device) -> None:
             break  # statistics of a few images would count as much as those of 64
         x = torch.from_numpy(pixels[start : start + 64]).to(device.name)
         stages(x.permute(0, 3, 1, 2))
-    for norm in norms:
+    for norm in batch_norm_statistics:
         norm.eval()
 
 
@@ -192,21 +194,21 @@ def half_precision(device: Device) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-class TaughtBatches:
+class FineTuningBatches:
     """What the teacher says on the device, and the batch of each step."""
 
     def __init__(
         self,
         asked: FineTuning,
         training: TrainingSet,
-        lessons: Lessons,
+        lessons: TeacherTargets,
         pictures: Sequence[ViewDraw],
         device: Device,
     ) -> None:
         self.asked, self.device, self.pictures = asked, device, pictures
-        self.pairs = Pairs(
+        self.pairs = PairSampler(
             training.relation, lessons.calibration,
-            rows=asked.batch, columns=asked.text_batch, seed=asked.seed,
+            rows=asked.batch_size, columns=asked.text_batch, seed=asked.seed,
         )  # fmt: skip
         self.images = torch.tanh(device.tensor(lessons.images))
         self.texts = torch.tanh(device.tensor(lessons.texts))
@@ -223,7 +225,7 @@ class TaughtBatches:
         rows, columns = self.pairs.draw(step)
         drawn = [rows]
         if self.target_images is not None:
-            drawn.append(draw(len(self.target_images), asked.target_batch, seed, step, 2))
+            drawn.append(draw(len(self.target_images), asked.target_batch_size, seed, step, 2))
         share = slice(world.rank, None, world.size)  # as World.share
         inputs = [
             part.at(where, share, [seed, step, 16 + stream])
@@ -233,7 +235,7 @@ class TaughtBatches:
         assert isinstance(stages, Stages)
         assert isinstance(head, ImageHead)
         with half_precision(self.device):
-            found = stages.above(torch.cat(inputs), first)
+            found = stages.forward_from(torch.cat(inputs), first)
         parts = torch.split(found.float(), [len(part) for part in inputs])
         z = [world.gather(torch.tanh(head(part, i > 0))) for i, part in enumerate(parts)]
         where = [self.device.rows(one) for one in drawn]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transhash.data.training_set import Features, TrainingSet
 from transhash.hashers.base import Array, Hasher
 from transhash.hashers.thn import THN
-from transhash.hashers.thn.initialization import calibrate
+from transhash.hashers.thn.initialization import calibrate_relation
 from transhash.hashers.thn.transfer import soft_match
 
 Rows32 = npt.NDArray[np.float32]
@@ -21,7 +21,7 @@ _TEMPERATURE = 0.05  # of the matching, as in THN
 
 
 @dataclass(frozen=True)
-class Lessons:
+class TeacherTargets:
     """(n, bits) projections of the teacher; tanh of them are its activations."""
 
     images: Rows32
@@ -36,9 +36,11 @@ class Lessons:
         return int(self.images.shape[1])
 
 
-def lessons_of(teacher: Hasher, training: TrainingSet, seed: int, use_target: bool) -> Lessons:
+def teacher_targets(
+    teacher: Hasher, training: TrainingSet, seed: int, use_target: bool
+) -> TeacherTargets:
     """What a hasher fitted to `training` says of the items in it. No label is asked for."""
-    images, texts = teacher.held_out_projections(training.images, training.texts)
+    images, texts = teacher.project_auxiliary(training.images, training.texts)
     targets: list[Rows32 | None] = [None, None]
     if use_target and training.target_images is not None:
         targets[0] = teacher.project_images(training.target_images)
@@ -51,12 +53,12 @@ def lessons_of(teacher: Hasher, training: TrainingSet, seed: int, use_target: bo
         images, texts = images[:, : teacher.tower_bits], texts[:, : teacher.tower_bits]
         targets = [None if part is None else part[:, : teacher.tower_bits] for part in targets]
     images, texts = (np.asarray(part, np.float32) for part in (images, texts))
-    return Lessons(
+    return TeacherTargets(
         images,
         texts,
         targets[0],
         targets[1],
-        calibrate(np.tanh(images), np.tanh(texts), training.relation, seed),
+        calibrate_relation(np.tanh(images), np.tanh(texts), training.relation, seed),
         None if targets[0] is None else _matched_mass(np.tanh(images), np.tanh(targets[0])),
     )
 
@@ -93,7 +95,7 @@ class ImageHead(nn.Module):
         return z + self.shift if target else z
 
 
-def started_head(lessons: Lessons, images: Features, target: Features | None) -> ImageHead:
+def fit_head(lessons: TeacherTargets, images: Features, target: Features | None) -> ImageHead:
     """The head that says most nearly what the teacher says, by ridge regression."""
     x, z = images.astype(np.float64), lessons.images.astype(np.float64)
     centre, aim = x.mean(axis=0), z.mean(axis=0)

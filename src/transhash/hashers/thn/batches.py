@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from transhash.data.relation import Relation, Rows
 from transhash.hashers.deep import Device
-from transhash.hashers.thn.input_layer import Inputs
+from transhash.hashers.thn.input_layer import TowerInputs
 from transhash.hashers.training_loop import draw
 from transhash.hashers.world import World
 
@@ -44,7 +44,7 @@ class Batch:
     probability: Callable[[Tensor, Tensor], Tensor] | None
 
 
-class Pairs:
+class PairSampler:
     """The pairs of each step: which items, what is known of them, how likely others are related."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Pairs:
         if self.sparse:  # half the texts are partners
             some = min(self.rows, self.columns // 2)
             rng = np.random.default_rng([self.seed, step, 4])
-            columns[:some] = self.relation.partners(rows[:some], rng)
+            columns[:some] = self.relation.sample_partners(rows[:some], rng)
         return rows, columns
 
     def rate_of(self, s: npt.NDArray[Any], known: npt.NDArray[Any] | None) -> float:
@@ -99,7 +99,7 @@ class Batches:
 
     def __init__(
         self,
-        inputs: Inputs,
+        inputs: TowerInputs,
         relation: Relation,
         device: Device,
         *,
@@ -112,7 +112,7 @@ class Batches:
         self.target_texts = _optional(device, inputs.target_texts)
         self.image_weight = _optional(device, inputs.image_weight)
         self.text_weight = _optional(device, inputs.text_weight)
-        self.pairs = Pairs(relation, inputs.calibration, rows=size, columns=size, seed=seed)
+        self.pairs = PairSampler(relation, inputs.calibration, rows=size, columns=size, seed=seed)
         self.relation, self.device = relation, device
         self.target_size, self.seed = target_size, seed
 

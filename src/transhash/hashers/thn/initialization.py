@@ -13,13 +13,13 @@ from torch.nn.functional import normalize
 
 from transhash.data.relation import Relation, SparseRelation
 from transhash.hashers.canonical import Matrix, canonical_analysis
-from transhash.hashers.components import MAX_RANK, useful_directions
-from transhash.hashers.thn.input_layer import Inputs
+from transhash.hashers.components import MAX_RANK, select_components
+from transhash.hashers.thn.input_layer import TowerInputs
 
 _SAMPLE = 1000  # items of a kind that are compared
 
 
-def calibrate(
+def calibrate_relation(
     images: npt.NDArray[np.float32],
     texts: npt.NDArray[np.float32],
     relation: Relation,
@@ -54,7 +54,7 @@ def calibrate(
     return (max(float(found[0]), 0.5), float(found[1])) if np.isfinite(found).all() else None
 
 
-def best_frame(inputs: Inputs, bits: int, tries: int, seed: int) -> Tensor:
+def best_rotation(inputs: TowerInputs, bits: int, tries: int, seed: int) -> Tensor:
     """(k, bits) tight frame, fitted by ITQ from several random starts; the best one is kept.
 
     Best: over left-out auxiliary pairs, agreement of signs correlates most with the cosine.
@@ -116,7 +116,7 @@ FEWEST = 64  # bits of a code that can spare some
 _SIZE = 0.5  # of such a bit where a query's real numbers rank; the towers' are near 1
 
 
-def finer_bits(
+def residual_bit_axes(
     images: Matrix,
     texts: Matrix,
     image_axes: Matrix,
@@ -130,7 +130,7 @@ def finer_bits(
     free_x, free_y = _freeing(images, image_axes), _freeing(texts, text_axes)
     x, y = images @ free_x, texts @ free_y
     found = canonical_analysis(x, y, pairs, ridge, MAX_RANK, centred=True)
-    kept = useful_directions(found, x, y, pairs)
+    kept = select_components(found, x, y, pairs)
     z = np.concatenate(kept.left_out).astype(np.float32) * kept.weights.astype(np.float32)
     generator = torch.Generator().manual_seed(seed)
     turn = itq(normalize(torch.from_numpy(z), dim=1), bits, generator).double().numpy()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class View:
+class AffineMap:
     """One modality's affine map; auxiliary and target items have centres of their own."""
 
     axes: Matrix | None  # (d, k); None passes features on
@@ -56,13 +56,13 @@ class View:
         """This map, the tower above it and the bits beside it, of target items."""
         from torch import nn
 
-        from transhash.hashers.modules import Affine, Beside
+        from transhash.hashers.modules import Affine, Concat
 
         first = Affine(self.axes, centre=self.target_centre, size=self.size)
         towers = nn.Sequential(first, tower)
         if self.finer is None:
             return towers
-        return Beside(towers, Affine(self.finer, centre=self.target_centre))
+        return Concat(towers, Affine(self.finer, centre=self.target_centre))
 
     def _shifted(self, features: Features, target: bool) -> Iterator[tuple[slice, Matrix]]:
         """Centred rows in float64, never all of them: a million would be 10 GB."""
@@ -70,7 +70,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class TowerInputs:
     """What the towers are trained on."""
 
     images: Array
@@ -83,14 +83,14 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Bridge:
+class InputLayer:
     """Both modalities' maps."""
 
-    image: View | None  # None: pixels
-    text: View
+    image: AffineMap | None  # None: pixels
+    text: AffineMap
 
     @property
-    def finer_bits(self) -> int:
+    def residual_bit_axes(self) -> int:
         """How many bits of a code are not the towers'."""
         return 0 if self.text.finer is None else self.text.finer.shape[1]
 
@@ -109,11 +109,11 @@ class Bridge:
         return state
 
     @classmethod
-    def restore(cls, state: Mapping[str, Array]) -> Bridge:
-        def view(name: str) -> View | None:
+    def restore(cls, state: Mapping[str, Array]) -> InputLayer:
+        def view(name: str) -> AffineMap | None:
             if f"bridge.{name}.centre" not in state:
                 return None
-            return View(
+            return AffineMap(
                 state.get(f"bridge.{name}.axes"),
                 state[f"bridge.{name}.centre"],
                 state[f"bridge.{name}.target_centre"],
@@ -127,13 +127,13 @@ class Bridge:
         return cls(view("image"), text)
 
 
-def plain_bridge(training: TrainingSet, use_target: bool) -> tuple[Bridge, Inputs]:
+def centered_input_layer(training: TrainingSet, use_target: bool) -> tuple[InputLayer, TowerInputs]:
     """Features with one centre and one global scale, as in the paper; pixels as they are."""
     image = None if training.images.ndim > 2 else _plain_view(training.images)
     text = _plain_view(training.texts)
     target_images = training.target_images if use_target else None
     target_texts = training.target_texts if use_target else None
-    return Bridge(image, text), Inputs(
+    return InputLayer(image, text), TowerInputs(
         training.images if image is None else image.apply(training.images),
         text.apply(training.texts),
         target_images if target_images is None or image is None else image.apply(target_images),
@@ -141,8 +141,8 @@ def plain_bridge(training: TrainingSet, use_target: bool) -> tuple[Bridge, Input
     )
 
 
-def _plain_view(features: Features) -> View:
+def _plain_view(features: Features) -> AffineMap:
     centre = features.mean(axis=0, dtype=np.float64)
     squares = sum(float((part**2).sum()) for _, part in chunks(features, centre))
     size = max(float(np.sqrt(squares / max(features.size, 1))), 1e-9)
-    return View(None, centre, centre, size)
+    return AffineMap(None, centre, centre, size)

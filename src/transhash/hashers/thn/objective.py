@@ -28,17 +28,17 @@ Term = Callable[[Batch, int], Mapping[str, Tensor]]  # of a batch at a step
 
 @dataclass(frozen=True)
 class RelationTerm:
-    """L; `soft_share` of s_ij is its calibrated probability."""
+    """L; `soft_label_fraction` of s_ij is its calibrated probability."""
 
     loss: PairLoss
     balanced: bool
-    soft_share: float = 0.0
+    soft_label_fraction: float = 0.0
 
     def __call__(self, batch: Batch, step: int) -> dict[str, Tensor]:
         s = batch.s
-        if self.soft_share and batch.probability is not None:
+        if self.soft_label_fraction and batch.probability is not None:
             guess = batch.probability(batch.images.inputs, batch.texts.inputs)
-            s = (1 - self.soft_share) * s + self.soft_share * guess
+            s = (1 - self.soft_label_fraction) * s + self.soft_label_fraction * guess
         weights = pair_weights(batch.rate, self.balanced)
         return {"relation": self.loss(batch.images.z, batch.texts.z, s, weights, batch.known)}
 
@@ -64,7 +64,7 @@ class Quantization:
 
 
 @dataclass(frozen=True)
-class Inherited:
+class PseudoLabelTerm:
     """νI: the mean of L over the kinds of pairs that have a target item."""
 
     loss: PairLoss
@@ -132,7 +132,7 @@ class Objective:
     def regularised(self) -> bool:
         return any(isinstance(term, Quantization | Alignment) for term in self.terms)
 
-    def without_regularisers(self) -> Objective:
+    def without_regularizers(self) -> Objective:
         """L and I alone: what is left after a collapse."""
         kept = [term for term in self.terms if not isinstance(term, Quantization | Alignment)]
         return Objective(*kept)

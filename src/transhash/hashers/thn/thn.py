@@ -33,44 +33,44 @@ from transhash.hashers.losses import (
     relation_loss,
 )
 from transhash.hashers.settings import (
-    FromOne,
-    FromZero,
-    Length,
-    NotNegative,
+    MinLength,
+    NonNegative,
+    NonNegativeInt,
     Positive,
-    Share,
-    ShareBelowOne,
+    PositiveInt,
+    Proportion,
+    ProportionBelowOne,
     Widths,
 )
 from transhash.hashers.thn.batches import Batches
-from transhash.hashers.thn.initialization import best_frame, calibrate
-from transhash.hashers.thn.input_layer import Bridge, Inputs, plain_bridge
+from transhash.hashers.thn.initialization import best_rotation, calibrate_relation
+from transhash.hashers.thn.input_layer import InputLayer, TowerInputs, centered_input_layer
 from transhash.hashers.thn.objective import (
     Alignment,
-    Inherited,
     Objective,
     PairLoss,
+    PseudoLabelTerm,
     Quantization,
     RelationTerm,
     Term,
 )
-from transhash.hashers.thn.transfer import Transfer
+from transhash.hashers.thn.transfer import TransferStep
 from transhash.hashers.training_loop import (
-    Average,
     Checkpoint,
     Optimizer,
     Policy,
     TrainingLog,
-    check_learned,
-    collapse,
+    WeightAverage,
+    check_finite_weights,
+    collapse_warning,
     fingerprint,
+    lr_factor,
     make_optimizer,
-    rate_factor,
     set_rate,
     step_seed,
 )
-from transhash.hashers.world import ALONE, World
-from transhash.progress import Track, silent
+from transhash.hashers.world import SINGLE_PROCESS, World
+from transhash.progress import Track, no_progress
 
 # The recipe as printed: the paper's words, and where it is silent its authors' Caffe files.
 #
@@ -90,25 +90,25 @@ PAPER: dict[str, Any] = {
     "kernel_widths": (1.0,),
     "balanced": False,
     "logit_scale": 1.0,
-    "soft_share": 0.0,
-    "inherited_weight": 0.0,
-    "inputs": "features",
+    "soft_label_fraction": 0.0,
+    "pseudo_label_weight": 0.0,
+    "input_layer": "features",
     "ridge": 0.05,
     "rank": None,
-    "rounds": 0,
-    "temperature": 0.05,
-    "centring": 0.0,
-    "frames": 0,
+    "matching_rounds": 0,
+    "matching_temperature": 0.05,
+    "target_centering": 0.0,
+    "rotation_trials": 0,
     "steps": 1000,
-    "batch": 128,
-    "target_batch": 128,
+    "batch_size": 128,
+    "target_batch_size": 128,
     "optimizer": "sgd",
     "learning_rate": 1e-2,
-    "policy": "inv",
-    "fch_multiplier": 10.0,
+    "lr_schedule": "inv",
+    "head_lr_multiplier": 10.0,
     "weight_decay": 5e-4,
-    "averaging": 0.0,
-    "rescue": False,
+    "ema_decay": 0.0,
+    "recover_from_collapse": False,
 }
 
 _log = logging.getLogger("transhash")
@@ -122,37 +122,45 @@ class THN(DeepHasher):
 
     image_hidden: Widths = (128,)  # ours: beside the linear path of a Head
     text_hidden: Widths = (128,)  # ours; (1000, 500) in the paper
-    dropout: ShareBelowOne = 0.2
+    dropout: ProportionBelowOne = 0.2
     loss: Literal["cross-entropy", "inner-product"] = "cross-entropy"  # inner-product: THN-ip
-    quantization_weight: NotNegative = 1e-3  # λ; 0: THN-Q
-    quantization_start: Share = 0.5  # ours: share of the steps before Q sets in
+    quantization_weight: NonNegative = 1e-3  # λ; 0: THN-Q
+    quantization_start: Proportion = 0.5  # ours: share of the steps before Q sets in
     quantize_target: bool = True  # ours: Q on target items too; paper: auxiliary only
     use_target: bool = True  # unlabelled target items; False with µ = 0: THN-D
-    alignment_weight: NotNegative = 0.3  # µ
-    alignment_ramp: Share = 0.5  # ours: share of the steps over which µ grows to its value
+    alignment_weight: NonNegative = 0.3  # µ
+    alignment_ramp: Proportion = 0.5  # ours: share of the steps over which µ grows to its value
     # ours; (1.0,) is the single Gaussian of the paper
-    kernel_widths: Annotated[tuple[Positive, ...], Length(1)] = WIDTHS
+    kernel_widths: Annotated[tuple[Positive, ...], MinLength(1)] = WIDTHS
     balanced: bool = True  # ours: related and unrelated pairs weigh alike; paper: not
     logit_scale: Positive | None = None  # ours: 3 / bits, at most 0.15; 1 in the paper
-    soft_share: Share = 0.5  # ours: how much of s_ij is its calibrated probability; paper: 0
-    inherited_weight: NotNegative = 1.0  # ν, ours: L on pairs with target items; paper: 0
-    inputs: Literal["canonical", "features"] = "canonical"  # ours; paper: features
-    ridge: NotNegative = 0.05  # ours: of the canonical layer, relative to the largest variance
-    rank: FromOne | None = None  # ours: None: as many directions as hold up, of pairs by worth
-    rounds: FromZero = 4  # ours: how often target items are matched with auxiliary ones
-    temperature: Positive = 0.05  # τ, ours: of that matching
-    centring: Share = 0.5  # κ, ours: 0 gives both domains one mean, 1 only what is matched
-    frames: FromZero = 4  # ours: rotations tried for the linear path, the best is trained
-    steps: FromZero = 300  # 0: the start alone
-    batch: FromOne = 256  # auxiliary images, and as many texts, a step
-    target_batch: FromOne = 128  # unlabelled target images, and as many texts, a step
+    soft_label_fraction: Proportion = (
+        0.5  # ours: how much of s_ij is its calibrated probability; paper: 0
+    )
+    pseudo_label_weight: NonNegative = 1.0  # ν, ours: L on pairs with target items; paper: 0
+    input_layer: Literal["canonical", "features"] = "canonical"  # ours; paper: features
+    ridge: NonNegative = 0.05  # ours: of the canonical layer, relative to the largest variance
+    rank: PositiveInt | None = None  # ours: None: as many directions as hold up, of pairs by worth
+    matching_rounds: NonNegativeInt = (
+        4  # ours: how often target items are matched with auxiliary ones
+    )
+    matching_temperature: Positive = 0.05  # τ, ours: of that matching
+    target_centering: Proportion = (
+        0.5  # κ, ours: 0 gives both domains one mean, 1 only what is matched
+    )
+    rotation_trials: NonNegativeInt = (
+        4  # ours: rotations tried for the linear path, the best is trained
+    )
+    steps: NonNegativeInt = 300  # 0: the start alone
+    batch_size: PositiveInt = 256  # auxiliary images, and as many texts, a step
+    target_batch_size: PositiveInt = 128  # unlabelled target images, and as many texts, a step
     optimizer: Optimizer = "adam"  # ours; paper: sgd
     learning_rate: Positive = 1e-3
-    policy: Policy = "cosine"  # ours; paper: inv or step
-    fch_multiplier: Positive = 1.0  # 10 in the paper, where the layers below are pre-trained
-    weight_decay: NotNegative = 1e-4
-    averaging: ShareBelowOne = 0.98  # ours: decay of the weights' moving average, 0: none
-    rescue: bool = True  # on collapse, go on without Q and D, and say so
+    lr_schedule: Policy = "cosine"  # ours; paper: inv or step
+    head_lr_multiplier: Positive = 1.0  # 10 in the paper, where the layers below are pre-trained
+    weight_decay: NonNegative = 1e-4
+    ema_decay: ProportionBelowOne = 0.98  # ours: decay of the weights' moving average, 0: none
+    recover_from_collapse: bool = True  # on collapse, go on without Q and D, and say so
 
     name: ClassVar[str] = "THN"
 
@@ -170,26 +178,28 @@ class THN(DeepHasher):
         training: TrainingSet,
         *,
         folder: Path | None = None,
-        track: Track = silent,
-        world: World = ALONE,
+        track: Track = no_progress,
+        world: World = SINGLE_PROCESS,
     ) -> Self:
         """Minimise C; with `folder`, metrics and checkpoints are kept there and resumed from."""
         self.check(world)
-        self.bridge_, inputs = world.first(lambda: self._first_layer(training))
+        self.input_layer_, inputs = world.first(lambda: self._build_input_layer(training))
         batches = Batches(
             inputs, training.relation, Device(self.device),
-            size=self.batch, target_size=self.target_batch, seed=self.seed,
+            size=self.batch_size, target_size=self.target_batch_size, seed=self.seed,
         )  # fmt: skip
         objective = self.objective()
         towers = self.build_towers(inputs.images.shape[1:], inputs.texts.shape[1:])
-        if self.frames and inputs.calibration is not None:
-            frame = world.first(lambda: best_frame(inputs, self.tower_bits, self.frames, self.seed))
+        if self.rotation_trials and inputs.calibration is not None:
+            frame = world.first(
+                lambda: best_rotation(inputs, self.tower_bits, self.rotation_trials, self.seed)
+            )
             for tower in towers.values():
                 assert isinstance(tower, Head)  # only canonical inputs are calibrated
                 tower.start_from(frame, correction=0.1 if self.steps else 0.0)
         parameters = list(towers.parameters())
         optimizer = make_optimizer(self.optimizer, self._parameter_groups(towers))
-        average = Average(parameters, self.averaging) if self.averaging else None
+        average = WeightAverage(parameters, self.ema_decay) if self.ema_decay else None
         checkpoint, start = None, 0
         if folder is not None:
             checkpoint = Checkpoint(folder, fingerprint(self._resumable(), training))
@@ -197,13 +207,13 @@ class THN(DeepHasher):
             world.check_start(start, folder)
         metrics = TrainingLog(folder if world.rank == 0 else None, start)
         look_every = max(1, min(self.steps // _LOOKS, _SELDOM))
-        self.alarms_: list[str] = []
+        self.warnings_: list[str] = []
         towers.train()
         with torch.random.fork_rng():  # dropout is seeded by step; the user's generators stay
             for step in track(
                 range(start, self.steps), f"training {self.bits} bits", self.steps, start
             ):
-                set_rate(optimizer, rate_factor(self.policy, step, self.steps))
+                set_rate(optimizer, lr_factor(self.lr_schedule, step, self.steps))
                 torch.manual_seed(step_seed(self.seed, step, world.rank))
                 with self.autocast():
                     terms = objective(batches.at(step, towers, world), step)
@@ -221,14 +231,14 @@ class THN(DeepHasher):
                     continue
                 try:
                     when = f"at step {step + 1}"
-                    check_learned((total, *parameters), when, self.learning_rate)
+                    check_finite_weights((total, *parameters), when, self.learning_rate)
                 except DataError:
                     metrics.discard()
                     raise
-                if self._collapsed(towers, batches, step, objective, quiet=world.rank > 0):
-                    objective = objective.without_regularisers()
+                if self._check_collapse(towers, batches, step, objective, quiet=world.rank > 0):
+                    objective = objective.without_regularizers()
                 metrics.flush()  # before the checkpoint, which a resumed run goes on from
-                if checkpoint and world.rank == 0 and checkpoint.due():
+                if checkpoint and world.rank == 0 and checkpoint.is_due():
                     checkpoint.save(step + 1, towers, optimizer, average)
         metrics.close()
         if average:
@@ -245,12 +255,12 @@ class THN(DeepHasher):
         pair_loss: PairLoss = partial(relation_loss, scale=self.scale())
         if self.loss == "inner-product":
             pair_loss = inner_product_loss
-        terms: list[Term] = [RelationTerm(pair_loss, self.balanced, self.soft_share)]
+        terms: list[Term] = [RelationTerm(pair_loss, self.balanced, self.soft_label_fraction)]
         if self.quantization_weight:
             start = self.quantization_start * self.steps
             terms.append(Quantization(self.quantization_weight, start, self.quantize_target))
-        if self.inherited_weight:
-            terms.append(Inherited(pair_loss, self.balanced, self.inherited_weight))
+        if self.pseudo_label_weight:
+            terms.append(PseudoLabelTerm(pair_loss, self.balanced, self.pseudo_label_weight))
         if self.alignment_weight:
             ramp = self.alignment_ramp * self.steps
             terms.append(Alignment(self.alignment_weight, ramp, self.kernel_widths))
@@ -258,7 +268,7 @@ class THN(DeepHasher):
 
     @property
     def tower_bits(self) -> int:
-        return self.bits - (self.bridge_.finer_bits if hasattr(self, "bridge_") else 0)
+        return self.bits - (self.input_layer_.residual_bit_axes if hasattr(self, "bridge_") else 0)
 
     def scale(self) -> float:
         """What multiplies <z_x, z_y> in L: codes reach ±b, log odds of relations about ±3."""
@@ -267,7 +277,7 @@ class THN(DeepHasher):
     def feature_tower(
         self, inputs: int, hidden: tuple[int, ...], generator: torch.Generator
     ) -> nn.Module:
-        if self.inputs == "features":
+        if self.input_layer == "features":
             return super().feature_tower(inputs, hidden, generator)
         tower = Head(inputs, hidden, self.tower_bits, self.dropout)
         initialise(tower, None, generator)
@@ -279,20 +289,20 @@ class THN(DeepHasher):
     def project_texts(self, texts: Features) -> npt.NDArray[np.float32]:
         return self._project("text", texts, target=True)
 
-    def held_out_projections(self, images: Features, texts: Features) -> tuple[Array, Array]:
+    def project_auxiliary(self, images: Features, texts: Features) -> tuple[Array, Array]:
         """Auxiliary items, which have a centre of their own."""
         return self._project("image", images, False), self._project("text", texts, False)
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
         image, text = self.tower("image"), self.tower("text")
-        first = self.bridge_.image
-        return image if first is None else first.module(image), self.bridge_.text.module(text)
+        first = self.input_layer_.image
+        return image if first is None else first.module(image), self.input_layer_.text.module(text)
 
     def state(self) -> dict[str, Array]:
-        return {**self.tower_state(), **self.bridge_.state()}
+        return {**self.tower_state(), **self.input_layer_.state()}
 
     def restore(self, state: Mapping[str, Array]) -> Self:
-        self.bridge_ = Bridge.restore(state)
+        self.input_layer_ = InputLayer.restore(state)
         return self.restore_towers(state)
 
     @classmethod
@@ -301,31 +311,31 @@ class THN(DeepHasher):
 
     def check(self, world: World) -> None:
         """Refuse what cannot be trained by these processes."""
-        world.check_batch(self.batch)
-        world.check_batch(self.target_batch)
+        world.check_batch(self.batch_size)
+        world.check_batch(self.target_batch_size)
 
-    def _first_layer(self, training: TrainingSet) -> tuple[Bridge, Inputs]:
-        if self.inputs == "features" or training.images.ndim > 2:
-            return plain_bridge(training, self.use_target)
-        transfer = Transfer(
-            self.bits, self.ridge, self.rank, self.rounds, self.temperature, self.centring,
+    def _build_input_layer(self, training: TrainingSet) -> tuple[InputLayer, TowerInputs]:
+        if self.input_layer == "features" or training.images.ndim > 2:
+            return centered_input_layer(training, self.use_target)
+        transfer = TransferStep(
+            self.bits, self.ridge, self.rank, self.matching_rounds, self.matching_temperature, self.target_centering,
             self.seed,
         )  # fmt: skip
         bridge, inputs = transfer.bridge(training, self.use_target)
-        found = calibrate(inputs.images, inputs.texts, training.relation, self.seed)
+        found = calibrate_relation(inputs.images, inputs.texts, training.relation, self.seed)
         return bridge, replace(inputs, calibration=found)
 
     def _parameter_groups(self, towers: nn.ModuleDict) -> Iterable[dict[str, Any]]:
         for tower in towers.values():
             yield from parameter_groups(
-                tower, self.learning_rate, self.fch_multiplier, self.weight_decay
+                tower, self.learning_rate, self.head_lr_multiplier, self.weight_decay
             )
 
     def _resumable(self) -> Setting:
         """The settings that a checkpoint must share; it may go on on another device."""
         return {name: value for name, value in self.settings().items() if name != "device"}
 
-    def _collapsed(
+    def _check_collapse(
         self, towers: nn.ModuleDict, batches: Batches, step: int, objective: Objective, quiet: bool
     ) -> bool:
         """Raise the alarm if codes have collapsed; True if Q and D are to be left out for it."""
@@ -336,18 +346,18 @@ class THN(DeepHasher):
             with torch.inference_mode(), self.autocast():
                 z = towers[name](inputs[:256]).float().cpu().numpy()
             whole = self.tower_bits // 8 * 8  # codes are bytes; the bits beyond tell no more
-            sentence = collapse(Codes.from_projections(z[:, :whole]))
+            sentence = collapse_warning(Codes.from_projections(z[:, :whole]))
             found = found or (sentence and f"{name} {sentence}")
         towers.train()
-        if not found or self.alarms_:  # said once; what is done about it is done once
+        if not found or self.warnings_:  # said once; what is done about it is done once
             return False
         advice = "try balanced=True, a smaller quantization_weight or another learning_rate"
-        rescued = self.rescue and objective.regularised
+        rescued = self.recover_from_collapse and objective.regularised
         if rescued:
             advice = "quantization and alignment are switched off for the rest; " + advice
-        self.alarms_.append(f"at step {step + 1} {found}; {advice}")
+        self.warnings_.append(f"at step {step + 1} {found}; {advice}")
         if not quiet:
-            _log.warning(self.alarms_[-1])
+            _log.warning(self.warnings_[-1])
         return rescued
 
     def _alignment(self, training: TrainingSet, batches: Batches) -> dict[str, dict[str, float]]:
@@ -370,8 +380,8 @@ class THN(DeepHasher):
 
     def _project(self, name: str, rows: Features, target: bool) -> npt.NDArray[np.float32]:
         if not hasattr(self, "bridge_"):
-            raise self.unfitted()
-        view = self.bridge_.image if name == "image" else self.bridge_.text
+            raise self.not_fitted_error()
+        view = self.input_layer_.image if name == "image" else self.input_layer_.text
         if view is None:
             return self.run_tower(name, rows)
         return view.with_finer(self.run_tower(name, view.apply(rows, target)), rows, target)

@@ -25,7 +25,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from transhash.data.feedback import VotedRelation
+from transhash.data.feedback import FeedbackRelation
 from transhash.data.relation import GradedRelation, Relation, Rows
 from transhash.data.training_set import Features, TrainingSet
 from transhash.hashers.base import Array
@@ -36,14 +36,14 @@ from transhash.hashers.canonical import (
 )
 from transhash.hashers.components import (
     MAX_RANK,
-    few_partners,
-    left_out_coordinates,
+    clip_correlations,
+    is_pairwise,
+    leave_one_out_coordinates,
     left_out_correlations,
-    positive,
-    useful_directions,
+    select_components,
 )
-from transhash.hashers.thn.initialization import FEWEST, SHARE, finer_bits
-from transhash.hashers.thn.input_layer import Bridge, Inputs, View
+from transhash.hashers.thn.initialization import FEWEST, SHARE, residual_bit_axes
+from transhash.hashers.thn.input_layer import AffineMap, InputLayer, TowerInputs
 
 
 def soft_match(target: Features, auxiliary: Features, temperature: float) -> Matrix:
@@ -57,7 +57,7 @@ def soft_match(target: Features, auxiliary: Features, temperature: float) -> Mat
     return np.asarray(weights)
 
 
-class Extended:
+class ExtendedRelation:
     """S⁺ = [I; P] S [I; Q]', never formed; None stands for no target items of that modality.
 
     s_ij of target items lies between 0 and 1, and every one is known. A part of S⁺ keeps the
@@ -113,11 +113,11 @@ class Extended:
         return s, known
 
     def times(self, texts: npt.NDArray[np.floating]) -> Matrix:  # (m + m̂, k) -> (n + n̂, k)
-        own = _gathered(texts, self.columns, self.relation.shape[1], self.q)
+        own = _cross_moment(texts, self.columns, self.relation.shape[1], self.q)
         return self._spread(self.relation.times(own), self.p, self.rows)
 
     def transposed_times(self, images: npt.NDArray[np.floating]) -> Matrix:
-        own = _gathered(images, self.rows, self.relation.shape[0], self.p)
+        own = _cross_moment(images, self.rows, self.relation.shape[0], self.p)
         return self._spread(self.relation.transposed_times(own), self.q, self.columns)
 
     def factors(self) -> tuple[Matrix, Matrix] | None:
@@ -127,7 +127,7 @@ class Extended:
         a, b = found
         return self._spread(a, self.p, self.rows), self._spread(b, self.q, self.columns)
 
-    def partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
+    def sample_partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
         """Drawn among all texts, each by its share of s_ij."""
         drawn = np.empty(len(rows), np.int64)
         for at, row in enumerate(rows):
@@ -135,8 +135,10 @@ class Extended:
             drawn[at] = rng.choice(len(s), p=s / s.sum() if s.sum() else None)
         return drawn
 
-    def subset(self, rows: Rows, columns: Rows) -> Extended:
-        return Extended(self.relation, self.p, self.q, self.rows[rows], self.columns[columns])
+    def subset(self, rows: Rows, columns: Rows) -> ExtendedRelation:
+        return ExtendedRelation(
+            self.relation, self.p, self.q, self.rows[rows], self.columns[columns]
+        )
 
     @staticmethod
     def _spread(found: Matrix, match: Matrix | None, part: Rows) -> Matrix:
@@ -147,7 +149,7 @@ class Extended:
         return whole[part] if len(part) != len(whole) else whole
 
 
-def _gathered(
+def _cross_moment(
     items: npt.NDArray[np.floating], part: Rows, own: int, match: Matrix | None
 ) -> Matrix:
     """[I; P]' times items, those that are not in the part being 0."""
@@ -161,7 +163,7 @@ def _gathered(
     return np.asarray(whole[:own] + match.T @ whole[own:])
 
 
-class Side:
+class ModalityData:
     """One modality in both domains: its features, their centres and its match P.
 
     Auxiliary items that are `voted` on stood in the target. By the other centre all of them would
@@ -190,14 +192,14 @@ class Side:
         self._move()
         self.match: Matrix | None = None
 
-    def rematch(
-        self, project: Callable[[Matrix], Features], temperature: float, centring: float
+    def match_target(
+        self, project: Callable[[Matrix], Features], temperature: float, target_centering: float
     ) -> None:
         """P by projections of centred features, and the target's centre that goes with it."""
         if self.target is None:
             return
         self.match = soft_match(project(self._moved), project(self.auxiliary), temperature)
-        self.target_centre = self.target_mean - centring * self._matched_mean()
+        self.target_centre = self.target_mean - target_centering * self._matched_mean()
         self._move()
 
     def both(self) -> Matrix:
@@ -228,21 +230,21 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Transfer:
+class TransferStep:
     """How the canonical layer is found."""
 
     bits: int
     ridge: float
     rank: int | None  # None: as many directions as hold up when left out, by their worth
-    rounds: int
-    temperature: float  # τ
-    centring: float  # κ
+    matching_rounds: int
+    matching_temperature: float  # τ
+    target_centering: float  # κ
     seed: int
 
     # Items of a kind that are analysed; auxiliary ones beyond are projected.
     limit: ClassVar[int] = 10_000
 
-    def bridge(self, training: TrainingSet, use_target: bool) -> tuple[Bridge, Inputs]:
+    def bridge(self, training: TrainingSet, use_target: bool) -> tuple[InputLayer, TowerInputs]:
         """The layer, and all items as it gives them: left-out coordinates of those analysed."""
         rows, columns, relation = self._sample(training)
         n, m = relation.shape
@@ -253,35 +255,37 @@ class Transfer:
             relation.transposed_times(np.ones((n, 1))),
         )
         # Of texts most are typed: they are of neither.
-        voted = relation.voted_images if isinstance(relation, VotedRelation) else None
-        images = Side(training.images[rows], of_image, target_images, voted)
-        texts = Side(training.texts[columns], of_text, target_texts)
+        voted = relation.voted_images if isinstance(relation, FeedbackRelation) else None
+        images = ModalityData(training.images[rows], of_image, target_images, voted)
+        texts = ModalityData(training.texts[columns], of_text, target_texts)
         x, y = images.auxiliary, texts.auxiliary
         count, fewer = self.rank or MAX_RANK, self.rank is None
         analyse = partial(canonical_analysis, ridge=self.ridge, centred=True)
         found = analyse(x, y, relation, count=count, fewer=fewer)
-        first = useful_directions(found, x, y, relation, self.rank)
+        first = select_components(found, x, y, relation, self.rank)
         found, weights, left_out = first.found, first.weights, first.left_out
-        weigh = self.rank is None and few_partners(relation)
+        weigh = self.rank is None and is_pairwise(relation)
         unmatched = target_images is None and target_texts is None
-        for left in reversed(range(0 if unmatched else self.rounds)):
+        for left in reversed(range(0 if unmatched else self.matching_rounds)):
             along = found.image_axes * weights, found.text_axes * weights
             for side, axes in zip((images, texts), along, strict=True):
-                side.rematch(partial(_along, axes), self.temperature, self.centring)
-            extended = Extended(relation, images.match, texts.match)
+                side.match_target(
+                    partial(_along, axes), self.matching_temperature, self.target_centering
+                )
+            extended = ExtendedRelation(relation, images.match, texts.match)
             x, y = images.both(), texts.both()
             found = analyse(x, y, extended, count=len(found.s))
             if weigh or not left:  # else nobody asks
-                left_out = left_out_coordinates(found, x, y, extended)
+                left_out = leave_one_out_coordinates(found, x, y, extended)
             if weigh:  # measured on auxiliary items: relations of the others are guesses
                 own = left_out[0][:n], left_out[1][:m]
-                weights = positive(left_out_correlations(*own, relation))
+                weights = clip_correlations(left_out_correlations(*own, relation))
         image_axes, text_axes = found.image_axes * weights, found.text_axes * weights
         finer: tuple[Matrix | None, Matrix | None] = (None, None)
-        graded = relation.base if isinstance(relation, VotedRelation) else relation
+        graded = relation.base if isinstance(relation, FeedbackRelation) else relation
         if isinstance(graded, GradedRelation) and self.bits >= FEWEST:
             bits = self.bits // SHARE
-            finer = finer_bits(
+            finer = residual_bit_axes(
                 images.auxiliary,
                 texts.auxiliary,
                 image_axes,
@@ -291,15 +295,15 @@ class Transfer:
                 bits,
                 self.seed,
             )
-        bridge = Bridge(
-            View(image_axes, images.centre, images.target_centre, finer=finer[0]),
-            View(text_axes, texts.centre, texts.target_centre, finer=finer[1]),
+        bridge = InputLayer(
+            AffineMap(image_axes, images.centre, images.target_centre, finer=finer[0]),
+            AffineMap(text_axes, texts.centre, texts.target_centre, finer=finer[1]),
         )
         out_x, out_y = (z * weights for z in left_out)
         z_x, target_x = _inputs(bridge.image, training.images, rows, out_x, target_images)
         z_y, target_y = _inputs(bridge.text, training.texts, columns, out_y, target_texts)
         mass = images.mass(rows, len(z_x)), texts.mass(columns, len(z_y))
-        return bridge, Inputs(z_x, z_y, target_x, target_y, *mass)
+        return bridge, TowerInputs(z_x, z_y, target_x, target_y, *mass)
 
     def _target(self, features: Features | None) -> Features | None:
         """Those that take part, drawn evenly: P is as wide as they are many."""
@@ -321,7 +325,11 @@ def _along(axes: Matrix, rows: Matrix) -> Matrix:
 
 
 def _inputs(
-    view: View | None, features: Features, rows: Array, left_out: Matrix, target: Features | None
+    view: AffineMap | None,
+    features: Features,
+    rows: Array,
+    left_out: Matrix,
+    target: Features | None,
 ) -> tuple[Array, Array | None]:
     """Auxiliary and target items; analysed ones as if each had been left out."""
     assert view is not None  # a canonical layer has both

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from transhash.errors import DamageError, EngineError
+from transhash.errors import CorruptionError, EngineError
 from transhash.storage import atomic_file
 
 _NAME, _VERSION = b"THARRAY", b"1"
@@ -53,7 +53,7 @@ def verify_arrays(path: Path) -> None:
     header, arrays = _open(path)
     for name, array in arrays.items():
         if array.nbytes and zlib.crc32(array.data.cast("B")) != header["arrays"][name]["crc32"]:
-            raise DamageError(f"{path} is damaged: {name} does not match its checksum")
+            raise CorruptionError(f"{path} is damaged: {name} does not match its checksum")
 
 
 def _open(path: Path) -> tuple[dict[str, Any], dict[str, _Array]]:
@@ -62,7 +62,7 @@ def _open(path: Path) -> tuple[dict[str, Any], dict[str, _Array]]:
             start, header = _read_header(path, file)
             size = os.fstat(file.fileno()).st_size
             if size != start + header["bytes"]:
-                raise DamageError(
+                raise CorruptionError(
                     f"{path} is cut short or longer than written ({size} bytes, "
                     f"{start + header['bytes']} expected)"
                 )
@@ -89,7 +89,7 @@ def _read_header(path: Path, file: BinaryIO) -> tuple[int, dict[str, Any]]:
     head = file.read(16)
     version = head[7:8]
     if head[:7] != _NAME or not version.isdigit():
-        raise DamageError(f"{path} is not part of an index or is damaged")
+        raise CorruptionError(f"{path} is not part of an index or is damaged")
     if version != _VERSION:
         raise EngineError(
             f"{path} has layout version {version.decode()}, this transhash reads "
@@ -98,7 +98,7 @@ def _read_header(path: Path, file: BinaryIO) -> tuple[int, dict[str, Any]]:
     length, checksum = (int.from_bytes(head[at : at + 4], "little") for at in (8, 12))
     header = file.read(length)
     if len(header) != length or zlib.crc32(header) != checksum:
-        raise DamageError(f"{path} has a damaged header")
+        raise CorruptionError(f"{path} has a damaged header")
     return -(-(16 + length) // _PAGE) * _PAGE, json.loads(header)
 
 

@@ -18,19 +18,19 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.codes import Codes
-from transhash.errors import DamageError, DataError, EngineError, NoIndexError
+from transhash.errors import CorruptionError, DataError, EngineError, IndexNotFoundError
 from transhash.index.base import (
     Ids,
     LocalIndex,
-    Neighbours,
+    RadiusResult,
     Ranking,
-    as_ids,
     check_items,
     check_length,
     check_query,
     check_radius,
     check_search,
-    refuse_known,
+    reject_existing,
+    to_ids,
 )
 from transhash.index.grouped import log, store
 from transhash.index.grouped.segment import CodeWords, to_packed, to_words
@@ -39,8 +39,8 @@ from transhash.index.grouped.segments import (
     LiveSegment,
     State,
     expand,
+    files_to_rewrite,
     merge_from,
-    rewritten,
     search_parts,
     with_segment,
     within_parts,
@@ -90,7 +90,7 @@ class GroupedIndex(LocalIndex):
             bits = check_length(bits)
         if not store.exists(folder):
             if read_only:
-                raise NoIndexError(folder)
+                raise IndexNotFoundError(folder)
             if bits is None:
                 raise DataError(f"a new index at {folder} needs its code length; pass bits=")
         lock = None if read_only else WriterLock(folder)
@@ -122,13 +122,13 @@ class GroupedIndex(LocalIndex):
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays; those on disk are in memory only as far as they are used."""
-        return sum(part.segment.nbytes + 8 * part.gone for part in self._state.everything)
+        return sum(part.segment.nbytes + 8 * part.all_deleted for part in self._state.everything)
 
     def add(self, ids: npt.ArrayLike, codes: Codes) -> None:
         array = check_items(ids, codes, self._bits)
         with self._mutex:
             self._check_writable()
-            refuse_known(array[self._holds(array)])
+            reject_existing(array[self._holds(array)])
             self._change(log.ADD, array, codes.packed)
 
     def update(self, ids: npt.ArrayLike, codes: Codes) -> None:
@@ -138,7 +138,7 @@ class GroupedIndex(LocalIndex):
             self._change(log.UPDATE, array, codes.packed)
 
     def remove(self, ids: npt.ArrayLike) -> int:
-        array = np.unique(as_ids(ids))
+        array = np.unique(to_ids(ids))
         with self._mutex:
             self._check_writable()
             here = self._holds(array)
@@ -150,7 +150,7 @@ class GroupedIndex(LocalIndex):
         words = to_words(codes.packed)
         return search_parts(self._now().everything, words, k, self.threads, weights)
 
-    def search_radius(self, codes: Codes, radius: int) -> Neighbours:
+    def search_radius(self, codes: Codes, radius: int) -> RadiusResult:
         check_query(codes, self._bits)
         radius = check_radius(radius)
         words = to_words(codes.packed)
@@ -186,7 +186,7 @@ class GroupedIndex(LocalIndex):
         with self._mutex:
             if self._log is not None and self._seen == store.stamp(self._folder):
                 # A writer takes back what it could not sync: only a second look proves damage.
-                with contextlib.suppress(DamageError):
+                with contextlib.suppress(CorruptionError):
                     if self._log.has_more():
                         self._replay()
                     return
@@ -234,8 +234,8 @@ class GroupedIndex(LocalIndex):
             self._log.check_there()
 
     def _set(self, parts: tuple[LiveSegment, ...]) -> None:
-        newest = self._delta.segment()
-        self._state = State(parts, () if newest is None else (LiveSegment(newest),))
+        delta = self._delta.segment()
+        self._state = State(parts, () if delta is None else (LiveSegment(delta),))
 
     def _holds(self, ids: Ids) -> npt.NDArray[np.bool_]:
         here = self._delta.holds(ids)
@@ -262,7 +262,7 @@ class GroupedIndex(LocalIndex):
         if self._log is not None:
             self._log.append(operation, ids, packed)
         self._apply(operation, ids, packed)
-        changes = len(self._delta) + sum(len(part.recent) for part in self._state.parts)
+        changes = len(self._delta) + sum(len(part.newly_deleted) for part in self._state.parts)
         if changes >= max(self.flush_at, self._retry_at):
             # The change is safe in the log: without space for a segment, or with damage in those
             # that would be merged, it simply stays there.
@@ -278,7 +278,7 @@ class GroupedIndex(LocalIndex):
             self._delta.discard(ids)
             parts = tuple(part.without(ids) for part in parts)
         if operation != log.REMOVE:
-            self._delta.put(ids, to_words(packed))
+            self._delta.add(ids, to_words(packed))
         self._set(parts)
 
     def _commit(
@@ -294,7 +294,7 @@ class GroupedIndex(LocalIndex):
             ids, words = np.concatenate([ids, more[0]]), np.concatenate([words, more[1]])
         first = merge_from(parts, len(ids)) if first is None else first
         if self._folder is not None:  # what is read is checked, else damage would look like data
-            store.verify_files(self._folder, rewritten(parts, first))
+            store.verify_files(self._folder, files_to_rewrite(parts, first))
         committed = with_segment(parts, first, ids, words, self._bits, self._generation.number + 1)
         if self._folder is not None:
             try:
@@ -325,7 +325,7 @@ class GroupedIndex(LocalIndex):
             except FileNotFoundError as error:
                 # The writer moved on to the next generation while we read this one.
                 if attempt == 99 or self._writing:
-                    raise DamageError(f"{error.filename} is missing") from None
+                    raise CorruptionError(f"{error.filename} is missing") from None
         if self._log is not None:
             self._log.close()
         self._log, self._generation, self._seen = opened, generation, seen

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from transhash.errors import DamageError, EngineError
+from transhash.errors import CorruptionError, EngineError
 from transhash.index.base import Ids
 from transhash.storage import read_at, write_at, write_bytes
 
@@ -107,7 +107,9 @@ class Log:
             try:
                 found = decode(data[self.end - start :], self.end, self._code_bytes)
             except ValueError as error:
-                raise DamageError(f"{self._path} is damaged at byte {self.end} ({error})") from None
+                raise CorruptionError(
+                    f"{self._path} is damaged at byte {self.end} ({error})"
+                ) from None
             if found is None:
                 return
             self.end += found[1]
@@ -142,7 +144,7 @@ class Log:
     def _read_version(self) -> int:
         start = bytes(self._read(0, _START))
         if not start.startswith(_NAME) or not start[5:].isdigit() or len(start) < _START:
-            raise DamageError(f"{self._path} is not the log of an index or is damaged")
+            raise CorruptionError(f"{self._path} is not the log of an index or is damaged")
         version = int(start[5:])
         if not 1 <= version <= _VERSION:
             raise EngineError(

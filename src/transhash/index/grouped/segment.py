@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from transhash.codes import Codes
 from transhash.errors import EngineError
-from transhash.index.base import Distances, Ids, Neighbours, Ranking, empty_ranking, pad_rows
+from transhash.index.base import Distances, Ids, RadiusResult, Ranking, empty_ranking, pad_rows
 from transhash.index.kernel import native
 from transhash.index.weighted import BitWeights, costs_of
 
@@ -20,12 +20,12 @@ _Array = npt.NDArray[Any]
 Packed = npt.NDArray[np.uint8]
 
 _CHUNKS = 1 << 16  # values of the 16-bit chunk a table is indexed by
-TABLES_FROM = 1 << 19  # bytes of codes; a smaller segment is scanned in about 10 µs
+MIN_TABLE_BYTES = 1 << 19  # bytes of codes; a smaller segment is scanned in about 10 µs
 MOST_TABLES = 64  # as in the kernel
 MOST_ITEMS = (1 << 32) - 2  # rows and postings are counted in 32 bits
 # Bytes an item beside twice its packed code, for ids, offsets and tables: where the tables
 # hardly help, and where they do.
-SPARE, SPARE_IF_PAID = 8, 16
+SPARE_BYTES, SPARE_BYTES_WITH_TABLES = 8, 16
 _TRIALS = 32  # rows asked for at build time to see whether the tables pay
 
 
@@ -39,7 +39,7 @@ class Segment:
     sorted_ids: _Array | None  # (items,); None: the ids are first, first + 1, ..., last
     starts: _Array | None  # (tables, _CHUNKS + 1) uint32: where the rows of a chunk value begin
     orders: _Array | None  # (tables - 1, rows) uint32: rows by chunk; table 0 is the row order
-    patience: float = 0.25  # part of a scan the tables may cost before they give up
+    probe_budget: float = 0.25  # part of a scan the tables may cost before they give up
 
     @property
     def items(self) -> int:
@@ -59,7 +59,7 @@ class Segment:
         words: CodeWords,
         k: int,
         threads: int = 1,
-        patience: float | None = None,
+        probe_budget: float | None = None,
         weights: BitWeights | None = None,
     ) -> Ranking:
         if native is None and weights is not None:
@@ -70,7 +70,7 @@ class Segment:
         ids, distances, costs = ranking
         try:
             native.search(
-                *self._arrays(words), k, self._patience(patience), threads,
+                *self._arrays(words), k, self._patience(probe_budget), threads,
                 ids, distances, weights, costs,
             )  # fmt: skip
         except ValueError as error:
@@ -78,19 +78,19 @@ class Segment:
         return ranking
 
     def within(
-        self, words: CodeWords, radius: int, threads: int = 1, patience: float | None = None
-    ) -> Neighbours:
+        self, words: CodeWords, radius: int, threads: int = 1, probe_budget: float | None = None
+    ) -> RadiusResult:
         if native is None:
             return self._within_with_faiss(words, radius)
         radius = min(radius, self.words.dtype.itemsize * self.words.shape[1] * 8)
         try:
             counts, ids, distances = native.within(
-                *self._arrays(words), radius, self._patience(patience), threads
+                *self._arrays(words), radius, self._patience(probe_budget), threads
             )
         except ValueError as error:
             raise _damaged(error) from None
         offsets = np.concatenate([[0], np.cumsum(np.frombuffer(counts, np.int64))])
-        return Neighbours(
+        return RadiusResult(
             offsets, np.frombuffer(ids, np.int64).copy(), np.frombuffer(distances, np.int32).copy()
         )
 
@@ -117,7 +117,7 @@ class Segment:
         return int(self.ids.min())
 
     def _patience(self, wished: float | None) -> float:
-        return self.patience if wished is None else wished
+        return self.probe_budget if wished is None else wished
 
     def _arrays(self, words: CodeWords) -> tuple[Any, ...]:
         stride = self.words.shape[1] * self.words.dtype.itemsize
@@ -152,12 +152,12 @@ class Segment:
                 mine[q, : len(best)] = column[best]
         return ranking
 
-    def _within_with_faiss(self, words: CodeWords, radius: int) -> Neighbours:
+    def _within_with_faiss(self, words: CodeWords, radius: int) -> RadiusResult:
         from transhash.index.faiss_index import rows_within
 
-        return Neighbours(*self._items_of(*rows_within(self._flat, words.view(np.uint8), radius)))
+        return RadiusResult(*self._items_of(*rows_within(self._flat, words.view(np.uint8), radius)))
 
-    def _items_of(self, offsets: Ids, rows: Ids, distances: Distances) -> Neighbours:
+    def _items_of(self, offsets: Ids, rows: Ids, distances: Distances) -> RadiusResult:
         owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         if self.offsets is not None:
             begin = self.offsets[rows].astype(np.int64)
@@ -202,8 +202,8 @@ def build(ids: Ids, words: CodeWords, bits: int) -> Segment:
 
 def _with_tables(segment: Segment, bits: int) -> Segment:
     """As many tables as fit into twice the packed codes and the spare bytes."""
-    most = _tables_that_fit(segment, bits, max(SPARE, SPARE_IF_PAID))
-    if segment.words.nbytes < TABLES_FROM or most < 1:
+    most = _tables_that_fit(segment, bits, max(SPARE_BYTES, SPARE_BYTES_WITH_TABLES))
+    if segment.words.nbytes < MIN_TABLE_BYTES or most < 1:
         return segment
     starts = np.zeros((most, _CHUNKS + 1), np.uint32)
     orders = np.empty((most - 1, len(segment.words)), np.uint32)
@@ -213,14 +213,14 @@ def _with_tables(segment: Segment, bits: int) -> Segment:
         if table:
             orders[table - 1] = np.argsort(chunk, kind="stable")  # radix sort for 16 bits
     # The longer the codes, the less a scan may be delayed before a plain one would have won.
-    full = replace(segment, starts=starts, orders=orders, patience=min(0.5, 64 / bits))
-    if _tables_pay(full):
+    full = replace(segment, starts=starts, orders=orders, probe_budget=min(0.5, 64 / bits))
+    if _tables_help(full):
         return full
-    few = _tables_that_fit(segment, bits, SPARE)
+    few = _tables_that_fit(segment, bits, SPARE_BYTES)
     if few < 1:
         return segment
     return replace(
-        segment, starts=starts[:few].copy(), orders=orders[: few - 1].copy(), patience=0.02
+        segment, starts=starts[:few].copy(), orders=orders[: few - 1].copy(), probe_budget=0.02
     )
 
 
@@ -235,7 +235,7 @@ def _tables_that_fit(segment: Segment, bits: int, spare: int) -> int:
     )
 
 
-def _tables_pay(segment: Segment, k: int = 100) -> bool:
+def _tables_help(segment: Segment, k: int = 100) -> bool:
     """Whether rows of the segment find their neighbours by the tables within its patience.
 
     Codes without clusters (uniform 64 bits) have none near; there the tables only cost.
@@ -244,11 +244,13 @@ def _tables_pay(segment: Segment, k: int = 100) -> bool:
         return False
     rows = np.linspace(0, len(segment.words) - 1, _TRIALS).astype(np.int64)
     out = np.empty((1, k), np.int64), np.empty((1, k), np.int32)
-    solved = sum(
-        native.search(*segment._arrays(segment.words[row : row + 1]), k, segment.patience, 1, *out)
+    solve_triangular = sum(
+        native.search(
+            *segment._arrays(segment.words[row : row + 1]), k, segment.probe_budget, 1, *out
+        )
         for row in rows
     )
-    return bool(solved * 4 >= _TRIALS)
+    return bool(solve_triangular * 4 >= _TRIALS)
 
 
 def chunk_of(words: CodeWords, table: int) -> npt.NDArray[np.uint16]:
@@ -304,8 +306,8 @@ def in_sorted(ids: Ids, known: _Array) -> npt.NDArray[np.bool_]:
     return np.asarray((known[place] == wanted) & (wanted == ids))
 
 
-def ordered(owner: _Array, ids: Ids, distances: Distances, queries: int) -> Neighbours:
+def ordered(owner: _Array, ids: Ids, distances: Distances, queries: int) -> RadiusResult:
     """Items in any order, put by query, then distance, then id."""
     order = np.lexsort((ids, distances, owner))
     offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=queries))])
-    return Neighbours(offsets.astype(np.int64), ids[order], distances[order].astype(np.int32))
+    return RadiusResult(offsets.astype(np.int64), ids[order], distances[order].astype(np.int32))

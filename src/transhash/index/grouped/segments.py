@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from transhash.index.base import Ids, Neighbours, Ranking, empty_ranking
+from transhash.index.base import Ids, RadiusResult, Ranking, empty_ranking
 from transhash.index.grouped.segment import CodeWords, Segment, build, in_sorted, ordered
 from transhash.index.weighted import LAST, BitWeights
 
@@ -21,17 +21,17 @@ class LiveSegment:
     """A segment and the ids of it that were removed or replaced since it was written."""
 
     segment: Segment
-    dead: Ids = field(default_factory=lambda: NOTHING)  # ascending; on disk with the generation
-    recent: Ids = field(default_factory=lambda: NOTHING)  # ascending; in the log only
+    deleted: Ids = field(default_factory=lambda: NOTHING)  # ascending; on disk with the generation
+    newly_deleted: Ids = field(default_factory=lambda: NOTHING)  # ascending; in the log only
     file: str = ""  # its name in the folder of the index
     dead_file: str | None = None
 
     def __len__(self) -> int:
-        return self.segment.items - self.gone
+        return self.segment.items - self.all_deleted
 
     @property
-    def gone(self) -> int:
-        return len(self.dead) + len(self.recent)
+    def all_deleted(self) -> int:
+        return len(self.deleted) + len(self.newly_deleted)
 
     def holds(self, ids: Ids) -> npt.NDArray[np.bool_]:
         return self.segment.contains(ids) & ~self._is_gone(ids)
@@ -40,11 +40,11 @@ class LiveSegment:
         leaving = ids[self.holds(ids)]
         if not len(leaving):
             return self
-        return replace(self, recent=np.union1d(self.recent, leaving))
+        return replace(self, newly_deleted=np.union1d(self.newly_deleted, leaving))
 
     def expand(self) -> tuple[Ids, CodeWords]:
         ids, words = self.segment.expand()
-        if not self.gone:
+        if not self.all_deleted:
             return ids, words
         alive = ~self._is_gone(ids)
         return ids[alive], words[alive]
@@ -54,11 +54,11 @@ class LiveSegment:
     ) -> Ranking:
         """The segment's k nearest that are not gone; asks for more until there are enough."""
         k = min(k, len(self))
-        if not self.gone and k:
+        if not self.all_deleted and k:
             return self.segment.search(words, k, threads, weights=weights)
         ranking = empty_ranking(len(words), k, weighted=weights is not None)
         open_rows = np.arange(len(words) if k else 0)
-        ask = min(k + min(self.gone, k // 4 + 16), self.segment.items)
+        ask = min(k + min(self.all_deleted, k // 4 + 16), self.segment.items)
         while len(open_rows):
             theirs = None if weights is None else weights[open_rows]
             found = self.segment.search(words[open_rows], ask, threads, weights=theirs)
@@ -76,27 +76,27 @@ class LiveSegment:
             ask = min(ask * 4, self.segment.items)
         return ranking
 
-    def within(self, words: CodeWords, radius: int, threads: int) -> Neighbours:
+    def within(self, words: CodeWords, radius: int, threads: int) -> RadiusResult:
         found = self.segment.within(words, radius, threads)
-        if not self.gone:
+        if not self.all_deleted:
             return found
         alive = ~self._is_gone(found.ids)
         passed = np.concatenate([[0], np.cumsum(alive)])
-        return Neighbours(passed[found.offsets], found.ids[alive], found.distances[alive])
+        return RadiusResult(passed[found.offsets], found.ids[alive], found.distances[alive])
 
     def _is_gone(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        return in_sorted(ids, self.dead) | in_sorted(ids, self.recent)
+        return in_sorted(ids, self.deleted) | in_sorted(ids, self.newly_deleted)
 
 
 class State(NamedTuple):
     """What a search sees; replaced as a whole, so every search sees one moment."""
 
     parts: tuple[LiveSegment, ...]
-    newest: tuple[LiveSegment, ...]  # the delta, if it holds anything
+    delta: tuple[LiveSegment, ...]  # the delta, if it holds anything
 
     @property
     def everything(self) -> tuple[LiveSegment, ...]:
-        return self.parts + self.newest
+        return self.parts + self.delta
 
 
 class Delta:
@@ -123,7 +123,7 @@ class Delta:
         rows = self._rows
         return np.fromiter((i in rows for i in ids.tolist()), np.bool_, len(ids))
 
-    def put(self, ids: Ids, words: CodeWords) -> None:
+    def add(self, ids: Ids, words: CodeWords) -> None:
         """Items whose ids are not here."""
         used, needed = len(self._rows), len(self._rows) + len(ids)
         if needed > len(self._ids):
@@ -184,7 +184,7 @@ def search_parts(
 
 def within_parts(
     parts: Iterable[LiveSegment], words: CodeWords, radius: int, threads: int
-) -> Neighbours:
+) -> RadiusResult:
     found = [part.within(words, radius, threads) for part in parts]
     if len(found) == 1:
         return found[0]
@@ -216,15 +216,15 @@ def merge_from(parts: tuple[LiveSegment, ...], fresh: int) -> int:
         first -= 1
         total += len(parts[first])
     for place, part in enumerate(parts[:first]):
-        if part.gone * 4 > part.segment.items:  # a quarter gone: worth writing anew
+        if part.all_deleted * 4 > part.segment.items:  # a quarter gone: worth writing anew
             return place
     return first
 
 
-def rewritten(parts: tuple[LiveSegment, ...], first: int) -> list[str]:
+def files_to_rewrite(parts: tuple[LiveSegment, ...], first: int) -> list[str]:
     """The files that `with_segment` reads to write their content elsewhere."""
     merged = [name for part in parts[first:] for name in (part.file, part.dead_file)]
-    grown = [part.dead_file for part in parts[:first] if len(part.recent)]
+    grown = [part.dead_file for part in parts[:first] if len(part.newly_deleted)]
     return [name for name in (*merged, *grown) if name]
 
 
@@ -239,9 +239,11 @@ def with_segment(
     kept = [
         LiveSegment(
             part.segment,
-            np.union1d(part.dead, part.recent) if len(part.recent) else part.dead,
+            np.union1d(part.deleted, part.newly_deleted)
+            if len(part.newly_deleted)
+            else part.deleted,
             file=part.file,
-            dead_file=f"dead-{number}-{place}.bin" if len(part.recent) else part.dead_file,
+            dead_file=f"dead-{number}-{place}.bin" if len(part.newly_deleted) else part.dead_file,
         )
         for place, part in enumerate(parts[:first])
     ]

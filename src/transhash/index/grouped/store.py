@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transhash.errors import DamageError, DataError, EngineError
+from transhash.errors import CorruptionError, DataError, EngineError
 from transhash.index.base import Ids, check_length
 from transhash.index.grouped.arrays_file import open_arrays, verify_arrays, write_arrays
 from transhash.index.grouped.log import Log, create_log
@@ -34,7 +34,7 @@ _DRAFT = re.compile(r"(\..+|segment-.+|dead-.+|index)\.draft")
 
 class SegmentEntry(NamedTuple):
     file: str
-    dead: str | None
+    deleted: str | None
 
 
 class Generation(NamedTuple):
@@ -56,7 +56,7 @@ def exists(folder: Path) -> bool:
     # A crash while an index is made leaves a log of nothing but its name.
     for path in folder.glob("*.bin"):
         if _OWN.fullmatch(path.name) and path.stat().st_size > 8:
-            raise DamageError(f"{folder / MANIFEST} is missing beside {path.name}")
+            raise CorruptionError(f"{folder / MANIFEST} is missing beside {path.name}")
     return False
 
 
@@ -78,11 +78,11 @@ def read_generation(folder: Path) -> Generation:
         bits = check_length(body["bits"])
         return Generation(body["generation"], bits, entries, body["log"])
     except FileNotFoundError:
-        raise DamageError(f"{path} is missing") from None
+        raise CorruptionError(f"{path} is missing") from None
     except OSError as error:
         raise EngineError(f"{path} cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError, DataError, RecursionError) as error:
-        raise DamageError(f"{path} is damaged ({error})") from None
+        raise CorruptionError(f"{path} is damaged ({error})") from None
 
 
 def write_generation(folder: Path, generation: Generation) -> None:
@@ -102,7 +102,7 @@ def stamp(folder: Path) -> tuple[int, int]:
     try:
         found = (folder / MANIFEST).stat()
     except FileNotFoundError as error:
-        raise DamageError(f"{error.filename} is missing") from None
+        raise CorruptionError(f"{error.filename} is missing") from None
     return found.st_ino, found.st_mtime_ns
 
 
@@ -129,15 +129,15 @@ def commit(
     written = []
     try:
         for part in parts:
-            segment, dead = part.segment, part.dead
+            segment, deleted = part.segment, part.deleted
             if part.file not in last.files:
-                about = {"bits": last.bits, "patience": segment.patience}
+                about = {"bits": last.bits, "patience": segment.probe_budget}
                 write_arrays(folder / part.file, about, segment.arrays())
                 segment = _open_segment(folder / part.file, last.bits)
             if part.dead_file is not None and part.dead_file not in last.files:
-                write_arrays(folder / part.dead_file, {}, {"ids": dead})
-                dead = _open_dead(folder, part.dead_file)
-            written.append(LiveSegment(segment, dead, NOTHING, part.file, part.dead_file))
+                write_arrays(folder / part.dead_file, {}, {"ids": deleted})
+                deleted = _open_dead(folder, part.dead_file)
+            written.append(LiveSegment(segment, deleted, NOTHING, part.file, part.dead_file))
         number = last.number + 1
         entries = tuple(SegmentEntry(part.file, part.dead_file) for part in written)
         generation = Generation(number, last.bits, entries, f"log-{number}.bin")
@@ -158,9 +158,9 @@ def open_parts(
     return tuple(
         LiveSegment(
             opened.get(entry.file) or _open_segment(folder / entry.file, generation.bits),
-            _open_dead(folder, entry.dead),
+            _open_dead(folder, entry.deleted),
             file=entry.file,
-            dead_file=entry.dead,
+            dead_file=entry.deleted,
         )
         for entry in generation.segments
     )
@@ -171,7 +171,7 @@ def _open_segment(path: Path, bits: int) -> Segment:
     if about.get("bits") != bits or not {"words", "ids"} <= arrays.keys():
         raise EngineError(f"{path} does not belong to this index of {bits} bits")
     optional = {key: arrays.get(key) for key in ("offsets", "sorted_ids", "starts", "orders")}
-    return Segment(arrays["words"], ids=arrays["ids"], patience=about["patience"], **optional)
+    return Segment(arrays["words"], ids=arrays["ids"], probe_budget=about["patience"], **optional)
 
 
 def _open_dead(folder: Path, name: str | None) -> Ids:
@@ -184,12 +184,12 @@ def verify_files(folder: Path, names: Iterable[str]) -> None:
     for name in names:
         try:
             verify_arrays(folder / name)
-        except DamageError as error:
+        except CorruptionError as error:
             found += error.what
         except FileNotFoundError:
             found.append(f"{folder / name} is missing")
     if found:
-        raise DamageError(*found)
+        raise CorruptionError(*found)
 
 
 def verify(folder: Path, generation: Generation, log_end: int, *, following: bool) -> bool:
@@ -200,7 +200,7 @@ def verify(folder: Path, generation: Generation, log_end: int, *, following: boo
     found: list[str] = []
     try:
         verify_files(folder, generation.files)
-    except DamageError as error:
+    except CorruptionError as error:
         found += error.what
     path = folder / generation.log
     try:
@@ -209,7 +209,7 @@ def verify(folder: Path, generation: Generation, log_end: int, *, following: boo
                 pass
             if log.end < log_end:
                 found.append(f"{path} is cut short ({log.end} bytes, {log_end} expected)")
-    except DamageError as error:
+    except CorruptionError as error:
         found += error.what
     except FileNotFoundError:
         found.append(f"{path} is missing")
@@ -218,10 +218,10 @@ def verify(folder: Path, generation: Generation, log_end: int, *, following: boo
             if following:
                 return False
             found.append(f"{folder / MANIFEST} was changed by another process")
-    except DamageError as error:
+    except CorruptionError as error:
         found += error.what
     if found:
-        raise DamageError(*found)
+        raise CorruptionError(*found)
     return True
 
 

@@ -1,0 +1,127 @@
+"""Writes an index on a disk that is full now and then; what was acknowledged must be there.
+
+    python tests/fault_injection/index_disk.py --rounds 300
+
+The disk is a tmpfs of 512 KB in a mount of its own where the system allows that, and a limit on the
+size of a file (RLIMIT_FSIZE) everywhere. Every refusal must be a sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from index_history import BITS, Items, SmallIndex, apply, items_of
+
+from transhash.errors import EngineError
+
+OWN_MOUNT = ["unshare", "--user", "--map-root-user", "--mount"]
+
+
+class Tally(NamedTuple):
+    acknowledged: int
+    refused: int
+
+
+def can_mount() -> bool:
+    try:
+        return subprocess.run([*OWN_MOUNT, "true"], capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def write_when_possible(folder: Path, rounds: int, fill: bool, seed: int = 3) -> Tally:
+    """Goes on until `rounds` changes were refused; `fill` writes the disk full, else files are
+    limited in size."""
+    chance = random.Random(seed)
+    ballast = folder.parent / "ballast"
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    model: Items = {}
+    index = SmallIndex.open(folder, BITS)
+    step = acknowledged = refused = 0
+    while refused < rounds:
+        if fill:
+            room = shutil.disk_usage(folder).free
+            ballast.write_bytes(bytes(max(0, room - chance.randrange(30_000))))
+        else:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (chance.randrange(100, 40_000), most))
+        for _ in range(chance.randrange(1, 12)):
+            try:
+                apply(index, step)
+                apply(model, step)
+                acknowledged += 1
+            except EngineError as error:
+                _check_sentence(error)
+                refused += 1
+            step += 1
+        if chance.random() < 0.3:  # the process goes away while there is no room
+            index.close()
+            try:
+                index = SmallIndex.open(folder, BITS)
+            except EngineError as error:
+                _check_sentence(error)
+                _make_room(ballast, most)
+                index = SmallIndex.open(folder, BITS)
+        _make_room(ballast, most)
+        if len(model) > 3_000:
+            index.remove(list(model))
+            model.clear()
+            index.compact()
+        index.verify()
+        assert items_of(index) == model, f"other items after step {step}"
+    index.close()
+    return Tally(acknowledged, refused)
+
+
+def _check_sentence(error: EngineError) -> None:
+    assert str(error).startswith("cannot write "), error
+
+
+def _make_room(ballast: Path, most: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    ballast.unlink(missing_ok=True)
+
+
+def on_small_disk(rounds: int) -> Tally:
+    """The same in a process of its own, on a tmpfs."""
+    with tempfile.TemporaryDirectory() as place:
+        mount = 'mount -t tmpfs -o size=512k none "$0" && exec "$@"'
+        own = [sys.executable, __file__, "--rounds", str(rounds), "--at", place]
+        said = subprocess.run(
+            [*OWN_MOUNT, "sh", "-c", mount, place, *own], capture_output=True, text=True
+        )
+    assert said.returncode == 0, said.stderr
+    return Tally(*map(int, said.stdout.split()))
+
+
+def with_small_files(rounds: int) -> Tally:
+    """The same in a process of its own, with files limited in size."""
+    with tempfile.TemporaryDirectory() as place:
+        own = [sys.executable, __file__, "--rounds", str(rounds), "--at", place, "--limit"]
+        said = subprocess.run(own, capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    return Tally(*map(int, said.stdout.split()))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=300, help="refusals of each kind")
+    parser.add_argument("--at", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--limit", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.at:
+        print(*write_when_possible(options.at / "index", options.rounds, fill=not options.limit))
+        sys.exit()
+    kinds = {"small files": with_small_files} | (
+        {"full disk": on_small_disk} if can_mount() else {}
+    )
+    for name, torture in kinds.items():
+        tally = torture(options.rounds)
+        print(f"{name}: {tally.refused} refused, {tally.acknowledged:,} acknowledged, 0 lost")

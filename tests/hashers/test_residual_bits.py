@@ -1,0 +1,100 @@
+"""Labels and captions together: classes as with labels alone, and an order within them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from transhash.data.relation import GradedRelation, LabelRelation, SparseRelation
+from transhash.data.training_set import TrainingSet
+from transhash.hashers.thn import THN
+from transhash.hashers.thn.initialization import residual_bit_axes
+from transhash.hashers.thn.transfer import TransferStep
+from transhash.model.encoder import load
+
+from .worlds import World
+
+
+def rows_with_both(world: World, n: int) -> tuple[LabelRelation, SparseRelation, TrainingSet]:
+    drawn, target = world.draw(n), world.draw(60, target=True)
+    labels = LabelRelation(*[drawn.one_hot(world.classes)] * 2)
+    pairs = SparseRelation.from_pairs(*[[str(i) for i in range(n)]] * 2)
+    graded = GradedRelation(labels, pairs)
+    return labels, pairs, TrainingSet(
+        drawn.images, drawn.texts, graded, target.images, target.texts
+    )  # fmt: skip
+
+
+def within_class(hasher: THN, world: World, n: int = 240) -> float:
+    """Share of its class's pictures that are nearer to a fresh text than its own; chance 0.5."""
+    fresh = world.draw(n)
+    x, y = hasher.project_auxiliary(fresh.images, fresh.texts)
+    scores = np.tanh(y) @ np.where(x > 0, 1.0, -1.0).T
+    shares = []
+    for i in range(n):
+        others = np.flatnonzero((fresh.labels == fresh.labels[i]) & (np.arange(n) != i))
+        nearer = (scores[i, others] > scores[i, i]) + 0.5 * (scores[i, others] == scores[i, i])
+        shares.append(nearer.mean())
+    return float(np.mean(shares))
+
+
+def test_pairs_beside_labels_order_the_items_of_a_class() -> None:
+    found = []
+    for seed in range(2):
+        world = World(seed=seed, classes=4)
+        labels, _, both = rows_with_both(world, 400)
+        alone = TrainingSet(both.images, both.texts, labels, both.target_images, both.target_texts)
+        found.append(
+            [within_class(THN(bits=64, steps=30).fit(part), world) for part in (alone, both)]
+        )
+    by_labels, by_both = np.mean(found, axis=0)
+    assert by_both < by_labels - 0.05
+
+
+def test_finer_bits_know_nothing_of_the_coordinates_of_labels() -> None:
+    labels, pairs, both = rows_with_both(World(), 300)
+    alone = TrainingSet(both.images, both.texts, labels)
+    bridge, _ = TransferStep(32, 0.05, None, 0, 0.05, 0.5, 0).bridge(alone, use_target=False)
+    assert bridge.image is not None
+    assert bridge.image.axes is not None
+    assert bridge.text.axes is not None
+    x, y = both.images - bridge.image.centre, both.texts - bridge.text.centre
+    more_x, more_y = residual_bit_axes(x, y, bridge.image.axes, bridge.text.axes, pairs, 0.05, 4, 0)
+    assert more_x.shape == (x.shape[1], 4)
+    np.testing.assert_allclose((x @ bridge.image.axes).T @ (x @ more_x), 0, atol=1e-6)
+    np.testing.assert_allclose((y @ bridge.text.axes).T @ (y @ more_y), 0, atol=1e-6)
+    agreeing = ((x @ more_x > 0) == (y @ more_y > 0)).mean()
+    assert agreeing > 0.7
+
+
+def test_a_sixteenth_of_the_bits_are_finer_and_the_others_those_of_the_labels() -> None:
+    labels, _, both = rows_with_both(World(), 300)
+    alone = TrainingSet(both.images, both.texts, labels, both.target_images, both.target_texts)
+    rule = TransferStep(64, 0.05, None, 2, 0.05, 0.5, 0)
+    (plain, few), (graded, more) = (rule.bridge(part, use_target=True) for part in (alone, both))
+    assert (plain.residual_bit_axes, graded.residual_bit_axes) == (0, 4)
+    np.testing.assert_allclose(more.images, few.images, atol=1e-6)
+    hasher = THN(bits=64, steps=5).fit(both)
+    assert hasher.project_texts(both.target_texts).shape[1] == 64
+    assert hasher.project_texts(both.texts[:0]).shape == (0, 64)
+    assert hasher.tower_bits == 60
+    shifted = both.target_images - hasher.input_layer_.image.target_centre
+    np.testing.assert_allclose(
+        hasher.project_images(both.target_images)[:, 60:], shifted @ hasher.input_layer_.image.finer,
+        rtol=1e-4, atol=1e-5,
+    )  # fmt: skip
+
+
+def test_a_model_with_finer_bits_is_saved_and_loaded(tmp_path: Path) -> None:
+    _, _, both = rows_with_both(World(), 200)
+    hasher = THN(bits=64, steps=5).fit(both)
+    hasher.save(tmp_path / "thn")
+    again = load(tmp_path / "thn")
+    assert isinstance(again, THN)
+    assert again.encode_texts(both.texts) == hasher.encode_texts(both.texts)
+
+
+def test_short_codes_have_no_bit_to_spare() -> None:
+    _, _, both = rows_with_both(World(), 200)
+    assert THN(bits=32, steps=2).fit(both).tower_bits == 32
