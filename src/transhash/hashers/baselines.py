@@ -82,7 +82,7 @@ class NearestNeighbors(Scorer):
 
     @classmethod
     def candidates(cls) -> Iterable[Setting]:
-        return [{"neighbours": k} for k in (20, 5, 30, 50, 3, 100, 1, 200)]
+        return [{"n_neighbors": k} for k in (20, 5, 30, 50, 3, 100, 1, 200)]
 
 
 def _means(

@@ -69,7 +69,7 @@ class HTH(LinearHasher):
     pair_weight: NonNegative = 100.0  # beta; remembered of the original: 1000, on another scale
     weight_decay: NonNegative = 1e-3  # gamma_x = gamma_y
     translator_decay: NonNegative = 1.0  # gamma_C; as remembered of the original
-    shape: Annotated[float, Range(1, above=True)] = 3.7  # a of tau; the original's
+    shape: Annotated[float, Range(1, exclusive_low=True)] = 3.7  # a of tau; the original's
     reach: Positive = 2.0  # a·l of tau; ours: the distance between opposite codes
     learning_rate: Positive = 0.05  # of Adam
     steps: PositiveInt = 300  # at most; ours: 1,000 were worse
@@ -77,7 +77,7 @@ class HTH(LinearHasher):
         256  # images and texts a step; all of them where there are no more; ours
     )
     held_out: ProportionBelowOne = 0.1  # share that decides when to stop; 0 runs all steps; ours
-    probe_budget: PositiveInt = 5  # checks without gain before stopping; ours
+    patience: PositiveInt = 5  # checks without gain before stopping; ours
     check_every: PositiveInt = 20  # steps; ours
 
     def fit(
@@ -117,7 +117,7 @@ class HTH(LinearHasher):
             waited += 1
             if score > best_score:
                 best, best_score, waited = self.state(), score, 0
-            if waited == self.probe_budget:
+            if waited == self.patience:
                 break
         self._keep(weights, mean_x, scale_x, mean_y, scale_y)
         return self if stop is None else self.restore(best)

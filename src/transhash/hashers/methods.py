@@ -38,7 +38,7 @@ class Method:
     name: str  # as published
     class_path: str  # module and class, below transhash.hashers
     role: Role
-    colour: tuple[str, str]  # on light and on dark ground
+    color: tuple[str, str]  # on light and on dark ground
     marker: str
     fixed_settings: Mapping[str, Any] = field(
         default_factory=dict
@@ -78,16 +78,16 @@ class Method:
 
 # In the order of the paper's tables, ours last.
 METHODS: tuple[Method, ...] = (
-    Method("kNN", "baselines.NearestNeighbours", "real-valued", ("#4d7c0f", "#a3d65c"), "<"),
+    Method("kNN", "baselines.NearestNeighbors", "real-valued", ("#4d7c0f", "#a3d65c"), "<"),
     Method("ridge", "baselines.RidgeRegression", "real-valued", ("#0e7490", "#5cc8de"), ">"),
     Method("IMH", "imh.IMH", "baseline", ("#6d7680", "#a8b1bb"), "h"),
     Method("CVH", "cvh.CVH", "baseline", ("#7448c8", "#b798ff"), "*"),
     Method("QCH", "qch.QCH", "baseline", ("#0c8560", "#3fcf9c"), "^"),
     Method("HTH", "hth.HTH", "baseline", ("#c96a00", "#ffab4d"), "P"),
     Method("DCMH", "dcmh.DCMH", "baseline", ("#1668c7", "#6fb1ff"), "v"),
-    Method("CVH+target", "transductive.FedCVH", "transductive", ("#55309c", "#cdb8ff"), "H"),
-    Method("QCH+target", "transductive.FedQCH", "transductive", ("#075940", "#7fe3bf"), "8"),
-    Method("DCMH+target", "transductive.FedDCMH", "transductive", ("#0d458a", "#a5ceff"), "x"),
+    Method("CVH+target", "transductive.TransductiveCVH", "transductive", ("#55309c", "#cdb8ff"), "H"),
+    Method("QCH+target", "transductive.TransductiveQCH", "transductive", ("#075940", "#7fe3bf"), "8"),
+    Method("DCMH+target", "transductive.TransductiveDCMH", "transductive", ("#0d458a", "#a5ceff"), "x"),
     # The canonical layer and its rotation alone: what the towers of THN start from.
     Method("CCA+target", "thn.THN", "transductive", ("#4b5563", "#9ca3af"), "p", fixed_settings={"steps": 0}),
     Method("THN-ip", "thn.THN", "paper-ablation", ("#5c6b8a", "#93a4c9"), "X",

@@ -1,9 +1,9 @@
 """What each setting of a method may be, read from its annotation and checked in one place.
 
-    dropout: Annotated[float, Range(0, 1, below=True)]
+    dropout: Annotated[float, Range(0, 1, exclusive_high=True)]
     loss: Literal["cross-entropy", "inner-product"]
-    rank: FromOne | None
-    kernel_widths: Annotated[tuple[Positive, ...], Length(1)]
+    rank: PositiveInt | None
+    kernel_widths: Annotated[tuple[Positive, ...], MinLength(1)]
 
 Only these kinds are known: numbers with a range, words, true or false, texts, None, tuples of one
 kind. Not a number and infinity are no numbers here.
@@ -43,17 +43,17 @@ class Range:
     low: float = -math.inf
     high: float = math.inf
     exclusive_low: bool = False  # `low` itself is left out
-    below: bool = False  # `high` itself is left out
+    exclusive_high: bool = False  # `high` itself is left out
 
     def holds(self, value: float) -> bool:
         over = value > self.low if self.exclusive_low else value >= self.low
-        return over and (value < self.high if self.below else value <= self.high)
+        return over and (value < self.high if self.exclusive_high else value <= self.high)
 
     def __str__(self) -> str:
         if self.high == math.inf:
             return f"above {self.low:g}" if self.exclusive_low else f"of {self.low:g} or more"
         start = f"above {self.low:g}" if self.exclusive_low else f"from {self.low:g}"
-        return f"{start} to {'below ' if self.below else ''}{self.high:.10g}"
+        return f"{start} to {'below ' if self.exclusive_high else ''}{self.high:.10g}"
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class MinLength:
 Positive = Annotated[float, Range(0, exclusive_low=True)]
 NonNegative = Annotated[float, Range(0)]
 Proportion = Annotated[float, Range(0, 1)]
-ProportionBelowOne = Annotated[float, Range(0, 1, below=True)]
+ProportionBelowOne = Annotated[float, Range(0, 1, exclusive_high=True)]
 NonNegativeInt = Annotated[int, Range(0)]
 PositiveInt = Annotated[int, Range(1)]
 Seed = Annotated[int, Range(0, 2**32 - 1)]

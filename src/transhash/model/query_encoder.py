@@ -40,8 +40,8 @@ def numpy_arrays_for_texts(names: Iterable[str]) -> list[str] | None:
     known = set(names)
     if known == _LINEAR:
         return ["weights_y", "offset_y"]
-    if {"bridge.text.target_centre", "towers.text.fch.weight"} <= known:
-        return sorted(n for n in known if n.startswith(("bridge.text.", "towers.text.")))
+    if {"input_layer.text.target_centre", "towers.text.fch.weight"} <= known:
+        return sorted(n for n in known if n.startswith(("input_layer.text.", "towers.text.")))
     return None
 
 
@@ -52,8 +52,8 @@ def make_text_projector(arrays: Mapping[str, npt.NDArray[np.floating]]) -> TextP
         return lambda rows: _checked(
             rows, len(weights), lambda x: (x @ weights - offset).astype(np.float32)
         )
-    centre, size = arrays["bridge.text.target_centre"], float(arrays["bridge.text.size"][0])
-    axes, finer = arrays.get("bridge.text.axes"), arrays.get("bridge.text.finer")
+    centre, size = arrays["input_layer.text.target_centre"], float(arrays["input_layer.text.size"][0])
+    axes, finer = arrays.get("input_layer.text.axes"), arrays.get("input_layer.text.finer")
 
     def project(rows: npt.NDArray[np.float64]) -> TextProjections:
         shifted = rows - centre

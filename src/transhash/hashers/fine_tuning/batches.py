@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import repeat
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +24,14 @@ from transhash.features.backbone import Stages
 from transhash.features.cache import cache_folder
 from transhash.features.decode import ImageReader, Pixels, decode_batches, default_workers
 from transhash.hashers.deep import Device
-from transhash.hashers.fine_tuning.loop import FineTuning
 from transhash.hashers.fine_tuning.teacher import ImageHead, TeacherTargets
 from transhash.hashers.thn.batches import Batch, Items, PairSampler
 from transhash.hashers.training_loop import draw
 from transhash.hashers.world import World
 from transhash.progress import Track
+
+if TYPE_CHECKING:
+    from transhash.hashers.fine_tuning.loop import FineTuning
 
 # Pictures as a step sees them: decoded once, augmented on the device, or kept half-way.
 

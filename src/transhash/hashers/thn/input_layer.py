@@ -99,31 +99,31 @@ class InputLayer:
         for name, view in (("image", self.image), ("text", self.text)):
             if view is None:
                 continue
-            state[f"bridge.{name}.centre"] = view.centre
-            state[f"bridge.{name}.target_centre"] = view.target_centre
-            state[f"bridge.{name}.size"] = np.array([view.size])
+            state[f"input_layer.{name}.centre"] = view.centre
+            state[f"input_layer.{name}.target_centre"] = view.target_centre
+            state[f"input_layer.{name}.size"] = np.array([view.size])
             if view.axes is not None:
-                state[f"bridge.{name}.axes"] = view.axes
+                state[f"input_layer.{name}.axes"] = view.axes
             if view.finer is not None:
-                state[f"bridge.{name}.finer"] = view.finer
+                state[f"input_layer.{name}.finer"] = view.finer
         return state
 
     @classmethod
     def restore(cls, state: Mapping[str, Array]) -> InputLayer:
         def view(name: str) -> AffineMap | None:
-            if f"bridge.{name}.centre" not in state:
+            if f"input_layer.{name}.centre" not in state:
                 return None
             return AffineMap(
-                state.get(f"bridge.{name}.axes"),
-                state[f"bridge.{name}.centre"],
-                state[f"bridge.{name}.target_centre"],
-                float(state[f"bridge.{name}.size"][0]),
-                state.get(f"bridge.{name}.finer"),
+                state.get(f"input_layer.{name}.axes"),
+                state[f"input_layer.{name}.centre"],
+                state[f"input_layer.{name}.target_centre"],
+                float(state[f"input_layer.{name}.size"][0]),
+                state.get(f"input_layer.{name}.finer"),
             )
 
         text = view("text")
         if text is None:
-            raise DataError("this is not a saved THN: it lacks bridge.text.centre")
+            raise DataError("this is not a saved THN: it lacks input_layer.text.centre")
         return cls(view("image"), text)
 
 

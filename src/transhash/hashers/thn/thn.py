@@ -268,7 +268,7 @@ class THN(DeepHasher):
 
     @property
     def tower_bits(self) -> int:
-        return self.bits - (self.input_layer_.residual_bit_axes if hasattr(self, "bridge_") else 0)
+        return self.bits - (self.input_layer_.residual_bit_axes if hasattr(self, "input_layer_") else 0)
 
     def scale(self) -> float:
         """What multiplies <z_x, z_y> in L: codes reach ±b, log odds of relations about ±3."""
@@ -379,7 +379,7 @@ class THN(DeepHasher):
         return found
 
     def _project(self, name: str, rows: Features, target: bool) -> npt.NDArray[np.float32]:
-        if not hasattr(self, "bridge_"):
+        if not hasattr(self, "input_layer_"):
             raise self.not_fitted_error()
         view = self.input_layer_.image if name == "image" else self.input_layer_.text
         if view is None:
