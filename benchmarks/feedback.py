@@ -45,8 +45,8 @@ def bridge(data: Path, kind: str) -> AuxiliaryCollection:
     rows = [row for row, labels in enumerate(images.labels or ()) if not labels & NEW]
     images, texts = images.take(rows), texts.take(rows)
     if kind == "pairs":
-        return AuxiliaryCollection.build(images.without_labels(), texts.without_labels())
-    return AuxiliaryCollection.build(images, texts)
+        return AuxiliaryCollection.from_collections(images.without_labels(), texts.without_labels())
+    return AuxiliaryCollection.from_collections(images, texts)
 
 
 def kinds(items: Images | Texts) -> _Names:

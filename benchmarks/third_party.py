@@ -197,7 +197,7 @@ def training_set(
     """What a method of the package learns from, as `transhash fit` would give it; no kind is."""
     trial = part.trial
     images, captions = trial.images.take(part.pairs), trial.captions.take(part.pairs)
-    bridge = AuxiliaryCollection.build(images, captions)
+    bridge = AuxiliaryCollection.from_collections(images, captions)
     texts = trial.texts.take(part.texts).items
     words = not_fitted_error(named)
     words.fit(captions.items, *([texts] if learner.uses_target else ()))

@@ -118,8 +118,13 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path} cannot be read ({error.strerror})") from None
 
 
+def content_digest(content: bytes) -> bytes:
+    """Return the 16-byte BLAKE2b digest by which equal contents are recognized."""
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
 def file_digest(path: Path) -> str:
-    """What tells a file from one of another content."""
+    """Return the hexadecimal BLAKE2b digest of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 

@@ -29,7 +29,7 @@ def reasons(found: Collection[Path] | Collection[str]) -> dict[str, str]:
     """By place; everything must be fit for a report in UTF-8."""
     for problem in found.problems:
         "".join(problem).encode()
-    return {problem.where: problem.reason for problem in found.problems}
+    return {problem.location: problem.reason for problem in found.problems}
 
 
 @contextmanager
@@ -211,10 +211,10 @@ def test_collections_say_where_they_come_from(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x")
     np.save(tmp_path / "a.npy", np.ones((2, 2)))
     real = tmp_path.resolve()
-    assert read_images(tmp_path / "link").origin == str(real / "real")
-    assert read_images(tmp_path / "link").take([0]).origin == str(real / "real")
-    assert read_texts(tmp_path / "a.txt").origin == str(real / "a.txt")
-    assert read_texts(tmp_path / "a.npy").origin == str(real / "a.npy")
+    assert read_images(tmp_path / "link").source == str(real / "real")
+    assert read_images(tmp_path / "link").take([0]).source == str(real / "real")
+    assert read_texts(tmp_path / "a.txt").source == str(real / "a.txt")
+    assert read_texts(tmp_path / "a.npy").source == str(real / "a.npy")
 
 
 def npy(path: Path, shape: object, descr: str = "<f4", data: bytes = b"") -> Path:
@@ -326,12 +326,12 @@ def test_two_files_that_number_their_rows_pair_row_by_row_or_not_at_all(tmp_path
     (tmp_path / "a.txt").write_text("a\nb\nc\n")
     (tmp_path / "gap.txt").write_bytes(b"a\nb\nc\n\xe9\n")
     images, everything = read_images(tmp_path / "x.npy"), np.arange(3)
-    paired = AuxiliaryCollection.build(images, read_texts(tmp_path / "a.txt")).relation
+    paired = AuxiliaryCollection.from_collections(images, read_texts(tmp_path / "a.txt")).relation
     assert paired.block(everything, everything)[0].tolist() == np.eye(3).tolist()
     with pytest.raises(DataError, match=r"x\.npy has 3 rows and .*y\.npy 4, .* a column id"):
-        AuxiliaryCollection.build(images, read_texts(tmp_path / "y.npy"))
+        AuxiliaryCollection.from_collections(images, read_texts(tmp_path / "y.npy"))
     with pytest.raises(DataError, match=r"rows of .*gap\.txt were skipped \(line 4: not UTF-8"):
-        AuxiliaryCollection.build(images, read_texts(tmp_path / "gap.txt"))
+        AuxiliaryCollection.from_collections(images, read_texts(tmp_path / "gap.txt"))
 
 
 def test_a_bad_line_of_a_relation_is_listed(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_a_bad_line_of_a_relation_is_listed(tmp_path: Path) -> None:
     path.write_bytes(b'image,text,related\n1,2,1\n1,2\n"open,2,1\n3,4,0\n5,6,2\n')
     triples, problems = read_triples(path)
     assert triples == [("1", "2", 1.0), ("3", "4", 0.0)]
-    assert [problem.where for problem in problems] == ["line 3", "line 4", "line 6"]
+    assert [problem.location for problem in problems] == ["line 3", "line 4", "line 6"]
 
 
 def test_json_values_of_any_kind_are_kept_or_listed(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_without_votes_is_what_there_was_before() -> None:
 def bridge() -> AuxiliaryCollection:
     pictures = [b"one", b"two", b"three"]
     ids = ["1", "2", "3"]
-    return AuxiliaryCollection.build(Collection(ids, pictures), Collection(ids, ["a", "b", "c"]))
+    return AuxiliaryCollection.from_collections(Collection(ids, pictures), Collection(ids, ["a", "b", "c"]))
 
 
 def test_voted_items_stand_after_the_bridge_each_once_and_the_last_vote_counts() -> None:

@@ -50,7 +50,7 @@ def check(read: Callable[[Path], Collection[Any]], path: Path) -> None:
     assert len(set(found.ids)) == len(found.ids)
     assert all(found.ids)
     for problem in found.problems:
-        assert problem.where
+        assert problem.location
         assert problem.reason
         "".join(problem).encode()
     json.dumps([str(item) for item in (*found.ids, *found.items)], ensure_ascii=False).encode()
@@ -161,7 +161,7 @@ def test_any_relation(lines: list[str]) -> None:
         assert all(problem.reason for problem in problems)
         names = ["0", "1", "a"]
         images, texts = Collection(names, [Path(n) for n in names]), Collection(names, names)
-        sentence_or(lambda: AuxiliaryCollection.build(images, texts, triples))
+        sentence_or(lambda: AuxiliaryCollection.from_collections(images, texts, triples))
 
 
 def os_name(name: bytes) -> str:

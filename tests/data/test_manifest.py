@@ -33,7 +33,7 @@ def test_a_folder_gives_its_images_recursively_and_names_what_it_skipped(tmp_pat
     (tmp_path / ".DS_Store").touch()
     images = read_images(tmp_path)
     assert list(images.ids) == ["b.png", "deep/er/a.JPG"]
-    reasons = {problem.where: problem.reason for problem in images.problems}
+    reasons = {problem.location: problem.reason for problem in images.problems}
     assert reasons["empty.jpg"] == "is an empty file"
     assert "not an image" in reasons["notes.csv"]
     assert len(reasons) == 2
@@ -91,7 +91,7 @@ def test_a_row_whose_image_is_missing_or_empty_is_skipped(tmp_path: Path) -> Non
     path.write_text("image\ttext\nhere.png\ta\ngone.png\tb\nempty.png\tc\n")
     images = read_images(path)
     assert list(images.ids) == ["here.png"]
-    assert [p.where for p in images.problems] == ["line 3", "line 4"]
+    assert [p.location for p in images.problems] == ["line 3", "line 4"]
 
 
 @pytest.mark.parametrize(
@@ -149,12 +149,12 @@ def test_the_relation_comes_from_triples_else_labels_else_pairing(tmp_path: Path
     def relation(name: str, clicks: bool = False) -> list[list[float]]:
         images, texts = read_images(tmp_path / name), read_texts(tmp_path / name)
         triples = read_triples(tmp_path / "clicks.csv")[0] if clicks else None
-        found = AuxiliaryCollection.build(images, texts, triples).relation
+        found = AuxiliaryCollection.from_collections(images, texts, triples).relation
         return found.block(everything, everything)[0].tolist()  # type: ignore[no-any-return]
 
     assert relation("labelled.tsv") == [[1, 1], [1, 1]]
     assert relation("paired.tsv") == [[1, 0], [0, 1]]
-    both = AuxiliaryCollection.build(
+    both = AuxiliaryCollection.from_collections(
         *(read(tmp_path / "labelled.tsv") for read in (read_images, read_texts))
     )
     assert isinstance(both.relation, GradedRelation)
@@ -169,4 +169,4 @@ def test_labels_that_never_meet_are_explained(tmp_path: Path) -> None:
     (tmp_path / "i.tsv").write_text("image\tlabels\na.png\tdog\n")
     (tmp_path / "t.tsv").write_text("text\tlabels\nwoof\tDog\n")
     with pytest.raises(DataError, match="same label words"):
-        AuxiliaryCollection.build(read_images(tmp_path / "i.tsv"), read_texts(tmp_path / "t.tsv"))
+        AuxiliaryCollection.from_collections(read_images(tmp_path / "i.tsv"), read_texts(tmp_path / "t.tsv"))

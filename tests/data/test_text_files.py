@@ -22,7 +22,7 @@ def test_a_file_is_one_text_as_a_whole_and_known_by_its_path(notes: Path) -> Non
     texts = read_texts(notes)
     found = dict(zip(texts.ids, texts.items, strict=True))
     assert found == {"2024/boat.md": "# Boat\n\nIt leaks,\nagain.", "cat.txt": "die Katze schläft"}
-    assert texts.origin == str(notes.resolve())
+    assert texts.source == str(notes.resolve())
 
 
 def test_one_bad_note_never_stops_the_others(notes: Path) -> None:
@@ -34,7 +34,7 @@ def test_one_bad_note_never_stops_the_others(notes: Path) -> None:
     (notes / ".hidden.txt").write_text("not a note")
     texts = read_texts(notes)
     assert len(texts) == 2
-    assert {problem.where: problem.reason for problem in texts.problems} == {
+    assert {problem.location: problem.reason for problem in texts.problems} == {
         "latin.txt": "not UTF-8; save it as UTF-8",
         "empty.txt": "is an empty file",
         "blank.md": "holds no text",

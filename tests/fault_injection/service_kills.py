@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from service.served import Served
 from service.small_run import build_run, picture
+from transhash.data.collection import MODALITIES
 from transhash.datasets.synthetic import CLASSES
-from transhash.search.catalog import MODALITIES
 from transhash.search.engine import SearchEngine
 
 KEY = "key"

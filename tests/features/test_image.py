@@ -20,7 +20,6 @@ from transhash.features.decode import (
     ImageReader,
     PixelBatch,
     Pixels,
-    content_digest,
     decode,
     decode_batches,
     open_image,
@@ -28,7 +27,8 @@ from transhash.features.decode import (
 )
 from transhash.features.efficientnet import LITE0, load_lite, original_lite
 from transhash.features.images import AlexNetPixels, EfficientNetLite0, image_features
-from transhash.features.stream import extract, stream_images, upscale
+from transhash.features.stream import extract_all, stream_images, upscale
+from transhash.storage import content_digest
 
 
 def photo(path: Path, colour: str = "red", size: tuple[int, int] = (40, 30)) -> Path:
@@ -193,8 +193,8 @@ def test_worker_processes_leave_out_what_the_cache_holds(tmp_path: Path) -> None
     kept = content_digest(paths[7].read_bytes())
     cache.put([kept], np.full((1, 3), 7, np.float32))
     reader = ImageReader(8, thumbnails=True, kept=cache.get)
-    seen = [one for batch in decode_batches(paths, reader, 48, workers=1) for one in batch.seen]
-    assert [i for i, one in enumerate(seen) if one.state == "known"] == [7]
+    seen = [one for batch in decode_batches(paths, reader, 48, workers=1) for one in batch.files]
+    assert [i for i, one in enumerate(seen) if one.state == "cached"] == [7]
     assert seen[7].row is not None
     assert seen[7].row.tolist() == [7, 7, 7]
     assert all(one.thumbnail for one in seen)
@@ -245,10 +245,10 @@ class Means:
     name: str = "means"
     size: int = 8
     device: str = "cpu"
-    step: int = 4
+    batch_size: int = 4
     count: int = 0
 
-    def key(self) -> str:
+    def cache_key(self) -> str:
         return self.key_text
 
     def network(self) -> None:
@@ -274,14 +274,14 @@ def test_features_are_kept_by_content_and_by_what_computed_them(
 ) -> None:
     red, blue = photo(tmp_path / "a.png"), photo(tmp_path / "b.png", "blue")
     means = Means()
-    first, bad = extract(means, [red, blue])
+    first, bad = extract_all(means, [red, blue])
     assert (first.tolist(), bad) == ([[255, 0, 0], [0, 0, 255]], [])
     red.rename(tmp_path / "c.png")
-    again, _ = extract(means, [blue, tmp_path / "c.png"])
+    again, _ = extract_all(means, [blue, tmp_path / "c.png"])
     assert np.array_equal(again, first[::-1])
     assert means.count == 2
     other = Means("means:2")
-    extract(other, [blue])
+    extract_all(other, [blue])
     assert other.count == 1
 
 
@@ -289,23 +289,23 @@ def test_a_stream_keeps_the_order_whatever_is_known_same_or_bad(
     tmp_path: Path, own_cache: Path
 ) -> None:
     paths = coloured(tmp_path, 40)
-    expected, _ = extract(Means(), paths)
+    expected, _ = extract_all(Means(), paths)
     paths[13].write_text("broken")
     paths[21] = tmp_path / "gone.png"
     paths[22] = photo(tmp_path / "new.png", "white")
     means = Means()
     seen: list[int] = []
     for part in stream_images(means, paths, thumbnails=True, same=lambda i, _: i % 10 == 5):
-        assert [paths[i].exists() for i in part.good] == [True] * len(part.good)
+        assert [paths[i].exists() for i in part.readable] == [True] * len(part.readable)
         for i, row, digest, small in zip(
-            part.good, part.rows, part.digests, part.thumbnails, strict=True
+            part.readable, part.vectors, part.digests, part.thumbnails, strict=True
         ):
             assert row.tolist() == ([255] * 3 if i == 22 else expected[i].tolist())
             assert digest == content_digest(paths[i].read_bytes())
             assert small is not None
-        assert part.same == [i for i in part.same if i % 10 == 5]
-        assert {i for i, _ in part.bad} <= {13, 21}
-        seen += sorted([*part.good, *part.same, *(i for i, _ in part.bad)])
+        assert part.unchanged == [i for i in part.unchanged if i % 10 == 5]
+        assert {i for i, _ in part.unreadable} <= {13, 21}
+        seen += sorted([*part.readable, *part.unchanged, *(i for i, _ in part.unreadable)])
     assert seen == list(range(40))
     assert means.count == 1  # all others were kept
 
@@ -324,7 +324,7 @@ def test_a_damaged_cache_is_made_anew_with_a_warning(
     tmp_path: Path, own_cache: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     paths = coloured(tmp_path, 40)
-    expected, _ = extract(Means(), paths)
+    expected, _ = extract_all(Means(), paths)
     content = bytearray(own_cache.read_bytes())
     if damage == "rubbish":
         content[:] = b"no database" * 500
@@ -340,13 +340,13 @@ def test_a_damaged_cache_is_made_anew_with_a_warning(
         content = bytearray(own_cache.read_bytes())
     own_cache.write_bytes(content)
     for _ in range(2):
-        rows, bad = extract(Means(), paths)
+        rows, bad = extract_all(Means(), paths)
         assert np.array_equal(rows, expected)
         assert not bad
     if damage in ("rubbish", "cut"):
         assert "is made anew" in caplog.text
     last = Means()
-    extract(last, paths)
+    extract_all(last, paths)
     assert last.count == 0  # kept again
 
 
@@ -355,28 +355,28 @@ def test_a_cache_that_cannot_be_written_is_done_without(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("TRANSHASH_CACHE", str(tmp_path / "file" / "cache"))
-    rows, _ = extract(Means(), coloured(tmp_path, 3))
+    rows, _ = extract_all(Means(), coloured(tmp_path, 3))
     assert rows.shape == (3, 3)
     assert caplog.text.count("are not kept") == 1
 
 
 def test_the_key_of_features_names_their_weights() -> None:
     here, there = EfficientNetLite0("cpu"), EfficientNetLite0("cuda")
-    assert here.key().startswith("efficientnet-lite0:224:")
-    assert here.key() != there.key()
+    assert here.cache_key().startswith("efficientnet-lite0:224:")
+    assert here.cache_key() != there.cache_key()
 
 
 def test_a_bad_image_leaves_the_rows_of_the_others_in_order(tmp_path: Path) -> None:
     good = [photo(tmp_path / "a.png"), photo(tmp_path / "b.png", "blue")]
     (tmp_path / "bad.png").write_text("x")
-    rows, bad = extract(EfficientNetLite0(), [good[0], tmp_path / "bad.png", good[1]])
+    rows, bad = extract_all(EfficientNetLite0(), [good[0], tmp_path / "bad.png", good[1]])
     assert rows.shape == (2, 1280)
     assert np.abs(rows[0] - rows[1]).max() > 0.01
     assert [i for i, _ in bad] == [1]
 
 
 def test_alexnet_takes_pixels_channels_first(tmp_path: Path) -> None:
-    rows, _ = extract(AlexNetPixels(), [photo(tmp_path / "a.png")])
+    rows, _ = extract_all(AlexNetPixels(), [photo(tmp_path / "a.png")])
     assert rows.shape == (1, 3, 224, 224)
     assert rows.dtype == np.uint8
     assert rows[0, :, 5, 5].tolist() == [255, 0, 0]
@@ -393,18 +393,18 @@ def test_beside_a_device_processes_read_and_the_order_is_the_same(
 ) -> None:
     paths = coloured(tmp_path, 300)
     paths[13].write_text("broken")
-    expected, bad = extract(Means(), paths)
+    expected, bad = extract_all(Means(), paths)
     paths[20] = photo(tmp_path / "new.png", "white")
     expected[19] = 255
-    beside = Means(device="cuda", step=64)  # without a network nothing is asked of a GPU
-    rows, again = extract(beside, paths)
+    beside = Means(device="cuda", batch_size=64)  # without a network nothing is asked of a GPU
+    rows, again = extract_all(beside, paths)
     assert np.array_equal(rows, expected)
     assert again == bad
     assert beside.count == 1  # all others were kept
     same = [
         i
         for part in stream_images(beside, paths, same=lambda i, _: i % 100 == 7)
-        for i in part.same
+        for i in part.unchanged
     ]
     assert same == [7, 107, 207]
 
@@ -415,9 +415,9 @@ def test_a_gpu_gives_the_features_of_the_cpu_in_half_precision(
 ) -> None:
     paths = coloured(tmp_path, 1200)
     paths[700].write_text("broken")
-    here, bad = extract(EfficientNetLite0("cpu"), paths)
-    there, worse = extract(EfficientNetLite0("cuda"), paths)
+    here, bad = extract_all(EfficientNetLite0("cpu"), paths)
+    there, worse = extract_all(EfficientNetLite0("cuda"), paths)
     assert bad == worse
     assert np.abs(here - there).max() < 0.02 * np.abs(here).max()
-    again, _ = extract(EfficientNetLite0("cuda"), paths)
+    again, _ = extract_all(EfficientNetLite0("cuda"), paths)
     assert np.array_equal(there, again)

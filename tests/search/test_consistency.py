@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from transhash.data.collection import Collection
+from transhash.data.collection import Collection, Modality
 from transhash.errors import EngineError, TranshashError
-from transhash.search.catalog import Modality
 from transhash.search.consistency import compare
 from transhash.search.engine import SearchEngine
 from transhash.search.verify import verify_run

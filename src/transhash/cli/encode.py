@@ -97,9 +97,9 @@ def _items(
 
 def copy_indexes(run: Path, source: str, into: str | None) -> None:
     """Every code of one engine into another, both modalities; sends only what is not there yet."""
+    from transhash.data.collection import MODALITIES
     from transhash.index import open_index
     from transhash.model.files import read_bits
-    from transhash.search.catalog import MODALITIES
     from transhash.search.engine import index_url
 
     if into is None:

@@ -16,6 +16,7 @@ from transhash.errors import DataError
 from transhash.progress import progress_bar
 
 if TYPE_CHECKING:
+    from transhash.data.collection import check_modality
     from transhash.search.engine import SearchEngine
     from transhash.search.writer import IndexResult
 
@@ -35,7 +36,7 @@ def list_command(
 
     Example: `transhash list runs/mine --origin photos/ -n 50`
     """
-    from transhash.search.catalog import Catalog, check_modality
+    from transhash.search.catalog import Catalog
 
     if count < 0:
         raise DataError(f"-n takes a number of items, 0 for all, got {count}")
@@ -93,8 +94,9 @@ def info(
 
 def describe_run(run: Path) -> dict[str, Any]:
     """What `info` tells."""
+    from transhash.data.collection import MODALITIES
     from transhash.model.files import model_digest, read_bits, read_config
-    from transhash.search.catalog import MODALITIES, Catalog
+    from transhash.search.catalog import Catalog
 
     config = read_config(run)
     held: dict[str, int] = dict.fromkeys(MODALITIES, 0)
@@ -148,7 +150,7 @@ def remove(
     """
     if not images and not texts:
         raise DataError("nothing to remove: give --images ID or --texts ID, as `list` shows them")
-    from transhash.search.catalog import MODALITIES
+    from transhash.data.collection import MODALITIES
     from transhash.search.engine import SearchEngine
 
     _catalog(run)

@@ -94,10 +94,10 @@ def index(
         ]
         if pictures is not None:
             done.append(engine.add_images(pictures, progress_bar, reread=check))
-            warn_if_moved(engine, done[-1], pictures.origin)
+            warn_if_moved(engine, done[-1], pictures.source)
         if sentences is not None:
             done.append(engine.add_texts(sentences, progress_bar))
-            warn_if_moved(engine, done[-1], sentences.origin)
+            warn_if_moved(engine, done[-1], sentences.source)
         for part in kept:
             listed += part.problems
             one, gone = sync_source(engine, part, progress_bar, reread=check)

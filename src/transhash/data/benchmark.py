@@ -81,7 +81,7 @@ class Benchmark:
         x, y = self.auxiliary_images.take(images), self.auxiliary_texts.take(texts)
         if self.supervision == "pairs":
             x, y = x.without_labels(), y.without_labels()
-        return AuxiliaryCollection.build(x, y, labels_only=True)
+        return AuxiliaryCollection.from_collections(x, y, labels_only=True)
 
     def split(self, seed: int = 0) -> SplitRows:
         """Taught by pairs, the auxiliary texts are those of the auxiliary images."""

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from transhash.data.relation import GradedRelation, LabelRelation, Relation, SparseRelation
 from transhash.errors import DataError
+from transhash.storage import content_digest
 
+Modality = Literal["images", "texts"]
+MODALITIES: tuple[Modality, Modality] = ("images", "texts")
 ImageSource = Path | bytes  # a file, or the content of one
 ItemData = TypeVar("ItemData", ImageSource, str)  # what an item is: an image, or a text
 Labels = frozenset[str]
+
+
+def check_modality(name: str) -> Modality:
+    """Return `name` as a modality, or raise for anything else, such as "image"."""
+    for modality in MODALITIES:
+        if name == modality:
+            return modality
+    raise DataError(f"Unknown modality {name!r}. Choose from: {', '.join(MODALITIES)}.")
 
 
 class Problem(NamedTuple):
     """A row or file that was skipped, and why."""
 
     source: str  # the file it was found in
-    where: str  # line, row or item
+    location: str  # line, row or item
     reason: str
 
 
@@ -59,7 +71,7 @@ class Collection(Generic[ItemData]):
     labels: Sequence[Labels] | None = None
     features: npt.NDArray[Any] | None = None  # one row an item, where already computed
     problems: tuple[Problem, ...] = ()
-    origin: str = ""  # the file or folder they were read from, resolved; "" if from none
+    source: str = ""  # the file or folder they were read from, resolved; "" if from none
     ids_are_row_numbers: bool = False  # ids are places in the file, because it gives none
 
     def __len__(self) -> int:
@@ -77,7 +89,7 @@ class Collection(Generic[ItemData]):
             features=None if self.features is None else self.features[rows],
         )
 
-    def place(self, row: int) -> str:
+    def describe(self, row: int) -> str:
         """Where an item stands, for a report: its path, else its id."""
         item = self.items[row]
         return str(item) if isinstance(item, Path) else self.ids[row]
@@ -99,7 +111,7 @@ class AuxiliaryCollection:
     relation: Relation
 
     @classmethod
-    def build(
+    def from_collections(
         cls,
         images: Images,
         texts: Texts,
@@ -116,7 +128,7 @@ class AuxiliaryCollection:
             raise DataError(f"the auxiliary data hold no usable {missing}; see the reported rows")
         if triples is not None:
             return cls(images, texts, _from_triples(images, texts, triples))
-        one_table = images.origin == texts.origin
+        one_table = images.source == texts.source
         if images.labels is not None and texts.labels is not None:
             classes = sorted(set().union(*images.labels) & set().union(*texts.labels))
             if not classes:
@@ -140,6 +152,22 @@ class AuxiliaryCollection:
             rows = _same_rows(images, texts)
             return cls(images, texts, SparseRelation.from_pairs(rows, rows))
         return cls(images, texts, SparseRelation.from_pairs(images.ids, texts.ids))
+
+
+def text_keys(texts: Texts) -> Sequence[str]:
+    """Return the item keys of texts: their ids, or digests of their content if they have none.
+
+    A line that moves within its file keeps its key. Equal lines are numbered in order.
+    """
+    if not texts.ids_are_row_numbers or texts.features is not None:
+        return texts.ids
+    counts: Counter[str] = Counter()
+    keys = []
+    for text in texts.items:
+        digest = content_digest(text.encode("utf-8", "surrogatepass")).hex()
+        counts[digest] += 1
+        keys.append(f"{digest}:{counts[digest]}")
+    return keys
 
 
 def label_matrix(
@@ -169,13 +197,13 @@ def _same_rows(images: Images, texts: Texts) -> list[str]:
     remedy = "give tables with a column id, or --relation"
     if len(images) != len(texts):
         raise DataError(
-            f"{images.origin} has {len(images)} rows and {texts.origin} {len(texts)}, so row by "
+            f"{images.source} has {len(images)} rows and {texts.source} {len(texts)}, so row by "
             f"row they do not belong together; {remedy}"
         )
     for part in (images, texts):
         if part.problems:
             raise DataError(
-                f"rows of {part.origin} were skipped ({part.problems[0].where}: "
+                f"rows of {part.source} were skipped ({part.problems[0].location}: "
                 f"{part.problems[0].reason}), so the others no longer pair by order; {remedy}"
             )
     return [str(row) for row in range(len(images))]

@@ -25,7 +25,7 @@ from transhash.data.feedback import Vote, parse_vote, read_votes
 from transhash.data.manifest import manifest_images, read_images, read_manifest, read_texts
 from transhash.data.manifest import manifest_texts as manifest_texts
 from transhash.errors import DataError
-from transhash.features.decode import content_digest
+from transhash.storage import content_digest
 
 _PICTURES = "a path, bytes, a PIL image or an array of pixels"
 _PAIRS = (
@@ -78,7 +78,7 @@ def to_auxiliary(source: Any) -> AuxiliaryCollection:
         return source
     if isinstance(source, str | Path):
         manifest = read_manifest(source)
-        return AuxiliaryCollection.build(
+        return AuxiliaryCollection.from_collections(
             manifest_images(manifest, labelled=True), manifest_texts(manifest, labelled=True)
         )
     rows = _rows_of(source)
@@ -94,7 +94,7 @@ def to_auxiliary(source: Any) -> AuxiliaryCollection:
     pictures = [to_image_source(row.get("image"), f"row {i}") for i, row in enumerate(rows)]
     texts = [_text(row.get("text"), f"row {i}") for i, row in enumerate(rows)]
     labels = _labels(rows)
-    return AuxiliaryCollection.build(
+    return AuxiliaryCollection.from_collections(
         Collection(_distinct(keys), pictures, labels), Collection(_distinct(keys), texts, labels)
     )
 
@@ -124,12 +124,12 @@ def to_votes(source: Any) -> list[Vote]:
 
 def drop_duplicates(images: Images) -> Images:
     """Without rows that name a picture again and give it no id: a table of captions has many."""
-    if images.features is not None or Path(images.origin or ".").is_dir():
+    if images.features is not None or Path(images.source or ".").is_dir():
         return images
     first: dict[str, str] = {}
     rows = []
     for row, name in enumerate(images.ids):
-        known = first.setdefault(images.place(row), name)
+        known = first.setdefault(images.describe(row), name)
         if known == name or not name.startswith(f"{known}:"):
             rows.append(row)
     return images if len(rows) == len(images) else images.take(rows)

@@ -428,7 +428,7 @@ def _collection(
         items,
         [row.labels for row in rows] if "labels" in manifest.columns else None,
         problems=tuple(manifest.problems),
-        origin=str(manifest.source.resolve()),
+        source=str(manifest.source.resolve()),
         ids_are_row_numbers=manifest.ids_are_row_numbers,
     )
 
@@ -438,5 +438,5 @@ def _numbered(
 ) -> Collection[ItemData]:
     ids = [str(row) for row in range(len(items))]
     return Collection(
-        ids, items, features=features, origin=str(source.resolve()), ids_are_row_numbers=True
+        ids, items, features=features, source=str(source.resolve()), ids_are_row_numbers=True
     )

@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.codes import Codes
+from transhash.data.collection import MODALITIES, Modality
 from transhash.errors import DataError, EngineError
 from transhash.index.faiss_index import write_faiss
 from transhash.model.files import model_digest, read_bits, read_config
 from transhash.progress import Track, no_progress
-from transhash.search.catalog import MODALITIES, Catalog, Modality
+from transhash.search.catalog import Catalog
 from transhash.search.consistency import check_model
 from transhash.storage import atomic_file, atomic_folder, write_bytes, write_json
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import itertools
 import os
@@ -30,6 +29,7 @@ from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 from PIL import features as built_in
 
 from transhash.errors import EngineError
+from transhash.storage import content_digest
 
 Pixels = npt.NDArray[np.uint8]  # (size, size, 3)
 _MAX_PIXELS = 100_000_000  # decoded: 300 MB; a larger file that is no JPEG is an attack or a slip
@@ -45,11 +45,6 @@ with suppress(ImportError):  # an extra
 
     pillow_heif.register_heif_opener()
     _FORMATS.append("HEIF")
-
-
-def content_digest(content: bytes) -> bytes:
-    """What tells one content from another."""
-    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 def readable_formats() -> str:
@@ -152,7 +147,7 @@ _WORTH = 256  # fewer images are decoded before worker processes have started
 class DecodedFile(NamedTuple):
     """What was found out about one file, beside its pixels."""
 
-    state: Literal["decoded", "known", "same", "bad"]
+    state: Literal["decoded", "cached", "unchanged", "unreadable"]
     digest: bytes = b""  # of the content
     thumbnail: bytes | None = None
     row: npt.NDArray[np.float32] | None = None  # of a known one: its features
@@ -174,23 +169,23 @@ class ImageReader:
         try:
             size = len(source) if isinstance(source, bytes) else source.stat().st_size
             if size > _MAX_BYTES:
-                return DecodedFile("bad", reason=f"more than {_MAX_BYTES >> 20} MB"), None
+                return DecodedFile("unreadable", reason=f"more than {_MAX_BYTES >> 20} MB"), None
             content = source if isinstance(source, bytes) else source.read_bytes()
         except (OSError, ValueError) as error:
-            return DecodedFile("bad", reason=f"cannot be read ({_why(error)})"), None
+            return DecodedFile("unreadable", reason=f"cannot be read ({_why(error)})"), None
         digest = content_digest(content)
         if self.same is not None and self.same(position, digest):
-            return DecodedFile("same", digest), None
+            return DecodedFile("unchanged", digest), None
         row = None if self.kept is None else self.kept(digest)
         if row is not None and not self.thumbnails:
-            return DecodedFile("known", digest, row=row), None
+            return DecodedFile("cached", digest, row=row), None
         image = open_image(content, self.size)
         if isinstance(image, str):
-            return DecodedFile("bad", digest, reason=image), None
+            return DecodedFile("unreadable", digest, reason=image), None
         pixels = self._pixels(image) if row is None else None
         small = thumbnail_of(image) if self.thumbnails else None
         if pixels is None:
-            return DecodedFile("known", digest, small, row), None
+            return DecodedFile("cached", digest, small, row), None
         return DecodedFile("decoded", digest, small, shape=pixels.shape[:2]), pixels
 
     def _pixels(self, image: Image.Image) -> Pixels:
@@ -203,7 +198,7 @@ class PixelBatch(NamedTuple):
     """Some images of a sequence; `pixels` is overwritten once the next batch is asked for."""
 
     start: int  # position of the first
-    seen: list[DecodedFile]  # every image from there on
+    files: list[DecodedFile]  # every image from there on
     pixels: Pixels  # of the decoded ones, (n, size, size, 3); a smaller one upper left
     shapes: npt.NDArray[np.int64]  # (n, 2): how much of each is filled
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from transhash.codes import Codes
-from transhash.data.collection import Collection, Problem
+from transhash.data.collection import Collection, Modality, Problem, text_keys
 from transhash.errors import DataError, EngineError
 from transhash.model.encoder import Encoder
 from transhash.model.files import model_digest, read_bits
@@ -23,12 +23,10 @@ from transhash.model.shards import (
     job_file,
     shard_metadata,
     shard_path,
-    text_keys,
     write_block,
     write_codes,
 )
 from transhash.progress import Track, no_progress
-from transhash.search.catalog import Modality
 from transhash.storage import read_json, write_bytes, write_json
 
 # Shards over Ray actors, each with its own model.
@@ -185,7 +183,7 @@ def encode_file(
         np.save(buffer, codes.packed, allow_pickle=False)
         write_bytes(path, buffer.getvalue())
     else:
-        write_codes(path, [items.ids[i] for block in blocks for i in block.good], codes, problems)
+        write_codes(path, [items.ids[i] for block in blocks for i in block.readable], codes, problems)
     return EncodeResult(len(codes), 1, 0, problems)
 
 
@@ -195,7 +193,7 @@ def _start(
     """The job, noted in the folder; a folder that holds another one is refused."""
     bits = read_bits(run)
     job = EncodeJob(
-        modality, bits, len(items), shard_size, model_digest(run), input_digest(items), items.origin
+        modality, bits, len(items), shard_size, model_digest(run), input_digest(items), items.source
     )
     note = job_file(folder)
     if folder.exists() and not folder.is_dir():

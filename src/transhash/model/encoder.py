@@ -14,18 +14,18 @@ import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from transhash.codes import Codes
-from transhash.data.collection import Collection, Images, Problem, Texts
+from transhash.data.collection import Collection, Images, Modality, Problem, Texts
 from transhash.errors import DataError
 from transhash.features import BACKBONE_FILE, FINE_TUNED_SUFFIX, named_library
 from transhash.features.backbone import Backbone, FineTunedFeatures
-from transhash.features.decode import content_digest, decode
+from transhash.features.decode import decode
 from transhash.features.images import ImageFeatures, image_features
 from transhash.features.pretrained import (
     PretrainedFeatures,
     check_same_model,
     external_model_record,
 )
-from transhash.features.stream import FeatureBatch, extract, stream_images, with_progress
+from transhash.features.stream import FeatureBatch, extract_all, stream_images, with_progress
 from transhash.features.texts import TextFeatures, save_text
 from transhash.hashers import Hasher
 from transhash.hashers.methods import HASHER_FORMAT
@@ -40,7 +40,7 @@ from transhash.model.files import (
     write_config,
 )
 from transhash.progress import Track, no_progress
-from transhash.search.catalog import Modality
+from transhash.storage import content_digest
 
 Projections = npt.NDArray[np.float32]  # (items, bits)
 _HASHED = 512  # rows hashed at a time: what memory has to hold of them
@@ -49,12 +49,12 @@ _HASHED = 512  # rows hashed at a time: what memory has to hold of them
 class EncodedBatch(NamedTuple):
     """Consecutive items of a collection, encoded; positions are those in the collection."""
 
-    good: list[int]
+    readable: list[int]
     codes: Codes  # of the good ones
     digests: list[bytes]  # of their contents
     thumbnails: list[bytes | None]
-    same: list[int]  # those the caller knows
-    bad: list[tuple[int, str]]  # and why
+    unchanged: list[int]  # those the caller knows
+    unreadable: list[tuple[int, str]]  # and why
 
 
 @dataclass
@@ -106,9 +106,9 @@ class Encoder:
                 while len(part):
                     piece, part = part.cut(end)
                     at += len(piece)
-                    block.append(replace(piece, rows=piece.rows[:0]))
-                    if piece.good:
-                        rows.append(piece.rows)
+                    block.append(replace(piece, vectors=piece.vectors[:0]))
+                    if piece.readable:
+                        rows.append(piece.vectors)
                     last = at in (end, len(items))
                     if rows and (last or sum(map(len, rows)) >= _HASHED):
                         codes.append(beside.submit(hashing, np.concatenate(rows)))
@@ -122,7 +122,7 @@ class Encoder:
     ) -> tuple[Codes, Images, list[Problem]]:
         """Codes of the readable images, those images, and what was wrong with the others."""
         blocks = list(self.encode_batches(images, "images", _HASHED, track=track))
-        kept, problems = _readable(images, [one for block in blocks for one in block.bad])
+        kept, problems = _readable(images, [one for block in blocks for one in block.unreadable])
         return Codes.concatenate(block.codes for block in blocks), kept, problems
 
     def encode_texts(self, texts: Texts | Sequence[str]) -> Codes:
@@ -320,17 +320,17 @@ def extract_readable(
     """Feature rows of the readable images, those images, and the problems of the others."""
     if images.features is not None:
         return images.features, images, []
-    rows, bad = extract(_need(features), images.items, track)
+    rows, bad = extract_all(_need(features), images.items, track)
     return rows, *_readable(images, bad)
 
 
 def _readable(images: Images, bad: Sequence[tuple[int, str]]) -> tuple[Images, list[Problem]]:
     """The images without the bad ones; refused where that leaves none."""
-    problems = [Problem(images.place(i), images.ids[i], reason) for i, reason in bad]
+    problems = [Problem(images.describe(i), images.ids[i], reason) for i, reason in bad]
     skipped = {i for i, _ in bad}
     kept = images.take([i for i in range(len(images)) if i not in skipped]) if bad else images
     if not len(kept):
-        first = f"; first: {problems[0].where}: {problems[0].reason}" if problems else ""
+        first = f"; first: {problems[0].location}: {problems[0].reason}" if problems else ""
         raise DataError(f"none of the {len(images)} images can be read{first}")
     return kept, problems
 
@@ -344,10 +344,10 @@ def _need(features: ImageFeatures | None) -> ImageFeatures:
 def _coded(parts: Sequence[FeatureBatch], codes: Sequence[Codes], bits: int) -> EncodedBatch:
     packed = [np.zeros((0, bits // 8), np.uint8), *(part.packed for part in codes)]
     return EncodedBatch(
-        [i for part in parts for i in part.good],
+        [i for part in parts for i in part.readable],
         Codes(np.concatenate(packed), bits),
         [digest for part in parts for digest in part.digests],
         [picture for part in parts for picture in part.thumbnails],
-        [i for part in parts for i in part.same],
-        [one for part in parts for one in part.bad],
+        [i for part in parts for i in part.unchanged],
+        [one for part in parts for one in part.unreadable],
     )

@@ -17,11 +17,10 @@ from transhash.data.collection import AuxiliaryCollection
 from transhash.data.feedback import FeedbackRelation
 from transhash.errors import DataError, TranshashError
 from transhash.features import BACKBONE_FILE
-from transhash.features.decode import content_digest
 from transhash.features.texts import TextFeatures, load_text
 from transhash.hashers import make_hasher
 from transhash.hashers.methods import HASHER_FORMAT
-from transhash.storage import file_digest, read_json, write_json
+from transhash.storage import content_digest, file_digest, read_json, write_json
 
 if TYPE_CHECKING:
     from transhash.hashers import Hasher

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from transhash.codes import Codes
-from transhash.data.collection import Collection, Problem, Texts
+from transhash.data.collection import MODALITIES, Collection, Modality, Problem
 from transhash.errors import DataError
-from transhash.features.decode import content_digest
 from transhash.model.files import model_digest
-from transhash.search.catalog import MODALITIES, Modality
 from transhash.storage import read_json, write_bytes
 
 if TYPE_CHECKING:
@@ -126,12 +123,12 @@ def write_block(
 ) -> None:
     """The block as a shard."""
     problems = block_problems(items, block)
-    names = None if keys is None else [keys[i] for i in block.good]
-    write_codes(path, [items.ids[i] for i in block.good], block.codes, problems, names)
+    names = None if keys is None else [keys[i] for i in block.readable]
+    write_codes(path, [items.ids[i] for i in block.readable], block.codes, problems, names)
 
 
 def block_problems(items: Collection[Any], block: EncodedBatch) -> list[Problem]:
-    return [Problem(items.place(i), items.ids[i], reason) for i, reason in block.bad]
+    return [Problem(items.describe(i), items.ids[i], reason) for i, reason in block.unreadable]
 
 
 def write_codes(
@@ -177,19 +174,3 @@ def input_digest(items: Collection[Any]) -> str:
     if items.features is not None:
         digest.update(np.ascontiguousarray(items.features[:: max(1, len(items) // 64)]).tobytes())
     return digest.hexdigest()
-
-
-def text_keys(texts: Texts) -> Sequence[str]:
-    """What texts are called in their source: the ids it gives, else their content.
-
-    So a line that moves is the same text, and equal lines are told apart by their order.
-    """
-    if not texts.ids_are_row_numbers or texts.features is not None:
-        return texts.ids
-    seen: Counter[str] = Counter()
-    keys = []
-    for text in texts.items:
-        digest = content_digest(text.encode("utf-8", "surrogatepass")).hex()
-        seen[digest] += 1
-        keys.append(f"{digest}:{seen[digest]}")
-    return keys

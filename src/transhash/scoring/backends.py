@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 
 from transhash.codes import Codes
-from transhash.data.collection import Collection
+from transhash.data.collection import Collection, Modality, text_keys
 from transhash.errors import DataError, EngineError, IndexNotFoundError
 from transhash.evaluation import DistanceHistogram, result_tie_groups
 from transhash.index import Index, open_index
 from transhash.index.base import Ids
-from transhash.model.shards import text_keys
 from transhash.progress import Track, no_progress
 from transhash.scoring.directions import AMONG, Direction, LabeledCodes, TieGroups
 from transhash.scoring.labeled_files import LabelledFiles
-from transhash.search.catalog import Modality
 from transhash.search.engine import SearchEngine, index_url
 from transhash.training.split_data import LabelMatrix, label_matrix_for
 
@@ -143,7 +141,7 @@ def _numbers(engine: SearchEngine, modality: Modality, items: Collection[Any]) -
     """What the index knows the items by, -1 where it does not know them."""
     keys = text_keys(items) if modality == "texts" else items.ids
     found = [
-        engine.catalog.find_by_source(modality, items.origin, *both)
+        engine.catalog.find_by_source(modality, items.source, *both)
         for both in zip(keys, items.ids)
     ]
     numbers = np.array([-1 if item is None else item.number for item in found], np.int64)

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.codes import Codes
+from transhash.data.collection import Modality
 from transhash.data.relation import LabelRelation, Rows
 from transhash.evaluation import DistanceHistogram, Scores, score_tie_groups, weighted_tie_groups
 from transhash.hashers import Hasher
 from transhash.hashers.base import Scorer
 from transhash.index.weighted import BitWeights, RankingMode, query_weights
-from transhash.search.catalog import Modality
 from transhash.training.split_data import LabelMatrix, TestSet
 
 TieGroups = DistanceHistogram | Iterable[DistanceHistogram]  # by distance, or by weights

@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from transhash.data.collection import Modality
 from transhash.errors import DataError, EngineError
 from transhash.search.sources import ItemSources
 
@@ -236,8 +237,6 @@ def display_ids(item: NewItem) -> Iterator[str]:
         number += 1
 
 
-Modality = Literal["images", "texts"]
-MODALITIES: tuple[Modality, Modality] = ("images", "texts")
 _SELECT = "SELECT number, modality, id, text, source, code, thumbnail IS NOT NULL FROM items"
 
 
@@ -527,14 +526,6 @@ class Catalog:
 
     def close(self) -> None:
         self._file.close()
-
-
-def check_modality(name: str) -> Modality:
-    """`name`, if it is one; people write "image" for it."""
-    for modality in MODALITIES:
-        if name == modality:
-            return modality
-    raise DataError(f"items are images or texts, got {name!r}")
 
 
 def _item(row: tuple[Any, ...]) -> Item:

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.codes import Codes
+from transhash.data.collection import MODALITIES, Modality
 from transhash.errors import DataError, IndexNotFoundError
 from transhash.index import Index, open_index
 from transhash.index.base import Ids
 from transhash.model.files import model_digest
-from transhash.search.catalog import MODALITIES, Catalog, Modality
+from transhash.search.catalog import Catalog
 
 _BLOCK = 100_000  # codes of one update
 

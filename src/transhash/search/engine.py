@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from transhash.codes import Codes
+from transhash.data.collection import MODALITIES, Modality, check_modality
 from transhash.data.inputs import to_image_source
 from transhash.errors import DataError
 from transhash.index import Index, open_index
 from transhash.index.weighted import BitWeights, RankingMode, check_ranking, query_weights
 from transhash.model.query_encoder import QueryEncoder, TextProjections
-from transhash.search.catalog import MODALITIES, Catalog, Item, Modality, check_modality
+from transhash.search.catalog import Catalog, Item
 from transhash.search.consistency import check_catalog, check_model
 from transhash.search.hits import Hits, resolve_hits
 from transhash.search.writer import IndexWriter

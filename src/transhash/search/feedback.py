@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from transhash.errors import DataError, EngineError
-from transhash.features.decode import content_digest
 from transhash.search.catalog import Catalog, Item, row_checksum
-from transhash.storage import write_bytes
+from transhash.storage import content_digest, write_bytes
 
 VOTES_FILE = "votes.sqlite"
 _VERSION = 1

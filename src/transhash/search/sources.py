@@ -180,7 +180,7 @@ class FileStamps:
     def __init__(self, images: Images, seen: npt.NDArray[np.int64] | None = None) -> None:
         self._images = images
         # In a folder the key is the path; a table may name another file under the same id.
-        self._named = not (images.origin and os.path.isdir(images.origin))
+        self._named = not (images.source and os.path.isdir(images.source))
         if seen is None:
             now = time.time_ns()
             seen = np.zeros((len(images), 2), np.int64)  # size and time; 0: tells nothing
@@ -197,12 +197,12 @@ class FileStamps:
         size, changed = self._seen[row].tolist()
         if not changed:
             return None
-        name = f" {os.path.abspath(self._images.place(row))}" if self._named else ""
+        name = f" {os.path.abspath(self._images.describe(row))}" if self._named else ""
         return f"{size} {changed}{name}"
 
     def unchanged(self, catalog: Catalog, track: Track) -> tuple[list[int], list[int]]:
         """Rows whose files are to be read, and the catalog's numbers of the others."""
-        origin, keys = self._images.origin, self._images.ids
+        origin, keys = self._images.source, self._images.ids
         if "images" not in catalog.origins.modalities(origin):
             return list(range(len(keys))), []
         rows, numbers = [], []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transhash.data.collection import Collection, Problem
+from transhash.data.collection import Collection, Modality, Problem, check_modality, text_keys
 from transhash.data.inputs import drop_duplicates
 from transhash.data.manifest import (
     manifest_images,
@@ -18,12 +18,12 @@ from transhash.data.manifest import (
     read_texts,
 )
 from transhash.errors import DataError
-from transhash.features.decode import content_digest, open_image
-from transhash.model.shards import text_keys
+from transhash.features.decode import open_image
 from transhash.progress import Track, no_progress
-from transhash.search.catalog import Catalog, Modality, check_modality
+from transhash.search.catalog import Catalog
 from transhash.search.sources import FileStamps
 from transhash.search.writer import IndexResult, IndexWriter
+from transhash.storage import content_digest
 
 _BLOCK = 1024  # items forgotten at a time
 
@@ -109,11 +109,11 @@ def preview_sync(
         digest = _digest(items, row)
         place = (source.modality, source.origin, keys[row])
         if isinstance(digest, str):
-            done.problems.append(Problem(items.place(row), items.ids[row], digest))
+            done.problems.append(Problem(items.describe(row), items.ids[row], digest))
         elif catalog.unchanged(*place, items.ids[row], digest) is not None:
             done.unchanged += 1
         elif (flaw := _flaw(items, row)) is not None:
-            done.problems.append(Problem(items.place(row), items.ids[row], flaw))
+            done.problems.append(Problem(items.describe(row), items.ids[row], flaw))
         elif catalog.origins.number_at(*place) is not None:
             done.updated += 1
         else:
@@ -147,12 +147,12 @@ def _read(path: Path, known: Sequence[Modality]) -> Iterator[tuple[Modality, Col
 def _vanished(catalog: Catalog, modality: Modality, items: Collection[Any]) -> Iterator[str]:
     """Ids of what the source lists no more; a file that may still be there is kept."""
     listed = set(_keys(modality, items))
-    folder = os.path.isdir(items.origin)
-    for item in catalog.origins.listing(modality, items.origin):
+    folder = os.path.isdir(items.source)
+    for item in catalog.origins.listing(modality, items.source):
         if item.key is None or item.key in listed:
             continue
         if folder:
-            if _file(os.path.join(items.origin, item.key)) == "gone":
+            if _file(os.path.join(items.source, item.key)) == "gone":
                 yield item.id
         elif item.source is None or _file(item.source) != "unknown":
             yield item.id

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from transhash.data.collection import MODALITIES, Modality
 from transhash.errors import IndexNotFoundError, TranshashError
 from transhash.index.grouped.grouped import GroupedIndex
 from transhash.model.encoder import Encoder
 from transhash.model.files import model_digest, read_bits
-from transhash.search.catalog import MODALITIES, Catalog, Modality
+from transhash.search.catalog import Catalog
 from transhash.search.consistency import check_catalog, compare, repair_index
 from transhash.search.feedback import FeedbackStore
 

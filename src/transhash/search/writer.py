@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transhash.codes import Codes
-from transhash.data.collection import Collection, Problem
+from transhash.data.collection import Collection, Modality, Problem, check_modality, text_keys
 from transhash.data.inputs import drop_duplicates, to_images, to_texts
 from transhash.errors import DataError
-from transhash.features.decode import content_digest, thumbnail
+from transhash.features.decode import thumbnail
 from transhash.index import Index
 from transhash.model.query_encoder import QueryEncoder
-from transhash.model.shards import CodeShard, text_keys
+from transhash.model.shards import CodeShard
 from transhash.progress import Track, no_progress
-from transhash.search.catalog import Catalog, Modality, NewItem, check_modality
+from transhash.search.catalog import Catalog, NewItem
 from transhash.search.consistency import compare, complete_pending, copy_codes, repair_index
 from transhash.search.sources import FileStamps
+from transhash.storage import content_digest
 
 if TYPE_CHECKING:
     from transhash.model.encoder import EncodedBatch, Encoder
@@ -106,16 +107,16 @@ class IndexWriter:
             item, key = images.items[i], images.ids[i]
             source = os.path.abspath(item) if stamps and isinstance(item, Path) else None
             stamp = stamps[i] if stamps else None
-            return NewItem(key, code, None, small, source, images.origin, key, digest, stamp)
+            return NewItem(key, code, None, small, source, images.source, key, digest, stamp)
 
         for block in self._add(images, images.ids, "images", new, track, done):
             if stamps is not None:
-                seen = [(images.ids[i], stamp) for i in block.same if (stamp := stamps[i])]
-                self.catalog.origins.update_stamps("images", images.origin, seen)
+                seen = [(images.ids[i], stamp) for i in block.unchanged if (stamp := stamps[i])]
+                self.catalog.origins.update_stamps("images", images.source, seen)
         if len(every) and len(done.problems) == len(every):
             first = done.problems[0]
             raise DataError(
-                f"none of the {len(every)} images can be read; first: {first.where}: {first.reason}"
+                f"none of the {len(every)} images can be read; first: {first.location}: {first.reason}"
             )
         return done
 
@@ -127,7 +128,7 @@ class IndexWriter:
         def new(i: int, code: bytes, digest: bytes, _: bytes | None) -> NewItem:
             text = texts.items[i] if texts.features is None else None
             return NewItem(
-                texts.ids[i], code, text, origin=texts.origin, key=keys[i], digest=digest
+                texts.ids[i], code, text, origin=texts.source, key=keys[i], digest=digest
             )
 
         done = IndexResult()
@@ -179,7 +180,7 @@ class IndexWriter:
         known: dict[int, int] = {}  # position -> number of what is unchanged
 
         def same(i: int, digest: bytes) -> bool:
-            number = self.catalog.unchanged(modality, items.origin, keys[i], items.ids[i], digest)
+            number = self.catalog.unchanged(modality, items.source, keys[i], items.ids[i], digest)
             if number is not None:
                 known[i] = number
             return number is not None
@@ -188,11 +189,11 @@ class IndexWriter:
             items, modality, _BLOCK,
             thumbnails=True, same=same, track=track, description=f"indexing {modality}",
         ):  # fmt: skip
-            rows = zip(block.good, block.codes.packed, block.digests, block.thumbnails)
+            rows = zip(block.readable, block.codes.packed, block.digests, block.thumbnails)
             made = [new(i, code.tobytes(), digest, small) for i, code, digest, small in rows]
             self._store(modality, made, block.codes, done)
-            self._keep(modality, [known.pop(i) for i in block.same], done)
-            done.problems += [Problem(items.place(i), items.ids[i], why) for i, why in block.bad]
+            self._keep(modality, [known.pop(i) for i in block.unchanged], done)
+            done.problems += [Problem(items.describe(i), items.ids[i], why) for i, why in block.unreadable]
             yield block
 
     def _keep(self, modality: Modality, numbers: Sequence[int], done: IndexResult) -> None:

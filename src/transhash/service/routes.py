@@ -12,9 +12,9 @@ from fastapi.security import APIKeyHeader
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from transhash import __version__
+from transhash.data.collection import Modality
 from transhash.errors import DataError
 from transhash.index.weighted import RankingMode
-from transhash.search.catalog import Modality
 from transhash.search.engine import DEFAULT_RANKING
 from transhash.service.diagnostics import CONTENT_TYPE, RequestMetrics
 from transhash.service.originals import NoOriginalError

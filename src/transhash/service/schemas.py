@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from transhash.data.collection import Modality
 from transhash.index.weighted import RankingMode
-from transhash.search.catalog import Modality
 from transhash.search.engine import DEFAULT_RANKING
 from transhash.training.calibration import RelevanceLabel
 

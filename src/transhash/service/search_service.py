@@ -16,11 +16,11 @@ import numpy as np
 from PIL import Image
 
 from transhash.codes import Codes
-from transhash.data.collection import Collection
+from transhash.data.collection import MODALITIES, Collection, Modality
 from transhash.errors import DataError, TranshashError
 from transhash.index.weighted import BitWeights, RankingMode, query_weights
 from transhash.model.query_encoder import TextProjections
-from transhash.search.catalog import MODALITIES, Item, Modality
+from transhash.search.catalog import Item
 from transhash.search.engine import DEFAULT_RANKING, SearchEngine
 from transhash.search.feedback import FeedbackStore, StoredVote, VotedImage, voted_digest
 from transhash.search.hits import Hit, Hits

@@ -19,8 +19,8 @@ from types import FrameType
 
 import uvicorn
 
+from transhash.data.collection import MODALITIES
 from transhash.errors import DataError, EngineError, TranshashError
-from transhash.search.catalog import MODALITIES
 from transhash.search.engine import SearchEngine
 from transhash.service.app import create_app
 from transhash.service.guard import LOOPBACK, ActiveRequests

@@ -108,7 +108,7 @@ def read_fit_data(sources: InputPaths) -> FitData:
     found = [*(problems or ())]
     for part in (images, texts, target_images, target_texts):
         found += part.problems if part is not None else ()
-    auxiliary = AuxiliaryCollection.build(images, texts, triples)
+    auxiliary = AuxiliaryCollection.from_collections(images, texts, triples)
     return FitData(
         auxiliary if votes is None else add_votes(auxiliary, votes),
         None if target_images is None else target_images.without_labels(),

@@ -224,5 +224,5 @@ def _readable(images: Images, size: int, track: Track) -> tuple[Images, list[Pro
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without the lock
         looked = track(pool.map(fault, images.items), "looking at images", total=len(images))
         faults = {row: reason for row, reason in enumerate(looked) if reason is not None}
-    bad = [Problem(images.place(row), images.ids[row], why) for row, why in faults.items()]
+    bad = [Problem(images.describe(row), images.ids[row], why) for row, why in faults.items()]
     return images.take([row for row in range(len(images)) if row not in faults]), bad
