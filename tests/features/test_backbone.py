@@ -14,7 +14,7 @@ from transhash.errors import DataError
 from transhash.features.backbone import BACKBONE_FILE, Backbone, FineTunedFeatures
 from transhash.features.efficientnet import LITE0, load_lite, original_lite, trainable_lite
 from transhash.features.images import AlexNetPixels, EfficientNetLite0
-from transhash.features.stream import extract
+from transhash.features.stream import extract_all
 from transhash.storage import read_tensors, write_tensors
 
 
@@ -90,20 +90,20 @@ def test_the_cache_tells_one_backbone_from_another(tmp_path: Path) -> None:
         Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(paths[-1])
     base = TinyBackbone()
     kinds = [base, changed(1, base), changed(2, base)]
-    assert len({kind.key() for kind in kinds}) == 3
+    assert len({kind.cache_key() for kind in kinds}) == 3
     for kind in kinds:  # the first time computed, the second time kept
-        first, second = extract(kind, paths)[0], extract(kind, paths)[0]
+        first, second = extract_all(kind, paths)[0], extract_all(kind, paths)[0]
         pixels = np.stack([np.asarray(Image.open(path)) for path in paths])
         np.testing.assert_allclose(first, kind.extract(pixels), rtol=1e-5, atol=1e-6)
         assert np.array_equal(first, second)
-    rows = [extract(kind, paths)[0] for kind in kinds]
+    rows = [extract_all(kind, paths)[0] for kind in kinds]
     assert not np.allclose(rows[0], rows[1])
     assert not np.allclose(rows[1], rows[2])
 
 
 def test_the_same_weights_have_the_same_key() -> None:
     base = TinyBackbone()
-    assert changed(3, base).key() == changed(3, TinyBackbone()).key()
+    assert changed(3, base).cache_key() == changed(3, TinyBackbone()).cache_key()
 
 
 def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:

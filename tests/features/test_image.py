@@ -180,7 +180,7 @@ def test_pictures_that_stay_small_are_the_same_once_enlarged(tmp_path: Path) -> 
     paths[3].write_text("broken")
     found = [
         upscale(torch.from_numpy(batch.pixels), batch.shapes).numpy()
-        for batch in decode_batches(paths, ImageReader(48, enlarge=False), 64, workers=1)
+        for batch in decode_batches(paths, ImageReader(48, upscale=False), 64, workers=1)
     ]
     expected = [decode(path, 48) for path in paths if path != paths[3]]
     assert np.array_equal(np.concatenate(found), expected)
@@ -192,7 +192,7 @@ def test_worker_processes_leave_out_what_the_cache_holds(tmp_path: Path) -> None
     cache = FeatureCache("kind", tmp_path / "cache")
     kept = content_digest(paths[7].read_bytes())
     cache.put([kept], np.full((1, 3), 7, np.float32))
-    reader = ImageReader(8, thumbnails=True, kept=cache.get)
+    reader = ImageReader(8, thumbnails=True, cached=cache.get)
     seen = [one for batch in decode_batches(paths, reader, 48, workers=1) for one in batch.files]
     assert [i for i, one in enumerate(seen) if one.state == "cached"] == [7]
     assert seen[7].row is not None
@@ -295,7 +295,7 @@ def test_a_stream_keeps_the_order_whatever_is_known_same_or_bad(
     paths[22] = photo(tmp_path / "new.png", "white")
     means = Means()
     seen: list[int] = []
-    for part in stream_images(means, paths, thumbnails=True, same=lambda i, _: i % 10 == 5):
+    for part in stream_images(means, paths, thumbnails=True, is_unchanged=lambda i, _: i % 10 == 5):
         assert [paths[i].exists() for i in part.readable] == [True] * len(part.readable)
         for i, row, digest, small in zip(
             part.readable, part.vectors, part.digests, part.thumbnails, strict=True
@@ -403,7 +403,7 @@ def test_beside_a_device_processes_read_and_the_order_is_the_same(
     assert beside.count == 1  # all others were kept
     same = [
         i
-        for part in stream_images(beside, paths, same=lambda i, _: i % 100 == 7)
+        for part in stream_images(beside, paths, is_unchanged=lambda i, _: i % 100 == 7)
         for i in part.unchanged
     ]
     assert same == [7, 107, 207]

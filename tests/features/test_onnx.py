@@ -19,7 +19,7 @@ from transhash.features.backbone import FineTunedFeatures, extract_pixels
 from transhash.features.decode import Pixels, decode
 from transhash.features.images import EfficientNetLite0
 from transhash.features.onnx import OnnxRuntimeNetwork, has_onnxruntime, onnx_graph, torch_network
-from transhash.features.stream import extract
+from transhash.features.stream import extract_all
 
 
 @pytest.fixture(scope="module")
@@ -97,21 +97,21 @@ def test_the_cache_keeps_apart_what_the_two_compute(
     runtime: None, paths: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TRANSHASH_CACHE", str(tmp_path))
-    by_runtime, _ = extract(EfficientNetLite0(), paths)
-    key = EfficientNetLite0().key()
+    by_runtime, _ = extract_all(EfficientNetLite0(), paths)
+    key = EfficientNetLite0().cache_key()
     monkeypatch.setenv("TRANSHASH_ONNX", "0")
     forget()
-    assert EfficientNetLite0().key() != key
-    by_torch, _ = extract(EfficientNetLite0(), paths)
+    assert EfficientNetLite0().cache_key() != key
+    by_torch, _ = extract_all(EfficientNetLite0(), paths)
     assert not np.array_equal(by_runtime, by_torch)
     monkeypatch.delenv("TRANSHASH_ONNX")
     forget()
-    assert np.array_equal(extract(EfficientNetLite0(), paths)[0], by_runtime)
+    assert np.array_equal(extract_all(EfficientNetLite0(), paths)[0], by_runtime)
 
 
 def test_it_can_be_turned_off(none: None) -> None:
     assert not isinstance(EfficientNetLite0().network(), OnnxRuntimeNetwork)
-    assert ":float32:" in EfficientNetLite0().key()
+    assert ":float32:" in EfficientNetLite0().cache_key()
 
 
 def test_without_the_package_a_graph_is_refused_in_one_sentence(

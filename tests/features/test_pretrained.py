@@ -20,7 +20,7 @@ from transhash.features.decode import Pixels
 from transhash.features.efficientnet import LITE2, load_lite, original_lite, trainable_lite
 from transhash.features.images import EfficientNetLite0, EfficientNetLite2, image_features
 from transhash.features.onnx import FromHwcBytes, onnx_graph
-from transhash.features.stream import extract
+from transhash.features.stream import extract_all
 from transhash.features.texts import load_text, save_text, text_features
 
 from .tiny_models import (
@@ -125,15 +125,15 @@ def test_the_cache_goes_by_the_weights_and_not_by_the_name(library: str, tmp_pat
     path = tmp_path / "a.png"
     Image.fromarray(pixels(48)[0]).save(path)
     before = image_features(f"{library}:{folder}")
-    first = extract(before, [path])[0]
+    first = extract_all(before, [path])[0]
     shutil.rmtree(folder)
     BUILDERS[library](folder, seed=1)
     after = image_features(f"{library}:{folder}")
     assert after.name == before.name
-    assert after.key() != before.key()
-    assert not np.allclose(extract(after, [path])[0], first)
+    assert after.cache_key() != before.cache_key()
+    assert not np.allclose(extract_all(after, [path])[0], first)
     shutil.move(folder, tmp_path / "elsewhere")
-    assert image_features(f"{library}:{tmp_path / 'elsewhere'}").key() == after.key()
+    assert image_features(f"{library}:{tmp_path / 'elsewhere'}").cache_key() == after.cache_key()
 
 
 @pytest.mark.parametrize("library", BUILDERS)
@@ -250,7 +250,7 @@ def test_lite2_in_stages_is_the_wheels_network_and_the_folded_one() -> None:
         original = original_lite(LITE2).extract_features((seen.float() - 127.0) / 128.0)
         torch.testing.assert_close(staged, original.mean(dim=(2, 3)), rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(staged, load_lite(LITE2, "cpu")(seen), rtol=1e-3, atol=1e-4)
-    assert image_features(LITE2).key() != EfficientNetLite0().key()
+    assert image_features(LITE2).cache_key() != EfficientNetLite0().cache_key()
 
 
 def test_without_its_wheel_lite2_says_what_to_install() -> None:

@@ -82,9 +82,9 @@ class Backbone(Protocol):
     def device(self) -> str: ...
 
     @property
-    def step(self) -> int: ...
+    def batch_size(self) -> int: ...
 
-    def key(self) -> str | None: ...
+    def cache_key(self) -> str | None: ...
 
     def extract(self, pixels: Pixels) -> npt.NDArray[Any]: ...
 
@@ -100,11 +100,11 @@ class FineTunedFeatures:
     def __init__(self, base: Backbone, weights: Mapping[str, npt.NDArray[Any]]) -> None:
         self.base, self.weights = base, dict(weights)
         self.name, self.size = base.name + FINE_TUNED_SUFFIX, base.size
-        self.device, self.step = base.device, base.step
+        self.device, self.batch_size = base.device, base.batch_size
         self.digest = weights_digest(self.weights)
         self._network: nn.Module | None = None
 
-    def key(self) -> str:
+    def cache_key(self) -> str:
         return f"{self.name}:{self.size}:1:{precision_key(self.device)}:{self.digest}"
 
     def network(self) -> nn.Module:
@@ -122,7 +122,7 @@ class FineTunedFeatures:
         return self._network
 
     def extract(self, pixels: Pixels) -> npt.NDArray[np.float32]:
-        return extract_pixels(self.network(), pixels, self.step, self.device)
+        return extract_pixels(self.network(), pixels, self.batch_size, self.device)
 
     def save(self, folder: Path) -> None:
         write_tensors(folder / BACKBONE_FILE, self.weights)

@@ -161,9 +161,9 @@ class ImageReader:
 
     size: int
     thumbnails: bool = False
-    kept: Callable[[bytes], npt.NDArray[np.float32] | None] | None = None  # features by digest
-    same: Callable[[int, bytes], bool] | None = None  # by position and digest: nothing is needed
-    enlarge: bool = True  # else a picture smaller than `size` stays so
+    cached: Callable[[bytes], npt.NDArray[np.float32] | None] | None = None  # features by digest
+    is_unchanged: Callable[[int, bytes], bool] | None = None  # by position and digest: nothing is needed
+    upscale: bool = True  # else a picture smaller than `size` stays so
 
     def __call__(self, position: int, source: Path | bytes) -> tuple[DecodedFile, Pixels | None]:
         try:
@@ -174,9 +174,9 @@ class ImageReader:
         except (OSError, ValueError) as error:
             return DecodedFile("unreadable", reason=f"cannot be read ({_why(error)})"), None
         digest = content_digest(content)
-        if self.same is not None and self.same(position, digest):
+        if self.is_unchanged is not None and self.is_unchanged(position, digest):
             return DecodedFile("unchanged", digest), None
-        row = None if self.kept is None else self.kept(digest)
+        row = None if self.cached is None else self.cached(digest)
         if row is not None and not self.thumbnails:
             return DecodedFile("cached", digest, row=row), None
         image = open_image(content, self.size)
@@ -189,7 +189,7 @@ class ImageReader:
         return DecodedFile("decoded", digest, small, shape=pixels.shape[:2]), pixels
 
     def _pixels(self, image: Image.Image) -> Pixels:
-        if self.enlarge or max(image.size) > self.size:
+        if self.upscale or max(image.size) > self.size:
             return square(image, self.size)
         return np.array(image)
 

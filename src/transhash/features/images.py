@@ -41,10 +41,10 @@ class ImageFeatures(Protocol):
     def device(self) -> str: ...
 
     @property
-    def step(self) -> int:
+    def batch_size(self) -> int:
         """Images a pass."""
 
-    def key(self) -> str | None:
+    def cache_key(self) -> str | None:
         """What rows depend on beside the pixels: name, version, digest of the weights.
 
         Rows are kept under it; None: they are not worth keeping.
@@ -66,9 +66,9 @@ class EfficientNetLite0:
     def __init__(self, device: str = "cpu") -> None:
         self.device = device
         # On a CPU more images leave the cache between two layers.
-        self.step = 512 if device.startswith("cuda") else 4
+        self.batch_size = 512 if device.startswith("cuda") else 4
 
-    def key(self) -> str:
+    def cache_key(self) -> str:
         return f"{self.name}:{self.size}:1:{precision_key(self.device)}:{lite_digest(self.name)}"
 
     def network(self) -> nn.Module:
@@ -78,7 +78,7 @@ class EfficientNetLite0:
         return trainable_lite(self.name)
 
     def extract(self, pixels: Pixels) -> npt.NDArray[np.float32]:
-        return extract_pixels(self.network(), pixels, self.step, self.device)
+        return extract_pixels(self.network(), pixels, self.batch_size, self.device)
 
 
 class EfficientNetLite2(EfficientNetLite0):
@@ -100,9 +100,9 @@ class AlexNetPixels:
 
     def __init__(self, device: str = "cpu") -> None:
         self.device = device
-        self.step = 128 if device.startswith("cuda") else 4
+        self.batch_size = 128 if device.startswith("cuda") else 4
 
-    def key(self) -> None:
+    def cache_key(self) -> None:
         return None  # decoding again is as fast as reading 150 KB
 
     def network(self) -> None:

