@@ -5,7 +5,7 @@ from transhash.codes import Codes
 from transhash.errors import DataError
 
 
-def test_zero_is_minus_one_as_in_the_paper() -> None:
+def test_the_sign_of_zero_is_minus_one() -> None:
     codes = Codes.from_projections([[0.0, 1e-9, -1.0, 5.0, 0.0, 0.0, 0.0, 2.0]])
     assert codes.signs().tolist() == [[-1, 1, -1, 1, -1, -1, -1, 1]]
 
@@ -19,17 +19,17 @@ def test_hamming_distance_is_half_of_bits_minus_inner_product() -> None:
 
 
 @pytest.mark.parametrize("bits", [0, 4, 12, 33])
-def test_code_lengths_that_do_not_fill_bytes_are_refused(bits: int) -> None:
+def test_code_lengths_must_fill_bytes(bits: int) -> None:
     with pytest.raises(DataError, match="multiple of 8"):
         Codes.from_projections(np.zeros((2, bits)))
 
 
-def test_distinct_codes_and_bit_balance_describe_a_set() -> None:
+def test_distinct_codes_and_bit_balance() -> None:
     codes = Codes(np.array([[0b10000000], [0b10000000], [0b11000000]], np.uint8), 8)
     assert codes.distinct() == 2
     assert codes.bit_balance()[:3].tolist() == pytest.approx([1.0, 1 / 3, 0.0])
 
 
-def test_codes_of_different_length_are_not_compared() -> None:
-    with pytest.raises(DataError, match="8 and 16"):
+def test_codes_of_different_lengths_cannot_be_compared() -> None:
+    with pytest.raises(DataError, match="8 and 16 bits"):
         Codes(np.zeros((1, 1), np.uint8), 8).hamming(Codes(np.zeros((1, 2), np.uint8), 16))

@@ -177,7 +177,7 @@ def test_more_skipped_rows_than_are_shown_are_all_listed(run: Path, tmp_path: Pa
         (("fit", "thn", "--out", "DATA", "--benchmark", "DATA"), "holds other files"),
         (("fit", "thn", "--out", "FILE", "--benchmark", "DATA"), "is a file"),
         (("encode", "RUN", "--texts", "FILE", "--out", "FILE"), "is a file"),
-        (("encode", "RUN", "--texts", "FILE", "--out", "/proc/none"), "cannot write /proc/none"),
+        (("encode", "RUN", "--texts", "FILE", "--out", "/proc/none"), "Cannot write /proc/none"),
         (("index", "RUN", "--codes", "gone"), "does not exist"),
         (("index", "RUN", "--images", "DATA", "--texts", "gone.csv"), "does not exist"),
         (("serve", "RUN", "--port", "99999"), "65535"),

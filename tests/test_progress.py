@@ -1,4 +1,4 @@
-"""Long work shows that it moves, in a log, too."""
+"""Progress in terminals and logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transhash.hashers.training_loop import TrainingLog
 from transhash.progress import progress_bar
 
 
-def test_a_log_gets_plain_lines_with_rate_and_time_left_and_one_at_the_end(
+def test_a_log_gets_plain_lines_with_rate_and_remaining_time(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
@@ -29,7 +29,7 @@ def test_a_log_gets_plain_lines_with_rate_and_time_left_and_one_at_the_end(
     assert re.fullmatch(r"reading: 4 of 4, [\d,.]+/(s|min), done in \d+:\d\d:\d\d", lines[-1])
 
 
-def test_short_work_is_one_line_and_no_work_none(
+def test_short_work_prints_one_line_and_no_work_prints_none(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_LINE_SECONDS", 1e9)
@@ -39,10 +39,10 @@ def test_short_work_is_one_line_and_no_work_none(
     assert line.startswith("counting: 500, ")
 
 
-def test_a_resumed_run_counts_what_was_done_but_not_in_the_rate(
+def test_a_resumed_run_excludes_earlier_work_from_the_rate(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter(range(0, 1000, 5))  # five seconds a look
+    clock = iter(range(0, 1000, 5))  # five seconds per call
     monkeypatch.setattr(progress, "monotonic", lambda: float(next(clock)))
     list(progress_bar(range(4), "steps", total=104, start=100))
     assert capsys.readouterr().err.splitlines() == [
@@ -51,7 +51,7 @@ def test_a_resumed_run_counts_what_was_done_but_not_in_the_rate(
     ]
 
 
-def test_losses_are_on_disk_once_a_second_has_passed(
+def test_losses_are_flushed_to_disk_periodically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training_loop, "_LOG_SECONDS", 1e9)

@@ -10,16 +10,16 @@ import numpy.typing as npt
 
 from transhash.errors import DataError
 
-DEFAULT_BITS = 128  # THN on own files: found more held-out captions than 32 and 64 (docs/search.md)
-BENCHMARK_BITS = 32  # what tables compare methods at
-MAX_BITS = 65_528  # that can be searched: a distance is counted in 16 bits on the way
+DEFAULT_BITS = 128  # THN: best recall of held-out captions among 32, 64 and 128 (docs/search.md)
+BENCHMARK_BITS = 32
+MAX_BITS = 65_528  # search counts distances in 16 bits
 
 
 @dataclass(frozen=True, eq=False)
 class Codes:
-    """n codes of `bits` bits, packed eight to a byte; bit 1 stands for +1, bit 0 for -1."""
+    """n codes of `bits` bits, packed eight to a byte: bit 1 is +1, bit 0 is -1."""
 
-    packed: npt.NDArray[np.uint8]  # (n, bits // 8), first bit in the highest place
+    packed: npt.NDArray[np.uint8]  # (n, bits // 8), most significant bit first
     bits: int
 
     def __post_init__(self) -> None:
@@ -27,45 +27,47 @@ class Codes:
         packed = np.ascontiguousarray(self.packed)
         if packed.dtype != np.uint8 or packed.ndim != 2 or packed.shape[1] * 8 != self.bits:
             raise DataError(
-                f"codes of {self.bits} bits need a uint8 array of shape (n, {self.bits // 8}), "
-                f"got {packed.dtype} {packed.shape}"
+                f"Packed codes have type {packed.dtype} and shape {packed.shape}. "
+                f"Pass uint8 of shape (n, {self.bits // 8}) for {self.bits} bits."
             )
         object.__setattr__(self, "packed", packed)
 
     @classmethod
     def from_projections(cls, projections: npt.ArrayLike) -> Codes:
-        """h = sgn(z) with sgn(0) = -1, the paper's rule (numpy's sign(0) is 0)."""
+        """Return h = sgn(z) with sgn(0) = -1 as in the paper (numpy's sign(0) is 0)."""
         z = np.asarray(projections)
         if z.ndim != 2:
-            raise DataError(f"projections must be a matrix (items x bits), got shape {z.shape}")
+            raise DataError(f"Projections have shape {z.shape}. Pass a matrix of items x bits.")
         check_bits(z.shape[1])
         return cls(np.packbits(z > 0, axis=1), z.shape[1])
 
     @classmethod
     def concatenate(cls, parts: Iterable[Codes]) -> Codes:
-        """All codes of the parts, one after the other."""
         parts = list(parts)
         return cls(np.concatenate([part.packed for part in parts]), parts[0].bits)
 
     def signs(self) -> npt.NDArray[np.int8]:
-        """The codes as -1/+1, one column a bit."""
+        """Return an (n, bits) matrix of -1 and +1."""
         return np.unpackbits(self.packed, axis=1).astype(np.int8) * 2 - 1
 
     def hamming(self, other: Codes) -> npt.NDArray[np.uint16]:
-        """(n, m) distances: the plain reference; an Index does the same without the matrix."""
+        """Return the (n, m) matrix of distances. An `Index` searches without forming it."""
         if self.bits != other.bits:
-            raise DataError(f"cannot compare codes of {self.bits} and {other.bits} bits")
+            raise DataError(
+                f"Cannot compare codes of {self.bits} and {other.bits} bits. "
+                "Encode both with the same model."
+            )
         distances = np.zeros((len(self), len(other)), dtype=np.uint16)
         for byte in range(self.packed.shape[1]):
             distances += np.bitwise_count(self.packed[:, byte, None] ^ other.packed[None, :, byte])
         return distances
 
     def distinct(self) -> int:
-        """How many different codes there are."""
+        """Return the number of different codes."""
         return len(np.unique(self.packed.view(f"V{self.packed.shape[1]}"))) if len(self) else 0
 
     def bit_balance(self) -> npt.NDArray[np.float64]:
-        """Share of +1 in each bit; 0 or 1 means a dead bit."""
+        """Return the fraction of +1 in each bit; 0 or 1 means a dead bit."""
         return np.asarray(np.unpackbits(self.packed, axis=1).mean(axis=0))
 
     def __len__(self) -> int:
@@ -85,10 +87,10 @@ class Codes:
 
 
 def default_bits(method: str) -> int:
-    """The code length of a method on own files, where none is asked for."""
+    """Return the code length `fit` uses for a method unless one is given."""
     return DEFAULT_BITS if method == "THN" else BENCHMARK_BITS
 
 
 def check_bits(bits: int) -> None:
     if bits < 8 or bits % 8:
-        raise DataError(f"code length must be a multiple of 8 (8, 16, 24, ...), got {bits}")
+        raise DataError(f"Code length {bits} is not a multiple of 8. Use 8, 16, 24, ...")

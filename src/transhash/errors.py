@@ -1,8 +1,8 @@
-"""The three ways a call can be refused; each message says what, where and what to do."""
+"""Errors meant for the user. Each message says what is wrong and what to do."""
 
 
 class TranshashError(Exception):
-    """Base of all errors meant for the user; the command line prints them and exits with 2."""
+    """Base class. The command line prints the message and exits with status 2."""
 
 
 class DataError(TranshashError, ValueError):
@@ -14,20 +14,19 @@ class NotFittedError(TranshashError, RuntimeError):
 
 
 class EngineError(TranshashError, RuntimeError):
-    """A search engine refused: wrong code length, second writer, server away."""
+    """An index refused an operation: wrong code length, second writer, server unreachable."""
 
 
 class IndexNotFoundError(EngineError):
-    """An index that was to be read is not there."""
+    """An index opened for reading does not exist."""
 
-    def __init__(self, place: object) -> None:
-        super().__init__(f"there is no index at {place} to read; add items first")
+    def __init__(self, location: object) -> None:
+        super().__init__(f"There is no index at {location}. Add items first.")
 
 
 class CorruptionError(EngineError):
-    """What is stored is not what was written; `what` says it, a phrase for each file."""
+    """Stored data differ from what was written. `details` has one phrase per file."""
 
-    def __init__(self, *what: str) -> None:
-        self.what = what
-        them = "it" if len(what) == 1 else "them"
-        super().__init__(f"{' and '.join(what)}; restore {them} from a copy or rebuild the index")
+    def __init__(self, *details: str) -> None:
+        self.details = details
+        super().__init__(f"{'. '.join(details)}. Restore a backup or rebuild the index.")

@@ -1,4 +1,4 @@
-"""One way to show that long work moves: wrap an iterable, as tqdm does."""
+"""Progress bars: wrap an iterable, as tqdm does."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _T = TypeVar("_T")
-_REFRESH = 0.1  # seconds between two looks at the bar
-_LINE_SECONDS = 10.0  # between two lines of a log
+_REFRESH_SECONDS = 0.1
+_LINE_SECONDS = 10.0  # between two lines in a log
 
 
 class Track(Protocol):
-    """Passes items through and shows how far they have come."""
+    """Iterates over items and shows progress."""
 
     def __call__(
         self, items: Iterable[_T], description: str, total: int | None = None, start: int = 0
@@ -27,49 +27,50 @@ class Track(Protocol):
 def no_progress(
     items: Iterable[_T], description: str, total: int | None = None, start: int = 0
 ) -> Iterable[_T]:
-    """The library's default: no output."""
+    """Return the items without any output, the library's default."""
     return items
 
 
 def progress_bar(
     items: Iterable[_T], description: str, total: int | None = None, start: int = 0
 ) -> Iterator[_T]:
-    """A bar on standard error with rate and time left; `start` is what a resumed run has done.
+    """Show a bar with rate and remaining time on standard error.
 
-    Where nobody watches, as in a log, a plain line every ten seconds and one at the end.
+    If standard error is not a terminal, print a line every ten seconds and one at the end.
+    `start` is the number of items that a resumed run had finished before.
     """
     from rich.console import Console
 
     if total is None and isinstance(items, Sized):
         total = start + len(items)
     console = Console(stderr=True)
-    watched = (console.is_terminal and not console.is_dumb_terminal) or console.is_jupyter
+    interactive = (console.is_terminal and not console.is_dumb_terminal) or console.is_jupyter
     return (
         _live(console, items, description, total, start)
-        if watched
+        if interactive
         else _lines(items, description, total, start)
     )
 
 
 def _lines(items: Iterable[_T], description: str, total: int | None, start: int) -> Iterator[_T]:
     began = monotonic()
-    done, next_time = 0, began + _LINE_SECONDS
+    count, next_time = 0, began + _LINE_SECONDS
 
-    def say(seconds: float, end: str) -> None:
-        of = "" if total is None else f" of {total:,}"
-        parts = [f"{description}: {start + done:,}{of}", _rate(done, seconds), end]
+    def print_line(seconds: float, end: str) -> None:
+        suffix = "" if total is None else f" of {total:,}"
+        parts = [f"{description}: {start + count:,}{suffix}", _rate(count, seconds), end]
         print(", ".join(filter(None, parts)), file=sys.stderr, flush=True)
 
     for item in items:
         yield item
-        done += 1
-        if (now := monotonic()) >= next_time and start + done != total:
+        count += 1
+        if (now := monotonic()) >= next_time and start + count != total:
             next_time = now + _LINE_SECONDS
-            left = 0.0 if total is None else (total - start - done) * (now - began) / done
-            say(now - began, f"{timedelta(seconds=round(left))} left" if left > 0 else "")
-    if done:
+            rest = 0.0 if total is None else (total - start - count) * (now - began) / count
+            print_line(now - began, f"{timedelta(seconds=round(rest))} left" if rest > 0 else "")
+    if count:
         seconds = monotonic() - began
-        say(seconds, f"done in {timedelta(seconds=round(seconds))}")
+        print_line(seconds, f"done in {timedelta(seconds=round(seconds))}")
 
 
 def _live(
@@ -99,17 +100,17 @@ def _live(
     )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(description, total=total, completed=start)
-        done, shown, next_time = 0, 0, 0.0
+        count, shown, next_time = 0, 0, 0.0
         for item in items:
             yield item
-            done += 1
-            if (now := monotonic()) >= next_time:  # rich takes longer to count than some work
-                progress.advance(task, done - shown)
-                shown, next_time = done, now + _REFRESH
-        progress.advance(task, done - shown)
+            count += 1
+            if (now := monotonic()) >= next_time:  # updating rich can cost more than the work
+                progress.advance(task, count - shown)
+                shown, next_time = count, now + _REFRESH_SECONDS
+        progress.advance(task, count - shown)
 
 
-def _rate(done: float, seconds: float) -> str:
-    """Over the whole time: work that comes in bursts would show the speed of one burst."""
-    rate = done / seconds if seconds else 0.0
+def _rate(count: float, seconds: float) -> str:
+    """Return the mean rate since the start, which bursts of work do not distort."""
+    rate = count / seconds if seconds else 0.0
     return f"{rate:,.0f}/s" if rate >= 1 else f"{60 * rate:.1f}/min" if rate else ""

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: write beside, sync, rename; one writer a folder."""
+"""Atomic files and folders, JSON and tensor files, and a lock that allows one writer per folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ else:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A file whose content is `path`'s, on disk for good, once the block ends without error."""
+    """Yield a temporary file that durably replaces `path` when the block ends without error."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}.draft")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,14 +48,14 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             draft.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise EngineError(
-                f"cannot write {path} ({error.strerror or error}); what was there is kept: make "
-                "room or choose another place, then try again"
+                f"Cannot write {path} ({error.strerror or error}). Its previous content is "
+                "unchanged. Free disk space or choose another folder, then try again."
             ) from None
         raise
 
 
 def _replace(draft: Path, path: Path) -> None:
-    """Rename over what is there; Windows refuses while somebody reads that, so wait a little."""
+    """Rename over `path`. Windows refuses while another process reads it, so retry for a second."""
     for _ in range(100 if sys.platform == "win32" else 0):
         with contextlib.suppress(PermissionError):
             draft.replace(path)
@@ -70,8 +70,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes renames and new names in a folder last through a power cut."""
-    if sys.platform == "win32":  # folders cannot be opened there
+    """Make new names in a folder survive a power failure."""
+    if sys.platform == "win32":  # cannot open folders
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -80,20 +80,20 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-_seeking = threading.Lock()
+_seek_lock = threading.Lock()
 
 
-def seek_and_read(descriptor: int, most: int, at: int) -> bytes:
-    """`os.pread` where the system has none; other threads may do the same meanwhile."""
-    with _seeking:
-        os.lseek(descriptor, at, os.SEEK_SET)
-        return os.read(descriptor, min(most, 1 << 30))
+def seek_and_read(descriptor: int, size: int, offset: int) -> bytes:
+    """Do what `os.pread` does on systems without it. Thread-safe."""
+    with _seek_lock:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        return os.read(descriptor, min(size, 1 << 30))
 
 
-def seek_and_write(descriptor: int, content: bytes, at: int) -> int:
-    """`os.pwrite` where the system has none."""
-    with _seeking:
-        os.lseek(descriptor, at, os.SEEK_SET)
+def seek_and_write(descriptor: int, content: bytes, offset: int) -> int:
+    """Do what `os.pwrite` does on systems without it. Thread-safe."""
+    with _seek_lock:
+        os.lseek(descriptor, offset, os.SEEK_SET)
         return os.write(descriptor, content[: 1 << 30])
 
 
@@ -110,12 +110,17 @@ def write_json(path: Path, content: Any) -> None:
 def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing; is {path.parent} a folder transhash wrote?") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not valid JSON ({error}); write the folder anew") from None
+        raise DataError(f"{path} is not valid JSON ({error}). Create the folder again.") from None
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror})") from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    if isinstance(error, FileNotFoundError):
+        return DataError(f"{path} is missing. Pass a folder created by transhash.")
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return DataError(f"Cannot read {path} ({reason}). Restore a backup or create the folder again.")
 
 
 def content_digest(content: bytes) -> bytes:
@@ -136,15 +141,13 @@ def write_tensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
 def read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
         return dict(load_file(path))
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing; is {path.parent} a folder transhash wrote?") from None
     except (SafetensorError, ValueError, OSError) as error:
-        raise DataError(f"{path} cannot be read ({error}); write the folder anew") from None
+        raise _unreadable(path, error) from None
 
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder that takes `folder`'s place only when the block ends without error."""
+    """Yield a temporary folder that replaces `folder` when the block ends without error."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
@@ -166,10 +169,10 @@ _READ_ONLY = "open it with read_only=True"
 
 
 class WriterLock:
-    """One writer a folder: an advisory lock that the system drops when the process ends.
+    """Allows one writer per folder, by an advisory lock that ends with the process.
 
-    Held from construction to `release`; a second writer is refused with a sentence. A forked
-    child does not inherit it: two processes behind one lock would overwrite each other.
+    Held from construction to `release`. A second writer gets an EngineError. A forked child does
+    not inherit the lock, because two processes sharing it would overwrite each other's data.
     """
 
     def __init__(self, folder: Path, hint: str = _READ_ONLY) -> None:
@@ -178,63 +181,63 @@ class WriterLock:
         self._descriptor = -1
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with _forking:
+            with _fork_lock:
                 self._descriptor = os.open(folder / "writer.lock", os.O_RDWR | os.O_CREAT, 0o644)
                 _locks.add(self)
             _lock(self._descriptor)
-            if not _is_at(self._descriptor, folder / "writer.lock"):  # taken away meanwhile
+            if not _is_at(self._descriptor, folder / "writer.lock"):  # deleted meanwhile
                 raise BlockingIOError
         except BlockingIOError:
             holder = os.read(self._descriptor, 32).decode(errors="replace").strip()
             self.release()
             raise EngineError(
-                f"{folder} is being written by process {holder or 'unknown'}; close it there, "
-                f"{hint} or choose another folder"
+                f"{folder} is locked by process {holder or 'unknown'}. Stop that process, {hint} "
+                "or choose another folder."
             ) from None
         except OSError as error:
             self.release()
             raise EngineError(
-                f"cannot write to {folder} ({error.strerror}); allow it"
-                f"{f', {_READ_ONLY}' if hint == _READ_ONLY else ''} or choose another folder"
+                f"Cannot write to {folder} ({error.strerror}). Change its permissions"
+                f"{f', {_READ_ONLY}' if hint == _READ_ONLY else ''} or choose another folder."
             ) from None
-        with contextlib.suppress(OSError):  # a full disk: the next writer is told no number
+        with contextlib.suppress(OSError):  # a full disk: only the process number is lost
             os.ftruncate(self._descriptor, 0)
             os.write(self._descriptor, str(self._process).encode())
 
     @property
     def held(self) -> bool:
-        """Whether this process may write: not after `release`, nor in a child of the opener."""
+        """Whether this process may write: false after `release` and in a forked child."""
         return self._descriptor >= 0
 
     def check(self) -> None:
-        """Refuses where this process may not write, before it does."""
+        """Raise an EngineError if this process may not write."""
         if self._process != os.getpid():
             raise EngineError(
-                f"{self._folder} was opened by process {self._process}, and only that one may "
-                "write to it; open it again in this process once it is closed there"
+                f"{self._folder} was opened for writing by process {self._process}. Close it "
+                "there, then open it in this process."
             )
         if not self.held:
-            raise EngineError(f"{self._folder} was closed; open it again")
+            raise EngineError(f"{self._folder} is closed. Open it again.")
 
     def release(self) -> None:
         if self.held:
             with contextlib.suppress(OSError):
                 if self._process == os.getpid():
-                    # For good, though a child just forked may not have closed its copy yet.
+                    # A child forked just now may not have closed its copy yet.
                     _unlock(self._descriptor)
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)
             self._descriptor = -1
 
-    __del__ = release  # nobody can write any more
+    __del__ = release
 
 
 if sys.platform == "win32":
-    # What is locked there cannot be read either, so a byte far behind the number of the process.
-    _LOCKED = 1 << 30
+    # Locked bytes cannot be read on Windows, so lock one far behind the process number.
+    _LOCK_OFFSET = 1 << 30
 
     def _lock(descriptor: int) -> None:
-        os.lseek(descriptor, _LOCKED, os.SEEK_SET)
+        os.lseek(descriptor, _LOCK_OFFSET, os.SEEK_SET)
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         except OSError:
@@ -243,7 +246,7 @@ if sys.platform == "win32":
             os.lseek(descriptor, 0, os.SEEK_SET)
 
     def _unlock(descriptor: int) -> None:
-        os.lseek(descriptor, _LOCKED, os.SEEK_SET)
+        os.lseek(descriptor, _LOCK_OFFSET, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
 else:
 
@@ -262,18 +265,18 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 _locks: WeakSet[WriterLock] = WeakSet()
-_forking = threading.Lock()  # so that no lock is born unseen while the process is copied
+_fork_lock = threading.Lock()  # held during fork, so that `_locks` lists every open lock
 
 
 def _release_in_child() -> None:
-    _forking.release()
+    _fork_lock.release()
     for lock in _locks:
-        lock.release()  # the child's copy only; the parent holds on
+        lock.release()  # closes the child's copy; the parent keeps the lock
 
 
 if sys.platform != "win32":
     os.register_at_fork(
-        before=_forking.acquire,
-        after_in_parent=_forking.release,
+        before=_fork_lock.acquire,
+        after_in_parent=_fork_lock.release,
         after_in_child=_release_in_child,
     )

@@ -173,7 +173,7 @@ def test_starting_over_keeps_the_old_results_aside(
 def test_two_runs_cannot_write_one_folder(plan: Path, folder: Path, tmp_path: Path) -> None:
     lock = WriterLock(tmp_path)
     try:
-        with pytest.raises(EngineError, match="being written"):
+        with pytest.raises(EngineError, match="locked by process"):
             run(plan, folder, tmp_path)
     finally:
         lock.release()

@@ -81,7 +81,7 @@ def write_when_possible(folder: Path, rounds: int, fill: bool, seed: int = 3) ->
 
 
 def _check_sentence(error: EngineError) -> None:
-    assert str(error).startswith("cannot write "), error
+    assert str(error).startswith("Cannot write "), error
 
 
 def _make_room(ballast: Path, most: int) -> None:

@@ -98,7 +98,7 @@ from transhash.hashers import THN
 rng = np.random.default_rng(0)
 x, y = rng.standard_normal((60, 8)), rng.standard_normal((60, 8))
 classes = (np.arange(60) % 3).tolist()
-relation = LabelRelation.of_classes(classes, classes)
+relation = LabelRelation.from_classes(classes, classes)
 THN(bits=8, steps=3, batch_size=16).fit(TrainingSet(x, y, relation, x, y))
 assert "torch._dynamo" not in sys.modules
 """

@@ -209,7 +209,7 @@ def test_a_second_writer_is_refused_and_a_reader_is_not(engine: str, tmp_path: P
     url = f"{engine}:{tmp_path / 'index'}"
     writer = open_index(url, 16)
     writer.add([1], random_codes(1, 16))
-    with pytest.raises(EngineError, match="being written by process"):
+    with pytest.raises(EngineError, match="locked by process"):
         open_index(url)
     reader = open_index(url, read_only=True)
     assert len(reader) == 1

@@ -98,7 +98,7 @@ def test_a_file_gives_back_what_was_stored_and_keeps_the_modalities_apart(tmp_pa
     assert_same(again.search(codes[:10], 20), expected)
     with pytest.raises(EngineError, match="32-bit codes, not 64-bit"):
         open_index(url + "#images", 64)
-    with pytest.raises(EngineError, match=r"no index at .*#sounds to read; add items first"):
+    with pytest.raises(EngineError, match=r"no index at .*#sounds"):
         MilvusIndex.open(f"{tmp_path / 'kept.db'}#sounds", 32, read_only=True)
     reader = MilvusIndex.open(f"{tmp_path / 'kept.db'}#images", None, read_only=True)
     with pytest.raises(EngineError, match="read-only"):
@@ -108,12 +108,12 @@ def test_a_file_gives_back_what_was_stored_and_keeps_the_modalities_apart(tmp_pa
 
 
 def test_a_place_opened_to_read_is_not_made(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"no index at milvus:.*typo.db#images to read"):
+    with pytest.raises(EngineError, match=r"no index at milvus:.*typo.db#images"):
         open_index(f"milvus:{tmp_path / 'sub' / 'typo.db'}#images", 32, read_only=True)
     assert not list(tmp_path.iterdir())
     url = f"milvus:{file}?collection=typo"
     for _ in range(2):  # the second time would find what the first had made
-        with pytest.raises(EngineError, match=r"no index at .* to read; add items first"):
+        with pytest.raises(EngineError, match=r"no index at"):
             open_index(url, 32, read_only=True)
 
 

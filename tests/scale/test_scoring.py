@@ -23,7 +23,7 @@ from transhash.model.encoder import Encoder
 from transhash.scoring import (
     Direction,
     backend_histograms,
-    directions_of,
+    build_directions,
     engines,
     score_directions,
 )
@@ -67,7 +67,7 @@ def test_a_benchmark_is_scored_as_its_split_is(
     assert encoder.text_features is not None
     benchmark, _ = load_benchmark_features(data, encoder.image_features)
     target = build_test_set(benchmark, benchmark.split(0), encoder.text_features)
-    scores = score_directions(directions_of(encoder.hasher, target))
+    scores = score_directions(build_directions(encoder.hasher, target))
     assert tuple(each.to_dict() for each in scores.values()) == whole
 
 
@@ -142,7 +142,7 @@ def test_rankings_in_blocks_are_counted_like_all_pairs(
     directions = random_directions(300)
     found, sent = backend_histograms("grouped:", directions)
     assert sent == 600
-    assert found == {name: each.counted() for name, each in directions.items()}
+    assert found == {name: each.tie_groups() for name, each in directions.items()}
 
 
 def test_items_that_an_engine_leaves_out_are_ranked_last() -> None:
@@ -176,7 +176,7 @@ def test_fewer_lists_cost_map_and_all_of_them_none(server: MilvusServer) -> None
     # So many that a server builds lists for them.
     directions = random_directions(6_000, 32)
     url = f"{server.url}/lists{next(_numbers)}?index=BIN_IVF_FLAT&nlist=32"
-    exact = {name: DistanceHistogram.of(*each[:4]) for name, each in directions.items()}
+    exact = {name: DistanceHistogram.from_codes(*each[:4]) for name, each in directions.items()}
     # The first time already: a server that has not built its lists yet looks at every code.
     few, sent = backend_histograms(f"{url}&nprobe=2", directions)
     assert sent == 12_000
@@ -186,7 +186,7 @@ def test_fewer_lists_cost_map_and_all_of_them_none(server: MilvusServer) -> None
         assert (histogram.relevant_totals == exact[name].relevant_totals).all()
         lost = histogram.items[:, -1].mean()
         assert lost > 3_000
-        assert Scores.of(histogram).chance == Scores.of(exact[name]).chance
+        assert Scores.from_counts(histogram).chance == Scores.from_counts(exact[name]).chance
 
 
 # ---- own files ----
@@ -214,7 +214,7 @@ def test_own_labelled_files_are_scored_both_ways(
 ) -> None:
     said = transhash("evaluate", run, "--images", own[0], "--texts", own[1], "--json")
     scores = said.scores
-    assert scores["unlabelled"] == 3
+    assert scores["unlabeled"] == 3
     assert scores["benchmark"] == "photos.csv and notes.csv"
     encoder = Encoder.load(run)
     images, texts = read_images(own[0]).take(range(1, 36)), read_texts(own[1]).take(range(2, 36))
@@ -356,7 +356,7 @@ def test_a_search_of_a_mistyped_milvus_file_is_a_sentence_and_makes_nothing(
 ) -> None:
     place = f"milvus:{tmp_path / 'typo.db'}"
     sentence = transhash.refused("search", run, "--text", "a boat", "--index", place)
-    assert "there is no index at milvus:" in sentence
+    assert "There is no index at milvus:" in sentence
     assert not list(tmp_path.iterdir())
 
 
@@ -371,7 +371,7 @@ def test_a_search_of_a_mistyped_milvus_file_is_a_sentence_and_makes_nothing(
         ("--images OWN --texts OTHER", "use the same label words"),
         ("--images OWN --texts OWN --queries 0", "must be 1 or more"),
         ("--images OWN --texts OWN --shard 1/2 --histogram h", "cut a benchmark"),
-        ("--images OWN --texts OWN --index faiss:nowhere", "there is no index at nowhere"),
+        ("--images OWN --texts OWN --index faiss:nowhere", "There is no index at nowhere"),
         ("--benchmark DATA --index faiss:x --shard 1/2 --histogram h", "leave out --shard"),
         ("--benchmark DATA --index faiss:x --merge h", "leave out --shard and --merge"),
         ("--benchmark DATA --index quick:x", "there is no engine 'quick'"),

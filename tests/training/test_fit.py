@@ -83,10 +83,7 @@ def test_a_second_fit_into_the_same_folder_is_refused(
     try:
         wait_for(out / "metrics.jsonl", first)
         second = command.refused("fit", "thn", *options, "--out", out)
-        assert second == (
-            f"{out} is being written by process {first.pid}; close it there, wait for it or "
-            "choose another folder"
-        )
+        assert f"{out} is locked by process {first.pid}." in second
         assert first.poll() is None
     finally:
         first.send_signal(signal.SIGINT)
@@ -118,7 +115,7 @@ def test_under_torchrun_the_folder_has_one_writer_too(tmp_path: Path, options: l
             capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         assert second.returncode != 0
-        assert f"is being written by process {first.pid}" in " ".join(second.stderr.split())
+        assert f"is locked by process {first.pid}" in " ".join(second.stderr.split())
     finally:
         first.kill()
         first.communicate()
@@ -252,7 +249,7 @@ def test_a_full_disk_stops_fit_with_a_sentence_that_names_the_file(
     )
     code, said = forked(*arguments, prepare=little_room)
     assert code == 2, said
-    assert f"error: cannot write {out}/" in said
+    assert f"error: Cannot write {out}/" in said
     assert not (out / "config.json").exists()
     assert forked(*arguments)[0] == 0
     Encoder.load(out)

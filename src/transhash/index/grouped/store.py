@@ -185,7 +185,7 @@ def verify_files(folder: Path, names: Iterable[str]) -> None:
         try:
             verify_arrays(folder / name)
         except CorruptionError as error:
-            found += error.what
+            found += error.details
         except FileNotFoundError:
             found.append(f"{folder / name} is missing")
     if found:
@@ -201,7 +201,7 @@ def verify(folder: Path, generation: Generation, log_end: int, *, following: boo
     try:
         verify_files(folder, generation.files)
     except CorruptionError as error:
-        found += error.what
+        found += error.details
     path = folder / generation.log
     try:
         with contextlib.closing(Log(path, generation.bits // 8, writable=False)) as log:
@@ -210,7 +210,7 @@ def verify(folder: Path, generation: Generation, log_end: int, *, following: boo
             if log.end < log_end:
                 found.append(f"{path} is cut short ({log.end} bytes, {log_end} expected)")
     except CorruptionError as error:
-        found += error.what
+        found += error.details
     except FileNotFoundError:
         found.append(f"{path} is missing")
     try:
@@ -219,7 +219,7 @@ def verify(folder: Path, generation: Generation, log_end: int, *, following: boo
                 return False
             found.append(f"{folder / MANIFEST} was changed by another process")
     except CorruptionError as error:
-        found += error.what
+        found += error.details
     if found:
         raise CorruptionError(*found)
     return True
