@@ -1,4 +1,4 @@
-"""What a run holds in other stores: the snippets of docs/ecosystem.md find what the run finds."""
+"""What a run holds in other stores: the snippets of docs/integrations.md find what the run finds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from transhash.index import open_index
 from transhash.model.shards import CodeShard
 from transhash.search.engine import SearchEngine
 
-DOC = (Path(__file__).parents[2] / "docs" / "ecosystem.md").read_text("utf-8")
+DOC = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text("utf-8")
 PLACE = "postgresql://me@localhost/photos"  # in the docs
 NEEDS = {
     "usearch": ["usearch.index"],
