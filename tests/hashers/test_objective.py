@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from transhash.data.relation import LabelRelation, SparseRelation
-from transhash.hashers.components import left_out_correlations
+from transhash.data.relation import ExtendedRelation, LabelRelation, SparseRelation
+from transhash.hashers.components import leave_one_out_correlations
 from transhash.hashers.deep import Device
 from transhash.hashers.losses import alignment_loss, inner_product_loss, relation_loss
 from transhash.hashers.thn import THN
@@ -26,7 +26,7 @@ from transhash.hashers.thn.objective import (
     Quantization,
     RelationTerm,
 )
-from transhash.hashers.thn.transfer import ExtendedRelation, ModalityData, TransferStep, soft_match
+from transhash.hashers.thn.transfer import ModalityData, TransferStep, soft_match
 from transhash.hashers.world import SINGLE_PROCESS
 
 from .worlds import World
@@ -345,7 +345,7 @@ def test_directions_of_pairs_count_by_what_they_are_worth_and_those_of_labels_al
     expected = np.ones(rank)
     if sort == "pairs":
         z_x, z_y = (z.astype(np.float64) for z in (plain.images, plain.texts))
-        expected = left_out_correlations(z_x, z_y, training.relation)
+        expected = leave_one_out_correlations(z_x, z_y, training.relation)
         assert expected[0] > 1.1 * expected[-1]
     np.testing.assert_allclose(weights, expected, rtol=1e-4)
     np.testing.assert_allclose(inputs.texts, plain.texts * expected, rtol=1e-3, atol=1e-5)

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transhash.data.relation import LabelRelation, Relation, SparseRelation
+from transhash.data.relation import ExtendedRelation, LabelRelation, Relation, SparseRelation
 from transhash.errors import DataError, NotFittedError
 from transhash.hashers import make_hasher
 from transhash.hashers.thn import THN
-from transhash.hashers.thn.transfer import ExtendedRelation
 from transhash.hashers.tuning import map_both_directions
 from transhash.model.encoder import load
 

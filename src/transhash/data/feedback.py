@@ -1,7 +1,7 @@
-"""Votes on results as further auxiliary items: image, text, whether they belong together.
+"""Votes on search results, added to the auxiliary set as further items.
 
-Nothing is known between a voted item and any other but what was voted: the paper's click-through
-relation, beside labels or pairs.
+Only the votes are known about an item with votes: the paper's click-through relation, added to
+labels or pairs.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from transhash.data.collection import (
     AuxiliaryCollection,
@@ -24,110 +23,77 @@ from transhash.data.collection import (
     Problem,
 )
 from transhash.data.manifest import Manifest, RowError, image_and_text
-from transhash.data.relation import GradedRelation, LabelRelation, Relation, Rows, SparseRelation
+from transhash.data.relation import (
+    GradedRelation,
+    LabelRelation,
+    Relation,
+    Rows,
+    SparseRelation,
+    SumRelation,
+    Term,
+    sparse_ones,
+)
 from transhash.data.tables import delimiter_of, open_text, read_fields, read_records
 from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 
-_Truth = npt.NDArray[np.bool_]
+_Mask = npt.NDArray[np.bool_]
 
 
 class Vote(NamedTuple):
-    """A picture, a text, and 1 if somebody said that they belong together, 0 if not."""
+    """An image, a text, and 1 if a user confirmed that they belong together, 0 if not."""
 
     image: ImageSource
     text: str
     vote: int
 
 
-class FeedbackRelation:
-    """`base` among the items that nobody voted on, and the votes; all else is unknown.
+class FeedbackRelation(SumRelation):
+    """`base` among the items without votes, plus the votes. All other pairs are unknown.
 
-    In sums over related pairs (`times`) a voted item weighs as much as another item does on
-    average: by labels an item is related to many others, by votes to a few.
+    In products, an item with votes weighs as much as another item on average: labels relate an
+    item to many others, votes to a few.
     """
 
     def __init__(
-        self, base: Relation, votes: SparseRelation, voted_images: _Truth, voted_texts: _Truth
+        self, base: Relation, votes: SparseRelation, voted_images: _Mask, voted_texts: _Mask
     ) -> None:
         self.base, self.votes = base, votes  # both over all items
         self.voted_images, self.voted_texts = voted_images, voted_texts
-        self._weight = self._weight_of_a_vote()
+        super().__init__(
+            Term(base, scope=(~voted_images, ~voted_texts)),
+            Term(votes, self._vote_weight(), images=voted_images),
+        )
 
     @classmethod
     def extend(
         cls, relation: Relation, votes: Mapping[tuple[int, int], int], images: int, texts: int
     ) -> FeedbackRelation:
-        """`relation`, and after its items so many more with votes on pairs of them."""
+        """Append `images` and `texts` new items to a relation, with votes on pairs of them."""
+        if not isinstance(relation, LabelRelation | SparseRelation | GradedRelation):
+            kind = type(relation).__name__
+            raise DataError(f"Votes cannot be added to a {kind}. Use labels, pairs or both.")
         n, m = relation.shape
         shape = (n + images, m + texts)
-        similar, known = (
-            sp.csr_array(
-                (np.ones(len(pairs), np.float32), tuple(np.reshape(pairs, (-1, 2)).T.astype(int))),
-                shape=shape,
-            )
-            for pairs in (
-                [(n + i, m + j) for (i, j), vote in votes.items() if vote],
-                [(n + i, m + j) for i, j in votes],
-            )
-        )
+        pairs = np.array([(n + i, m + j) for i, j in votes], np.int64).reshape(-1, 2)
+        similar = pairs[np.array(list(votes.values()), np.int64) > 0]
         return cls(
-            _extended(relation, images, texts),
-            SparseRelation(similar, known),
+            relation.pad(images, texts),
+            SparseRelation(sparse_ones(similar, shape), sparse_ones(pairs, shape)),
             np.arange(shape[0]) >= n,
             np.arange(shape[1]) >= m,
         )
 
-    def _weight_of_a_vote(self) -> float:
-        ups = self.votes.positives
-        if not ups or not self.base.positives:
+    def _vote_weight(self) -> float:
+        if not self.votes.positives or not self.base.positives:
             return 1.0
-        liked = self.votes.similar
         shares = [
-            len(np.unique(found)) / max(1, int((~voted).sum()))
-            for found, voted in zip(liked.nonzero(), (self.voted_images, self.voted_texts))
+            len(np.unique(related)) / max(1, int((~voted).sum()))
+            for related, voted in zip(
+                self.votes.similar.nonzero(), (self.voted_images, self.voted_texts)
+            )
         ]
-        return self.base.positives * sum(shares) / 2 / ups
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.base.shape
-
-    @property
-    def positives(self) -> int:
-        return self.base.positives + self.votes.positives
-
-    @property
-    def known(self) -> int:
-        everything = self.shape[0] * self.shape[1]
-        if self.base.known < everything:
-            return self.base.known + self.votes.known
-        return int((~self.voted_images).sum() * (~self.voted_texts).sum()) + self.votes.known
-
-    def block(
-        self, rows: Rows, columns: Rows
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        s, mask = self.base.block(rows, columns)
-        voted, listed = self.votes.block(rows, columns)
-        assert listed is not None  # votes are never known to be all
-        others = np.outer(~self.voted_images[rows], ~self.voted_texts[columns]).astype(np.float32)
-        return s + voted, others * (1.0 if mask is None else mask) + listed
-
-    def times(self, texts: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-        return self.base.times(texts) + self._weight * self.votes.times(texts)
-
-    def transposed_times(self, images: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-        own = self.votes.transposed_times(images)
-        return self.base.transposed_times(images) + self._weight * own
-
-    def factors(self) -> None:
-        return None
-
-    def sample_partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
-        drawn = self.base.sample_partners(rows, rng)
-        voted = self.voted_images[rows]
-        drawn[voted] = self.votes.sample_partners(rows[voted], rng)
-        return drawn
+        return self.base.positives * sum(shares) / 2 / self.votes.positives
 
     def subset(self, rows: Rows, columns: Rows) -> FeedbackRelation:
         return FeedbackRelation(
@@ -139,7 +105,7 @@ class FeedbackRelation:
 
 
 def is_feedback_file(source: Path) -> bool:
-    """Whether a file for `--relation` names pictures and texts themselves, not ids of them."""
+    """Return whether a file for `--relation` has votes, which name images and texts, not ids."""
     if source.suffix.lower() == ".jsonl":
         return source.is_file()
     if not source.is_file() or source.suffix.lower() not in (".csv", ".tsv"):
@@ -149,7 +115,7 @@ def is_feedback_file(source: Path) -> bool:
 
 
 def read_votes(source: str | Path) -> tuple[list[Vote], list[Problem]]:
-    """The rows of a csv, tsv or jsonl with columns image, text and vote (0 or 1)."""
+    """Read a csv, tsv or jsonl file with columns image, text and vote (0 or 1)."""
     manifest = Manifest(Path(source))
     votes = []
     for record in read_records(manifest.source):
@@ -158,39 +124,33 @@ def read_votes(source: str | Path) -> tuple[list[Vote], list[Problem]]:
                 raise RowError(record.problem)
             image, text = image_and_text(manifest.source, record.values)
             if image is None or text is None:
-                raise RowError("a vote has an image and a text")
+                raise RowError("A vote needs an image and a text")
             votes.append(
                 Vote(manifest.source.parent / image, text, parse_vote(record.values.get("vote")))
             )
-        except (RowError, DataError) as flaw:
-            manifest.report(f"line {record.number}", str(flaw))
+        except (RowError, DataError) as error:
+            manifest.report(f"line {record.number}", str(error))
     if not votes:
-        first = f"; first problem: {manifest.problems[0].reason}" if manifest.problems else ""
-        raise DataError(f"{source} holds no vote: columns image, text and vote (0 or 1){first}")
+        raise DataError(
+            f"{source} contains no votes. "
+            "Add columns image, text and vote (0 or 1)."
+        )
     return votes, manifest.problems
 
 
 def parse_vote(value: object) -> int:
-    """1 or 0, as people and files write it."""
     if str(value).strip() not in ("0", "1"):
-        raise DataError(f"a vote is 0 or 1, got {str(value)[:40]!r}")
+        raise DataError(f"{str(value)[:40]!r} is not a vote. Use 0 or 1.")
     return int(str(value))
 
 
 def add_votes(auxiliary: AuxiliaryCollection, votes: Sequence[Vote]) -> AuxiliaryCollection:
-    """The same, and after them the pictures and texts that were voted on, each once.
-
-    Of two votes on the same two the last counts.
-    """
-    for kind, features in (
-        ("image", auxiliary.images.features),
-        ("text", auxiliary.texts.features),
-    ):
-        if features is not None:
-            raise DataError(
-                f"the auxiliary {kind}s are features, and votes are on pictures and texts; give "
-                "the auxiliary files themselves, or leave the votes out"
-            )
+    """Append the images and texts of the votes, each once. The last vote on a pair counts."""
+    if auxiliary.images.features is not None or auxiliary.texts.features is not None:
+        raise DataError(
+            "Votes cannot be added to an auxiliary set of features. "
+            "Pass its images and texts, or omit the votes."
+        )
     images = list(dict.fromkeys(vote.image for vote in votes))
     texts = list(dict.fromkeys(vote.text for vote in votes))
     row_of = {image: row for row, image in enumerate(images)}
@@ -198,12 +158,12 @@ def add_votes(auxiliary: AuxiliaryCollection, votes: Sequence[Vote]) -> Auxiliar
     values = {(row_of[vote.image], column_of[vote.text]): vote.vote for vote in votes}
     relation = FeedbackRelation.extend(auxiliary.relation, values, len(images), len(texts))
     return AuxiliaryCollection(
-        _longer(auxiliary.images, images), _longer(auxiliary.texts, texts), relation
+        _append(auxiliary.images, images), _append(auxiliary.texts, texts), relation
     )
 
 
 def drop_votes(training: TrainingSet) -> TrainingSet:
-    """What there was before votes were added: votes are no measure of themselves."""
+    """Return the training set without votes, for validation: they must not judge themselves."""
     relation = training.relation
     if not isinstance(relation, FeedbackRelation):
         return training
@@ -216,32 +176,7 @@ def drop_votes(training: TrainingSet) -> TrainingSet:
     )
 
 
-def _longer(part: Collection[ItemData], more: Sequence[ItemData]) -> Collection[ItemData]:
-    # Ids of files have no blanks around them, so these are nobody's.
-    ids = [*part.ids, *(f" vote {i}" for i in range(len(more)))]
-    return replace(part, ids=ids, items=list(chain(part.items, more)), labels=None)
-
-
-@overload
-def _extended(relation: LabelRelation, images: int, texts: int) -> LabelRelation: ...
-@overload
-def _extended(relation: SparseRelation, images: int, texts: int) -> SparseRelation: ...
-@overload
-def _extended(relation: Relation, images: int, texts: int) -> Relation: ...
-def _extended(relation: Relation, images: int, texts: int) -> Relation:
-    """The same relation with more items, which it relates to nothing."""
-    if isinstance(relation, LabelRelation):
-        return LabelRelation(
-            np.pad(relation.image_labels, ((0, images), (0, 0))),
-            np.pad(relation.text_labels, ((0, texts), (0, 0))),
-        )
-    if isinstance(relation, GradedRelation):
-        labels = _extended(relation.labels, images, texts)
-        return GradedRelation(labels, _extended(relation.pairs, images, texts))
-    if isinstance(relation, SparseRelation):
-        parts = [relation.similar.copy(), None if relation.mask is None else relation.mask.copy()]
-        for part in parts:
-            if part is not None:
-                part.resize(relation.shape[0] + images, relation.shape[1] + texts)
-        return SparseRelation(*parts)
-    raise DataError(f"votes cannot be added to a {type(relation).__name__}")
+def _append(items: Collection[ItemData], added: Sequence[ItemData]) -> Collection[ItemData]:
+    # Ids from files have no leading blank, so these are free.
+    ids = [*items.ids, *(f" vote {i}" for i in range(len(added)))]
+    return replace(items, ids=ids, items=list(chain(items.items, added)), labels=None)

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from transhash.data.relation import ExtendedRelation
 from transhash.data.training_set import Features, TrainingSet
 from transhash.errors import DataError
 from transhash.hashers.base import Array, Hasher, check_width
@@ -27,7 +28,7 @@ from transhash.hashers.dcmh import DCMH
 from transhash.hashers.modules import Center
 from transhash.hashers.qch import QCH
 from transhash.hashers.settings import NonNegativeInt, Positive, Proportion
-from transhash.hashers.thn.transfer import ExtendedRelation, ModalityData
+from transhash.hashers.thn.transfer import ModalityData
 from transhash.progress import Track, no_progress
 
 _CENTRES = ("image", "text")

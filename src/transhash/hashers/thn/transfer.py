@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.data.feedback import FeedbackRelation
-from transhash.data.relation import GradedRelation, Relation, Rows
+from transhash.data.relation import ExtendedRelation, GradedRelation, Relation
 from transhash.data.training_set import Features, TrainingSet
 from transhash.hashers.base import Array
 from transhash.hashers.canonical import (
@@ -39,7 +39,7 @@ from transhash.hashers.components import (
     clip_correlations,
     is_pairwise,
     leave_one_out_coordinates,
-    left_out_correlations,
+    leave_one_out_correlations,
     select_components,
 )
 from transhash.hashers.thn.initialization import FEWEST, SHARE, residual_bit_axes
@@ -55,112 +55,6 @@ def soft_match(target: Features, auxiliary: Features, temperature: float) -> Mat
     weights = np.exp(logits, out=logits)
     weights /= weights.sum(axis=1, keepdims=True)
     return np.asarray(weights)
-
-
-class ExtendedRelation:
-    """S⁺ = [I; P] S [I; Q]', never formed; None stands for no target items of that modality.
-
-    s_ij of target items lies between 0 and 1, and every one is known. A part of S⁺ keeps the
-    numbers of its `rows` and `columns`.
-    """
-
-    def __init__(
-        self,
-        relation: Relation,
-        p: Matrix | None = None,
-        q: Matrix | None = None,
-        rows: Rows | None = None,
-        columns: Rows | None = None,
-    ) -> None:
-        self.relation, self.p, self.q = relation, p, q
-        self.rows, self.columns = (
-            np.arange(own + (0 if match is None else len(match))) if part is None else part
-            for own, match, part in zip(relation.shape, (p, q), (rows, columns), strict=True)
-        )
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.rows), len(self.columns)
-
-    @property
-    def positives(self) -> int:
-        """How many pairs are related, target items counting by their share."""
-        return round(float(self.times(np.ones((self.shape[1], 1))).sum()))
-
-    @property
-    def known(self) -> int:
-        n, m = self.relation.shape
-        old_x, old_y = self.rows[self.rows < n], self.columns[self.columns < m]
-        guessed = self.shape[0] * self.shape[1] - len(old_x) * len(old_y)
-        return guessed + self.relation.subset(old_x, old_y).known
-
-    def block(self, rows: Rows, columns: Rows) -> tuple[Array, Array | None]:
-        n, m = self.relation.shape
-        rows, columns = self.rows[rows], self.columns[columns]
-        old_x, old_y = rows < n, columns < m
-        half = np.empty((len(rows), m))  # rows of [I; P] S
-        half[old_x], mask = self.relation.block(rows[old_x], np.arange(m))
-        if self.p is not None:
-            half[~old_x] = self.relation.transposed_times(self.p[rows[~old_x] - n].T).T
-        s = np.empty((len(rows), len(columns)), np.float32)
-        s[:, old_y] = half[:, columns[old_y]]
-        if self.q is not None:
-            s[:, ~old_y] = half @ self.q[columns[~old_y] - m].T
-        if mask is None:
-            return s, None
-        known = np.ones(s.shape, np.float32)
-        known[np.ix_(old_x, old_y)] = mask[:, columns[old_y]]
-        return s, known
-
-    def times(self, texts: npt.NDArray[np.floating]) -> Matrix:  # (m + m̂, k) -> (n + n̂, k)
-        own = _cross_moment(texts, self.columns, self.relation.shape[1], self.q)
-        return self._spread(self.relation.times(own), self.p, self.rows)
-
-    def transposed_times(self, images: npt.NDArray[np.floating]) -> Matrix:
-        own = _cross_moment(images, self.rows, self.relation.shape[0], self.p)
-        return self._spread(self.relation.transposed_times(own), self.q, self.columns)
-
-    def factors(self) -> tuple[Matrix, Matrix] | None:
-        found = self.relation.factors()
-        if found is None:
-            return None
-        a, b = found
-        return self._spread(a, self.p, self.rows), self._spread(b, self.q, self.columns)
-
-    def sample_partners(self, rows: Rows, rng: np.random.Generator) -> Rows:
-        """Drawn among all texts, each by its share of s_ij."""
-        drawn = np.empty(len(rows), np.int64)
-        for at, row in enumerate(rows):
-            s = self.block(np.array([row]), np.arange(self.shape[1]))[0][0].astype(np.float64)
-            drawn[at] = rng.choice(len(s), p=s / s.sum() if s.sum() else None)
-        return drawn
-
-    def subset(self, rows: Rows, columns: Rows) -> ExtendedRelation:
-        return ExtendedRelation(
-            self.relation, self.p, self.q, self.rows[rows], self.columns[columns]
-        )
-
-    @staticmethod
-    def _spread(found: Matrix, match: Matrix | None, part: Rows) -> Matrix:
-        """[I; P] times rows of auxiliary items, of the items that are in the part."""
-        whole = found
-        if match is not None:
-            whole = np.concatenate([found, match @ found])
-        return whole[part] if len(part) != len(whole) else whole
-
-
-def _cross_moment(
-    items: npt.NDArray[np.floating], part: Rows, own: int, match: Matrix | None
-) -> Matrix:
-    """[I; P]' times items, those that are not in the part being 0."""
-    size = own + (0 if match is None else len(match))
-    whole = np.asarray(items)
-    if len(part) != size:
-        whole = np.zeros((size, items.shape[1]))
-        whole[part] = items
-    if match is None:
-        return whole
-    return np.asarray(whole[:own] + match.T @ whole[own:])
 
 
 class ModalityData:
@@ -279,7 +173,7 @@ class TransferStep:
                 left_out = leave_one_out_coordinates(found, x, y, extended)
             if weigh:  # measured on auxiliary items: relations of the others are guesses
                 own = left_out[0][:n], left_out[1][:m]
-                weights = clip_correlations(left_out_correlations(*own, relation))
+                weights = clip_correlations(leave_one_out_correlations(*own, relation))
         image_axes, text_axes = found.image_axes * weights, found.text_axes * weights
         finer: tuple[Matrix | None, Matrix | None] = (None, None)
         graded = relation.base if isinstance(relation, FeedbackRelation) else relation
