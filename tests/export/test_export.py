@@ -111,7 +111,7 @@ def test_the_documented_commands_and_snippets_find_what_the_run_finds(
         for code in (names["code"], *asked):
             names["code"] = code
             exec(snippet(store).replace(PLACE, at), names)
-            found = names["found"]
+            found = names["hits"]
             assert len({name for name, _ in found}) == 10
             query = Codes(code[None], 16)
             expected = engine.similar_to_codes(query, 10, "images")[0]
