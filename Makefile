@@ -1,44 +1,44 @@
-# Two commands for a newcomer: make demo, make test. Both do all their set-up.
+# Start here: make demo, make test. Both create .venv and install everything they need.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := pyproject.toml setup.py $(wildcard src/transhash/index/*.c)
 
-# Files of tests side by side, one process a core; what needs minutes, a browser or a server is apart.
+# Test files in parallel. Tests that need minutes, a browser or a server run in test-slow.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
-APART := slow or browser or server
+SLOW := slow or browser or server
 
 .PHONY: demo test test-slow mutants check docs setup clean
 
-demo: setup  ## train on the embedded data, compare, index, open the page (ARGS=--no-serve to end)
+demo: setup  ## run the full pipeline on synthetic data, open the search page (ARGS=--no-serve to stop before it)
 	$(BIN)/transhash demo $(ARGS)
 
-test: .venv/tools  ## the tests (ARGS='-k name' for some)
-	$(PYTEST) -m 'not ($(APART))' $(ARGS)
+test: .venv/tools  ## run the fast tests (ARGS='-k name' selects)
+	$(PYTEST) -m 'not ($(SLOW))' $(ARGS)
 
-test-slow: .venv/tools  ## kills, bit flips, torchrun, installs; with Chromium the page, with Milvus a server
-	$(PYTEST) -m '$(APART)' $(ARGS)
+test-slow: .venv/tools  ## run fault injection, torchrun and installs; search page and Milvus if Chromium and a server are there
+	$(PYTEST) -m '$(SLOW)' $(ARGS)
 
-mutants: .venv/tools  ## does a test notice each of some fifty small faults?
+mutants: .venv/tools  ## plant small faults and check that a test fails for each (ARGS='--changed REF' for changed files)
 	$(BIN)/python tests/mutation.py $(ARGS)
 
-check: .venv/tools  ## style and types
+check: .venv/tools  ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Not --quiet, which hides warnings from --strict, too.
-docs: .venv/docs  ## the site, build/site/index.html; a warning fails, or a script of another host
+# Without --quiet, which would hide warnings from --strict.
+docs: .venv/docs  ## build the site, build/site/index.html; fail on warnings and on scripts of other hosts
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@! grep -rE '<(script|link)[^>]+(src|href)="?https?:' --include='*.html' build/site
 	@echo build/site/index.html
 
-setup: .venv/ready  ## only make .venv and install into it
+setup: .venv/ready  ## create .venv and install
 
 .venv/ready: $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit("transhash needs Python 3.11 or newer: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	rm -f src/transhash/index/_hamming*.so  # one for this Python alone would be taken before the new one
+	rm -f src/transhash/index/_hamming*.so  # built for one Python version, it would hide the new one
 	$(PIP) install --quiet -e '.[serve,plots]'
 	touch $@
 
@@ -46,7 +46,7 @@ setup: .venv/ready  ## only make .venv and install into it
 	$(PIP) install --quiet -e '.[serve,plots,milvus,dev]'
 	touch $@
 
-.venv/docs: .venv/ready  # reads sources, so that what is installed stays as it is
+.venv/docs: .venv/ready
 	$(PIP) install --quiet -e '.[docs]'
 	touch $@
 

@@ -1,4 +1,4 @@
-"""Only the optional native kernel lives here; everything else is in pyproject.toml."""
+"""Build the optional native kernel. Everything else is in pyproject.toml."""
 
 import shutil
 import sys
@@ -11,13 +11,13 @@ from setuptools.errors import CompileError
 
 KERNEL = "src/transhash/index/_hamming.c"
 WINDOWS = sys.platform == "win32"
-# One wheel for Python 3.11 and every later one, except where threads run without the lock.
+# One wheel for Python 3.11 and later. Free-threaded builds have no stable ABI.
 STABLE = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
 class BuildKernel(build_ext):
     def build_extension(self, ext):
-        """As always, but on Windows by clang: the kernel is written for gcc and clang."""
+        """Use clang on Windows: the kernel is written for gcc and clang."""
         if self.compiler.compiler_type == "msvc":
             clang = shutil.which("clang-cl")
             if clang is None:
@@ -30,7 +30,7 @@ class BuildKernel(build_ext):
 setup(
     cmdclass={"build_ext": BuildKernel},
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if STABLE else {},
-    # optional: without a compiler the install still succeeds and FAISS does the scan.
+    # Optional: without a compiler the install still succeeds, and FAISS does the search.
     ext_modules=[
         Extension(
             "transhash.index._hamming",

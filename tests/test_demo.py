@@ -1,4 +1,4 @@
-"""A demo over what an earlier one wrote."""
+"""Running the demo again in the same folder."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from pathlib import Path
 import pytest
 
 from small_run import copy_small_run
-from transhash.cli.demo import _forget_older_index
+from transhash.cli.demo import delete_outdated_index
 from transhash.model.files import model_digest
 from transhash.search.catalog import Catalog
 
 
 @pytest.mark.parametrize(
-    ("by_a_demo", "by_this_model", "kept"),
+    ("is_demo", "same_model", "survives"),
     [(True, False, False), (True, True, True), (False, False, True)],
 )
-def test_only_an_earlier_demos_index_of_another_model_is_made_anew(
-    tmp_path: Path, by_a_demo: bool, by_this_model: bool, kept: bool
+def test_only_a_demos_index_of_another_model_is_deleted(
+    tmp_path: Path, is_demo: bool, same_model: bool, survives: bool
 ) -> None:
     run = copy_small_run(tmp_path)
-    if by_a_demo:
+    if is_demo:
         (run / "results.json").write_text("[]")
     catalog = Catalog(run / "catalog.sqlite")
-    catalog.get_or_set("model", model_digest(run) if by_this_model else "another")
+    catalog.get_or_set("model", model_digest(run) if same_model else "another")
     catalog.close()
-    _forget_older_index(run)
-    assert (run / "index").exists() == kept
-    assert (run / "catalog.sqlite").exists() == kept
+    delete_outdated_index(run)
+    assert (run / "index").exists() == survives
+    assert (run / "catalog.sqlite").exists() == survives
     assert (run / "hasher.safetensors").exists()

@@ -1,4 +1,4 @@
-"""What `transhash doctor` tells of the optional parts, against what the package offers."""
+"""What `transhash doctor` prints about optional packages."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ from pathlib import Path
 from transhash.cli.diagnose import EXTRAS, installation_facts
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
-OFFERED = PROJECT["project"]["optional-dependencies"]
-OF_DEVELOPERS = {"dev", "docs"}
-# What their packages bring along, and what may not import beside the installed torch.
-BROUGHT = {"open-clip": {"torchvision"}, "timm": {"torchvision"}}
+OPTIONAL = PROJECT["project"]["optional-dependencies"]
+# Dependencies of their packages that may not match the installed torch.
+INDIRECT = {"open-clip": {"torchvision"}, "timm": {"torchvision"}}
 
 
-def test_every_extra_is_told_with_the_packages_it_is_made_of() -> None:
-    told = {extra: set(packages) for extra, (packages, _) in EXTRAS.items()}
-    offered = {
+def test_every_extra_is_listed_with_its_packages() -> None:
+    listed = {extra: set(packages) for extra, (packages, _) in EXTRAS.items()}
+    declared = {
         extra: {re.split(r"[\[<>=!~ ]", line)[0] for line in lines} - {"setuptools"}
-        | BROUGHT.get(extra, set())
-        for extra, lines in OFFERED.items()
-        if extra not in OF_DEVELOPERS
+        | INDIRECT.get(extra, set())
+        for extra, lines in OPTIONAL.items()
+        if extra not in {"dev", "docs"}
     }
-    assert told == offered
+    assert listed == declared
 
 
-def test_an_installed_part_has_its_version_and_a_missing_one_the_line_that_installs_it() -> None:
+def test_an_installed_extra_has_versions_and_a_missing_one_its_install_command() -> None:
     facts = installation_facts()
-    for extra, (packages, brings) in EXTRAS.items():
-        told = facts[f"extra {extra}"]
-        assert brings in told
-        if told.startswith(("not installed", "lacks ")):
-            assert f"pip install 'transhash[{extra}]'" in told
+    for extra, (packages, feature) in EXTRAS.items():
+        description = facts[f"extra {extra}"]
+        assert feature in description
+        if description.startswith(("not installed", "missing ")):
+            assert f"pip install 'transhash[{extra}]'" in description
         else:
-            assert all(f"{package} {version(package)}" in told for package in packages)
+            assert all(f"{package} {version(package)}" in description for package in packages)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"  # the one place; pyproject.toml reads it
+__version__ = "0.1.0"  # pyproject.toml reads it
 
 if TYPE_CHECKING:
     from transhash.codes import Codes
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from transhash.search.engine import SearchEngine
     from transhash.training.fit import fit
 
-# Imported when first used: the command line and decoding workers start without torch.
-_HOMES = {
+# Imported on first use, so that the command line and decoding workers start without torch.
+_MODULES = {
     **dict.fromkeys(("THN", "CVH", "IMH", "QCH", "HTH", "DCMH"), "hashers"),
     "Codes": "codes",
     "Encoder": "model.encoder",
@@ -60,6 +60,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'transhash' has no attribute {name!r}")
-    return getattr(import_module(f"transhash.{_HOMES[name]}"), name)
+    return getattr(import_module(f"transhash.{_MODULES[name]}"), name)

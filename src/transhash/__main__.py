@@ -1,4 +1,4 @@
-"""`python -m transhash`, which is also what torchrun starts."""
+"""Run `python -m transhash`, as torchrun does."""
 
 from transhash.cli import main
 

@@ -53,7 +53,7 @@ def demo(
     from transhash.hashers import make_hasher
     from transhash.search.engine import SearchEngine
     from transhash.service import is_installed
-    from transhash.training.fit import fit_run
+    from transhash.training.fit import Fit
     from transhash.training.split_data import build_split, load_benchmark_features
 
     start = time.perf_counter()
@@ -63,10 +63,9 @@ def demo(
     benchmark, problems = load_benchmark_features(folder, features, progress_bar)
     benchmark = replace(benchmark, name="synthetic")
     split = build_split(benchmark, seed)
-    encoder, report = fit_run(
-        make_hasher("THN", bits=bits, seed=seed), "THN", split.training, to, features,
-        split.text_features, held_out=split.held_out, problems=problems, track=progress_bar,
-    )  # fmt: skip
+    hasher = make_hasher("THN", bits=bits, seed=seed)
+    fitted = Fit(hasher, "THN", to, features, track=progress_bar)
+    fitted.run_split(split, problems=problems)
     delete_outdated_index(to)
     with SearchEngine.open(to, writable=True) as engine:
         # Index the files, not their features, so that results show images.
@@ -75,11 +74,11 @@ def demo(
     plan = Plan("synthetic", _METHODS, (bits,), (seed,), sizes={}, trials=0, settings={})
     (to / "results.jsonl").unlink(missing_ok=True)  # of an earlier demo
     results = Results(to, plan, benchmark, f"synthetic, seed {seed}, {_PER_CLASS} per class")
-    thn = describe_cell(Cell("THN", bits, seed), encoder.hasher, split)
-    results.append(thn | training_record(encoder.hasher, split, report["training_seconds"]))
+    thn = describe_cell(Cell("THN", None, bits, seed), hasher, split)
+    results.append(thn | training_record(hasher, split, fitted.report["training_seconds"]))
     run_plan(plan, benchmark, results, 1, err, features)
     _print_results(results, to, bits)
-    print_validation(report["verdict"])
+    print_validation(fitted.report["validation"])
     if find_spec("matplotlib") is not None:
         from transhash.report import write_report
 
@@ -91,7 +90,7 @@ def demo(
         invitation = "\nOpen {} and search by text or image (press Ctrl-C to stop)."
         serve_run(to, port=port, on_ready=lambda address: out.print(invitation.format(address)))
         return
-    query = benchmark.split(seed).query_images[_median_query(encoder.hasher, split.target)]
+    query = benchmark.split(seed).query_images[_median_query(hasher, split.test)]
     _print_searches(to, benchmark.images.ids[query])
     if serve:
         command = f"pip install 'transhash[serve]' && transhash serve {to}"

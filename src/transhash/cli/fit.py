@@ -21,7 +21,7 @@ _RUN_FILES = (
     "checkpoint.safetensors",
     "report.json",
     "writer.lock",
-    "verdict",
+    "validation",
     "fine-tuning",
 )
 
@@ -117,8 +117,8 @@ def fit(
     from transhash.features.images import image_features
     from transhash.hashers.world import init_world
     from transhash.progress import no_progress
-    from transhash.training.fine_tune import require_backbone, split_images, tuning_request
-    from transhash.training.fit import InputPaths, check_world, fit_files, fit_run, read_fit_data
+    from transhash.training.fine_tune import FineTuningRequest, require_backbone, split_images
+    from transhash.training.fit import Fit, read_fit_data
 
     extractor = image_features(features, device)
     request = None
@@ -126,7 +126,9 @@ def fit(
     if fine_tune:
         require_backbone(extractor)  # fail before reading files
         tuning_settings = {"seed": seed, **limits, **tuning_settings}
-        request = tuning_request(hasher, name, tuning_settings, fine_tune_teacher)
+        request = FineTuningRequest.from_hasher(
+            hasher, name, tuning_settings, fine_tune_teacher
+        )
     elif tuning_settings or any(v is not None for v in (*limits.values(), fine_tune_teacher)):
         raise DataError("Fine-tuning options need --fine-tune. Add it, or remove them.")
     if benchmark is not None and relation is not None:
@@ -134,7 +136,11 @@ def fit(
     check_output_folder(to)
     with init_world(device) as world:
         track = progress_bar if world.rank == 0 else no_progress
-        check_world(hasher, tune, world)
+        fitting = Fit(
+            hasher, name, to, extractor, text_features, device, trials=tune, validate=validate,
+            fine_tuning=request, track=track, world=world,
+        )  # fmt: skip
+        fitting.check_world()  # fail before reading files
         if benchmark is not None:
             from transhash.training.split_data import build_split, load_benchmark_features
 
@@ -145,27 +151,19 @@ def fit(
                 with_features, split_seed,
                 uses_target=hasher.uses_target, texts=text_features, device=device,
             )  # fmt: skip
-            _, report = fit_run(
-                hasher, name, split.training, to, extractor, split.text_features,
-                held_out=split.held_out, trials=tune, verdict=validate, problems=problems,
-                tuning=request,
-                pictures=split_images(with_features, split_seed) if request else None,
-                track=track, world=world,
-            )  # fmt: skip
+            fitting.run_split(split, split_images(with_features, split_seed), problems)
         else:
             data = read_fit_data(
-                InputPaths(auxiliary, auxiliary_images, auxiliary_texts, relation, images, texts)
-            )
-            _, report = fit_files(
-                hasher, name, data, to, extractor, texts=text_features, device=device,
-                trials=tune, verdict=validate, tuning=request, track=track, world=world,
+                auxiliary, images, texts, relation=relation,
+                auxiliary_images=auxiliary_images, auxiliary_texts=auxiliary_texts,
             )  # fmt: skip
+            fitting.run_files(data)
     if world.rank:
         return
     if as_json:
-        print(json.dumps(report))
+        print(json.dumps(fitting.report))
     else:
-        print_report(report, to)
+        print_report(fitting.report, to)
 
 
 def check_output_folder(folder: Path) -> None:
@@ -227,19 +225,19 @@ def print_report(report: dict[str, Any], folder: Path) -> None:
         f"bits set {low}-{high}% of the time"
     )
     out.print(f"Features: images {report['image_features']}, texts {report['text_features']}")
-    for message in report["alarms"]:
+    for message in report["warnings"]:
         warn(message)
     print_problems(report["problems"], folder / "report.json")
     out.print(f"Saved to {folder}")
-    if "verdict" in report:
-        print_validation(report["verdict"])
+    if "validation" in report:
+        print_validation(report["validation"])
 
 
 def print_validation(validation: dict[str, Any]) -> None:
     """Print the validation report of a fit."""
-    for line in validation["said"]:
+    for line in validation["summary"]:
         out.print(line, soft_wrap=True)
-    if missing := validation["coverage"].get("words", {}).get("missing"):
+    if missing := validation["coverage"].get("words", {}).get("missing_words"):
         out.print(f"Frequent words missing from the captions: {', '.join(missing)}", soft_wrap=True)
     for message in validation["warnings"]:
         warn(message)
