@@ -1,4 +1,4 @@
-"""What the site needs beyond Markdown: a home page and links. `make docs` calls it (mkdocs.yml)."""
+"""MkDocs hooks: make the README the home page and turn page names into links."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
-# In prose a page is named as in the repository, docs/data.md; code and links are left alone.
+# A page name in prose, docs/data.md; code and links are not touched.
 _NAMED = re.compile(r"(?<!\]\()(?<![\w/`\[])docs/([\w-]+)\.md(#[\w-]+)?(?![\w`\]])")
 _FENCE = re.compile(r"^\s*(```|~~~)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """The README is the home page: written once."""
+    """Use the README as the home page."""
     home = (ROOT / "README.md").read_text(encoding="utf-8")
     home = re.sub(r"\]\(docs/", "](", home)
     files.append(File.generated(config, "index.md", content=home))
@@ -23,7 +23,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Files beside docs/ are the home page or plain names, and named pages are links."""
+    """Replace links to files outside docs/ by plain names and page names by links."""
     markdown = markdown.replace("](../README.md", "](index.md")
     markdown = re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"\1", markdown)
     if page.file.src_uri == "index.md":
