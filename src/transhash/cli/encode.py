@@ -51,10 +51,10 @@ def encode(
         content = "codes"
     else:
         result = encode_shards(
-            run, items, modality, to, engine=executor,  # type: ignore[arg-type]
+            run, items, modality, to, executor=executor,  # type: ignore[arg-type]
             shard_size=shard_size, workers=workers, device=device, track=progress_bar,
         )  # fmt: skip
-        earlier = f" ({result.found:,} already done)" if result.found else ""
+        earlier = f" ({result.already_done:,} already done)" if result.already_done else ""
         content = f"codes in {count(result.shards, 'shard')}{earlier}"
     problems = [problem._asdict() for problem in (*items.problems, *result.problems)]
     print_problems(problems, to.with_name(f"{to.name}.skipped.json"))  # not among the shards

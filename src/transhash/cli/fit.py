@@ -28,7 +28,7 @@ _RUN_FILES = (
 
 @app.command("fit")
 def fit(
-    method: str = typer.Argument("thn", help=_METHOD_NAMES),
+    method: str = typer.Argument("thn", help=f"Method: {_METHOD_NAMES}."),
     auxiliary: Path | None = typer.Option(
         None, help="Auxiliary set: file with columns image, text and optionally labels."
     ),

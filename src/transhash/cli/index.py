@@ -66,7 +66,7 @@ def index(
             _warn_if_moved(engine, results[-1], text_items.source)
         for folder, job in jobs:
             shards = progress_bar(read_shards(folder), f"indexing {job.modality}", job.shards)
-            results.append(engine.add_codes(job.modality, shards))
+            results.append(engine.writer.add_codes(job.modality, shards))
         _print_result(engine, results, problems)
 
 
@@ -83,9 +83,8 @@ def sync(
     reread: bool = _REREAD,
     index: str | None = INDEX,
 ) -> None:
-    """Make the index match folders or files.
-
-    New items are added, changed ones updated, deleted ones removed.
+    """Make the index match folders or files: add new items, update changed ones, remove deleted
+    ones.
 
     Example: `transhash sync runs/mine photos/ notes.csv --dry-run`
     """
@@ -108,7 +107,7 @@ def sync(
                 _print_preview(path, plan, result)
                 problems += result.problems
             else:
-                result, gone = syncing.sync(engine, plan, progress_bar, reread=reread)
+                result, gone = syncing.sync(engine.writer, plan, progress_bar, reread=reread)
                 _warn_if_moved(engine, result, plan.source)
                 removed += gone
             results.append(result)
@@ -144,7 +143,7 @@ def copy(
     source: str = typer.Option(..., "--from", metavar="URL", help="Index to copy from."),
     destination: str = typer.Option(..., "--to", metavar="URL", help="Index to copy to."),
 ) -> None:
-    """Copy all codes from one index to another. Codes that are already there are not sent again.
+    """Copy all codes from one index to another. Rerun to resume.
 
     Example: `transhash copy runs/mine --from grouped:runs/mine/index --to milvus:./codes.db`
     """

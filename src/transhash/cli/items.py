@@ -46,7 +46,7 @@ def list_items(
     listed = None if modality is None else check_modality(modality)
     path = None if source is None else str(source.resolve())
     with open_catalog(run, read_only=True) as catalog:
-        rows = list(catalog.sources.listing(listed, path, limit or -1))
+        rows = list(catalog.sources.list_items(listed, path, limit or -1))
         total = sum(
             items
             for place, kind, items in catalog.sources.counts()
