@@ -1,4 +1,4 @@
-"""Fine-tuned backbones: folded as they were trained, saved, and never taken for another."""
+"""Fine-tuned backbones: fused, saved, and told apart by their weights."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from transhash.features.stream import extract_all
 from transhash.storage import read_tensors, write_tensors
 
 
-def changed(seed: int, base: Backbone) -> FineTunedFeatures:
-    """As a training might have left it."""
+def fine_tuned(seed: int, base: Backbone) -> FineTunedFeatures:
+    """Return features with random changes of the weights, as training makes them."""
     rng = np.random.default_rng(seed)
     weights = base.trainable().weights()
     return FineTunedFeatures(
@@ -37,7 +37,7 @@ def some_pixels() -> torch.Tensor:
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
 
 
-def test_lite0_in_stages_is_the_wheels_network_and_the_folded_one() -> None:
+def test_trainable_and_fused_lite0_equal_the_original_network() -> None:
     pixels = some_pixels()
     with torch.no_grad():
         staged = trainable_lite(LITE0)(pixels)
@@ -47,8 +47,7 @@ def test_lite0_in_stages_is_the_wheels_network_and_the_folded_one() -> None:
         torch.testing.assert_close(staged, load_lite(LITE0, "cpu")(pixels), rtol=1e-3, atol=1e-4)
 
 
-def test_norms_that_are_estimated_pass_the_same_layers() -> None:
-    """With statistics of the batch itself as running ones, both ways through a layer agree."""
+def test_training_and_inference_agree_on_the_same_batch_statistics() -> None:
     layer = trainable_lite(LITE0).stages[1].layers[0]  # type: ignore[union-attr,index]
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(4, 32, 112, 112, generator=generator)
@@ -61,14 +60,14 @@ def test_norms_that_are_estimated_pass_the_same_layers() -> None:
         torch.testing.assert_close(estimating, layer(x), rtol=1e-3, atol=1e-3)
 
 
-def test_a_tuned_lite0_is_folded_as_it_was_trained(tmp_path: Path) -> None:
-    tuned = changed(1, EfficientNetLite0())
-    tuned.save(tmp_path)
+def test_a_saved_fine_tuned_lite0_computes_what_was_trained(tmp_path: Path) -> None:
+    features = fine_tuned(1, EfficientNetLite0())
+    features.save(tmp_path)
     loaded = FineTunedFeatures.load(tmp_path, EfficientNetLite0())
     pixels = some_pixels()
     stages = trainable_lite(LITE0)
     stages.load_state_dict(
-        {name: torch.from_numpy(array) for name, array in tuned.weights.items()}, strict=False
+        {name: torch.from_numpy(array) for name, array in features.weights.items()}, strict=False
     )
     with torch.no_grad():
         trained = stages(pixels).numpy()
@@ -79,20 +78,20 @@ def test_a_tuned_lite0_is_folded_as_it_was_trained(tmp_path: Path) -> None:
     assert all(
         array.dtype == np.float32 for array in read_tensors(tmp_path / BACKBONE_FILE).values()
     )
-    assert (loaded.name, loaded.digest) == ("efficientnet-lite0+tuned", tuned.digest)
+    assert (loaded.name, loaded.digest) == ("efficientnet-lite0+tuned", features.digest)
 
 
-def test_the_cache_tells_one_backbone_from_another(tmp_path: Path) -> None:
+def test_the_cache_tells_backbones_apart(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     paths = []
     for i in range(3):
         paths.append(tmp_path / f"{i}.png")
         Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(paths[-1])
     base = TinyBackbone()
-    kinds = [base, changed(1, base), changed(2, base)]
+    kinds = [base, fine_tuned(1, base), fine_tuned(2, base)]
     assert len({kind.cache_key() for kind in kinds}) == 3
-    for kind in kinds:  # the first time computed, the second time kept
-        first, second = extract_all(kind, paths)[0], extract_all(kind, paths)[0]
+    for kind in kinds:
+        first, second = extract_all(kind, paths)[0], extract_all(kind, paths)[0]  # then cached
         pixels = np.stack([np.asarray(Image.open(path)) for path in paths])
         np.testing.assert_allclose(first, kind.extract(pixels), rtol=1e-5, atol=1e-6)
         assert np.array_equal(first, second)
@@ -101,24 +100,24 @@ def test_the_cache_tells_one_backbone_from_another(tmp_path: Path) -> None:
     assert not np.allclose(rows[1], rows[2])
 
 
-def test_the_same_weights_have_the_same_key() -> None:
+def test_the_same_weights_have_the_same_cache_key() -> None:
     base = TinyBackbone()
-    assert changed(3, base).cache_key() == changed(3, TinyBackbone()).cache_key()
+    assert fine_tuned(3, base).cache_key() == fine_tuned(3, TinyBackbone()).cache_key()
 
 
 def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
-    changed(1, TinyBackbone()).save(tmp_path)
-    with pytest.raises(DataError, match=r"not weights of efficientnet-lite0 .*; fit it anew"):
+    fine_tuned(1, TinyBackbone()).save(tmp_path)
+    with pytest.raises(DataError, match="efficientnet-lite0"):
         FineTunedFeatures.load(tmp_path, EfficientNetLite0())
-    weights = changed(1, TinyBackbone()).weights
+    weights = fine_tuned(1, TinyBackbone()).weights
     name = next(iter(weights))
     weights[name] = np.full_like(weights[name], np.nan)
     write_tensors(tmp_path / BACKBONE_FILE, weights)
-    with pytest.raises(DataError, match="holds numbers that are not finite"):
+    with pytest.raises(DataError, match="finite"):
         FineTunedFeatures.load(tmp_path, TinyBackbone())
 
 
-def test_only_networks_can_be_fine_tuned() -> None:
+def test_only_features_of_a_network_are_backbones() -> None:
     assert isinstance(EfficientNetLite0(), Backbone)
     assert isinstance(TinyBackbone(), Backbone)
     assert not isinstance(AlexNetPixels(), Backbone)

@@ -13,36 +13,36 @@ def test_similar_texts_are_nearer_than_others() -> None:
     assert a @ b > a @ c
 
 
-def test_unknown_words_give_a_zero_row_and_are_said_to_be_unknown() -> None:
+def test_unknown_words_give_a_zero_row_and_are_listed() -> None:
     words = BagOfWords().fit(TEXTS)
     assert not words.transform(["xylophone quartz"]).any()
     assert words.known_words("the xylophone dog") == ["the", "dog"]
     assert words.unknown_words("the xylophone dog") == ["xylophone"]
 
 
-def test_a_saved_vocabulary_gives_the_same_rows() -> None:
+def test_restored_features_give_the_same_rows() -> None:
     words = BagOfWords().fit(TEXTS)
-    again = BagOfWords().restore(words.vocabulary_, words.state())
+    again = BagOfWords().restore(words.word_lists(), words.state())
     assert np.array_equal(again.transform(TEXTS), words.transform(TEXTS))
 
 
-def test_the_reduction_never_asks_for_more_than_there_is() -> None:
+def test_dimensions_are_limited_by_the_vocabulary() -> None:
     assert BagOfWords(dimensions=1000).fit(TEXTS).transform(TEXTS).shape[1] < 12
 
 
-def test_texts_without_a_common_word_are_explained() -> None:
-    with pytest.raises(DataError, match="no word occurs in two"):
+def test_texts_without_a_common_word_are_refused() -> None:
+    with pytest.raises(DataError, match="two training texts"):
         BagOfWords().fit(["alpha", "beta", "gamma"])
 
 
-def test_an_unfitted_bag_of_words_says_so() -> None:
+def test_unfitted_features_are_refused() -> None:
     with pytest.raises(NotFittedError):
         BagOfWords().transform(["x"])
 
 
-def test_a_word_said_three_times_counts_twice_as_much_as_one_said_once() -> None:
+def test_a_word_that_occurs_three_times_counts_twice_as_much() -> None:
     words = BagOfWords().fit(TEXTS)
-    thrice, asked = words.transform(["dog dog dog cat", "dog cat"])
-    dog, cat = words.components_.T[[words.vocabulary_.index(word) for word in ("dog", "cat")]]
+    thrice, once = words.transform(["dog dog dog cat", "dog cat"])
+    dog, cat = words.components_[[words.vocabulary_.index(word) for word in ("dog", "cat")]]
     assert np.allclose(thrice, (2 * dog + cat) / np.sqrt(5), atol=1e-6)
-    assert np.allclose(asked, (dog + cat) / np.sqrt(2), atol=1e-6)
+    assert np.allclose(once, (dog + cat) / np.sqrt(2), atol=1e-6)

@@ -25,14 +25,13 @@ from transhash.features.decode import (
     open_image,
     square,
 )
-from transhash.features.efficientnet import LITE0, load_lite, original_lite
 from transhash.features.images import AlexNetPixels, EfficientNetLite0, image_features
 from transhash.features.stream import extract_all, stream_images, upscale
 from transhash.storage import content_digest
 
 
-def photo(path: Path, colour: str = "red", size: tuple[int, int] = (40, 30)) -> Path:
-    Image.new("RGB", size, colour).save(path)
+def photo(path: Path, color: str = "red", size: tuple[int, int] = (40, 30)) -> Path:
+    Image.new("RGB", size, color).save(path)
     return path
 
 
@@ -45,7 +44,7 @@ def test_every_mode_becomes_rgb(tmp_path: Path, mode: str) -> None:
     assert pixels.shape == (16, 16, 3)
 
 
-def test_transparent_pixels_show_white_paper() -> None:
+def test_transparent_pixels_become_white() -> None:
     buffer = io.BytesIO()
     Image.new("RGBA", (4, 4), (255, 0, 0, 0)).save(buffer, "PNG")
     pixels = decode(buffer.getvalue(), 4)
@@ -66,12 +65,12 @@ def test_exif_rotation_is_applied(tmp_path: Path) -> None:
     assert np.asarray(upright)[-2].mean() < 50
 
 
-def test_bad_files_are_reasons_not_crashes(tmp_path: Path) -> None:
-    whole = photo(tmp_path / "whole.jpg", size=(200, 200))
-    (tmp_path / "cut.jpg").write_bytes(whole.read_bytes()[:300])
-    (tmp_path / "text.png").write_text("not a picture")
+def test_unreadable_files_give_a_reason(tmp_path: Path) -> None:
+    complete = photo(tmp_path / "complete.jpg", size=(200, 200))
+    (tmp_path / "cut.jpg").write_bytes(complete.read_bytes()[:300])
+    (tmp_path / "text.png").write_text("not an image")
     (tmp_path / "empty.png").touch()
-    for name, words in (("cut.jpg", "damaged"), ("text.png", "not an image"), ("empty.png", "not")):
+    for name, words in (("cut.jpg", "corrupt"), ("text.png", "not an image"), ("empty.png", "not")):
         reason = decode(tmp_path / name, 8)
         assert isinstance(reason, str)
         assert words in reason
@@ -86,33 +85,33 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded() -> None:
     assert "100,000,000" in reason
 
 
-def test_a_jpeg_of_any_size_is_read_at_a_reduced_one() -> None:
+def test_a_large_jpeg_is_decoded_at_a_reduced_size() -> None:
     buffer = io.BytesIO()
     Image.new("L", (16_000, 12_000), 200).save(buffer, "JPEG")
     pixels = decode(buffer.getvalue(), 224)
     assert not isinstance(pixels, str), pixels
     assert abs(int(pixels.mean()) - 200) < 3
     header = bytearray(buffer.getvalue())
-    at = header.index(b"\xff\xc0")  # height and width stand five bytes on
+    at = header.index(b"\xff\xc0")  # followed by height and width after five bytes
     header[at + 5 : at + 9] = b"\xff\xf0\xff\xf0"
     reason = decode(bytes(header), 224)
     assert isinstance(reason, str)
     assert "save it smaller" in reason
 
 
-def test_what_is_wrong_with_a_picture_is_one_line() -> None:
+def test_the_reason_of_a_corrupt_image_is_one_line() -> None:
     heif = pytest.importorskip("pillow_heif", reason="pip install 'transhash[heic]'")
     heif.register_heif_opener()
     file = io.BytesIO()
     Image.effect_noise((64, 64), 90).convert("RGB").save(file, "HEIF")
-    flaw = open_image(file.getvalue()[: file.tell() // 2])
-    assert isinstance(flaw, str)
-    assert flaw.startswith("damaged image")
-    assert "\n" not in flaw
+    reason = open_image(file.getvalue()[: file.tell() // 2])
+    assert isinstance(reason, str)
+    assert reason.startswith("corrupt image")
+    assert "\n" not in reason
 
 
 @pytest.mark.parametrize("suffix", ["avif", "heic"])
-def test_pictures_of_telephones_are_read(tmp_path: Path, suffix: str) -> None:
+def test_images_of_phones_are_read(tmp_path: Path, suffix: str) -> None:
     if suffix == "heic":
         pytest.importorskip("pillow_heif", reason="pip install 'transhash[heic]'")
     elif not features.check("avif"):
@@ -126,20 +125,20 @@ def test_pictures_of_telephones_are_read(tmp_path: Path, suffix: str) -> None:
     assert len(read_images(tmp_path)) == 1
 
 
-def test_what_has_no_pixels_is_told_what_to_do() -> None:
+def test_svg_and_text_files_give_a_helpful_reason() -> None:
     drawing = b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"/>'
     assert "export it as PNG" in str(decode(drawing, 8))
     assert "JPEG, PNG" in str(decode(b"just words", 8))
 
 
-def everything(batches: Iterable[PixelBatch]) -> list[Pixels | str]:
-    """Pixels or reason of every image, by position."""
-    found: list[Pixels | str] = []
-    for start, seen, pixels, _ in batches:
-        assert start == len(found)
+def collect(batches: Iterable[PixelBatch]) -> list[Pixels | str]:
+    """Return pixels or reason of every image, by position."""
+    result: list[Pixels | str] = []
+    for start, files, pixels, _ in batches:
+        assert start == len(result)
         rows = iter(pixels.copy())
-        found += [next(rows) if one.state == "decoded" else one.reason for one in seen]
-    return found
+        result += [next(rows) if file.state == "decoded" else file.reason for file in files]
+    return result
 
 
 @pytest.mark.slow
@@ -148,19 +147,19 @@ def test_worker_processes_and_threads_give_the_same_pixels_in_the_same_order(
 ) -> None:
     paths = [photo(tmp_path / f"{i}.png", f"#{i % 256:02x}{i // 2:02x}40") for i in range(300)]
     paths[70].write_text("broken")
-    threads = everything(decode_batches(paths, ImageReader(8), 20, threads=2))
-    processes = everything(decode_batches(paths, ImageReader(8), 48, workers=2))
+    threads = collect(decode_batches(paths, ImageReader(8), 20, threads=2))
+    processes = collect(decode_batches(paths, ImageReader(8), 48, workers=2))
     assert isinstance(processes[70], str)
     assert all(np.array_equal(a, b) for a, b in zip(threads, processes, strict=True))
     assert all(np.array_equal(threads[i], decode(paths[i], 8)) for i in (0, 150, 299))
 
 
 @pytest.mark.parametrize("size", [32, 224])
-def test_small_pictures_are_enlarged_as_pillow_does_to_the_last_bit(size: int) -> None:
+def test_upscale_gives_exactly_the_bytes_of_pillow(size: int) -> None:
     rng = np.random.default_rng(0)
     shapes = rng.integers(1, size + 1, (40, 2))
     shapes[:4] = [(size, size), (size, 1), (1, size), (1, 1)]
-    memory = np.full((len(shapes), size, size, 3), 77, np.uint8)  # what an earlier batch left
+    memory = np.full((len(shapes), size, size, 3), 77, np.uint8)  # of an earlier batch
     expected = []
     for row, (height, width) in zip(memory, shapes):
         row[:height, :width] = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
@@ -169,7 +168,7 @@ def test_small_pictures_are_enlarged_as_pillow_does_to_the_last_bit(size: int) -
 
 
 @pytest.mark.slow
-def test_pictures_that_stay_small_are_the_same_once_enlarged(tmp_path: Path) -> None:
+def test_images_upscaled_after_decoding_are_the_same(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     paths = []
     for i in range(260):
@@ -178,68 +177,58 @@ def test_pictures_that_stay_small_are_the_same_once_enlarged(tmp_path: Path) -> 
         paths.append(tmp_path / f"{i}.png")
         Image.fromarray(noise).save(paths[-1])
     paths[3].write_text("broken")
-    found = [
+    result = [
         upscale(torch.from_numpy(batch.pixels), batch.shapes).numpy()
         for batch in decode_batches(paths, ImageReader(48, upscale=False), 64, workers=1)
     ]
     expected = [decode(path, 48) for path in paths if path != paths[3]]
-    assert np.array_equal(np.concatenate(found), expected)
+    assert np.array_equal(np.concatenate(result), expected)
 
 
 @pytest.mark.slow
-def test_worker_processes_leave_out_what_the_cache_holds(tmp_path: Path) -> None:
+def test_worker_processes_skip_cached_files(tmp_path: Path) -> None:
     paths = [photo(tmp_path / f"{i}.png", f"#{i % 256:02x}{i // 2:02x}40") for i in range(300)]
     cache = FeatureCache("kind", tmp_path / "cache")
-    kept = content_digest(paths[7].read_bytes())
-    cache.put([kept], np.full((1, 3), 7, np.float32))
+    cache.put([content_digest(paths[7].read_bytes())], np.full((1, 3), 7, np.float32))
     reader = ImageReader(8, thumbnails=True, cached=cache.get)
-    seen = [one for batch in decode_batches(paths, reader, 48, workers=1) for one in batch.files]
-    assert [i for i, one in enumerate(seen) if one.state == "cached"] == [7]
-    assert seen[7].row is not None
-    assert seen[7].row.tolist() == [7, 7, 7]
-    assert all(one.thumbnail for one in seen)
+    batches = decode_batches(paths, reader, 48, workers=1)
+    files = [file for batch in batches for file in batch.files]
+    assert [i for i, file in enumerate(files) if file.state == "cached"] == [7]
+    assert files[7].vector is not None
+    assert files[7].vector.tolist() == [7, 7, 7]
+    assert all(file.thumbnail for file in files)
 
 
 @pytest.mark.slow
-def test_decoding_processes_do_not_run_the_callers_script_again(tmp_path: Path) -> None:
+def test_worker_processes_do_not_run_the_callers_script(tmp_path: Path) -> None:
     path, script = photo(tmp_path / "a.png"), tmp_path / "careless.py"
     script.write_text(
         "from pathlib import Path\n"
-        "from transhash.features.decode import Reader, decode_batches\n"
-        "print('once')\n"  # and no guard around what follows
-        f"batches = decode_batches([Path({str(path)!r})] * 300, Reader(8), 100, workers=2)\n"
+        "from transhash.features.decode import ImageReader, decode_batches\n"
+        "print('once')\n"  # without a guard
+        f"batches = decode_batches([Path({str(path)!r})] * 300, ImageReader(8), 100, workers=2)\n"
         "print(sum(len(batch.pixels) for batch in batches), __name__)\n"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, timeout=60, check=False
     )
-    assert (done.stdout, done.stderr) == ("once\n300 __main__\n", "")
+    assert (result.stdout, result.stderr) == ("once\n300 __main__\n", "")
 
 
 @pytest.mark.slow
-def test_a_decoding_process_that_dies_is_one_sentence(tmp_path: Path) -> None:
+def test_a_dead_worker_process_is_an_error(tmp_path: Path) -> None:
     paths = [photo(tmp_path / "a.png")] * 2000
     batches = decode_batches(paths, ImageReader(8), 16, workers=1)
     next(batches)
     for child in multiprocessing.active_children():
         child.kill()
-    with pytest.raises(EngineError, match="fewer --workers"):
+    with pytest.raises(EngineError, match="--workers"):
         list(batches)
-
-
-def test_the_folded_network_computes_what_the_wheels_network_does() -> None:
-    pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (2, 3, 224, 224), np.uint8))
-    with torch.inference_mode():
-        maps = original_lite(LITE0).extract_features((pixels.float() - 127) / 128)
-        expected = maps.mean(dim=(2, 3))
-        found = load_lite(LITE0, "cpu")(pixels)
-    assert expected.abs().max() > 1
-    assert torch.allclose(found, expected, atol=1e-4)
 
 
 @dataclass
 class Means:
-    """Features without a network: the mean colour; `count` says how many were computed."""
+    """Features without a network: the mean color. `count` is the number of computed vectors."""
 
     key_text: str = "means:1"
     name: str = "means"
@@ -265,17 +254,15 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "features.sqlite"
 
 
-def coloured(folder: Path, count: int) -> list[Path]:
+def colored(folder: Path, count: int) -> list[Path]:
     return [photo(folder / f"{i}.png", f"#{i * 7 % 256:02x}{i % 256:02x}40") for i in range(count)]
 
 
-def test_features_are_kept_by_content_and_by_what_computed_them(
-    tmp_path: Path, own_cache: Path
-) -> None:
+def test_features_are_cached_by_content_and_cache_key(tmp_path: Path, own_cache: Path) -> None:
     red, blue = photo(tmp_path / "a.png"), photo(tmp_path / "b.png", "blue")
     means = Means()
-    first, bad = extract_all(means, [red, blue])
-    assert (first.tolist(), bad) == ([[255, 0, 0], [0, 0, 255]], [])
+    first, unreadable = extract_all(means, [red, blue])
+    assert (first.tolist(), unreadable) == ([[255, 0, 0], [0, 0, 255]], [])
     red.rename(tmp_path / "c.png")
     again, _ = extract_all(means, [blue, tmp_path / "c.png"])
     assert np.array_equal(again, first[::-1])
@@ -285,16 +272,16 @@ def test_features_are_kept_by_content_and_by_what_computed_them(
     assert other.count == 1
 
 
-def test_a_stream_keeps_the_order_whatever_is_known_same_or_bad(
+def test_a_stream_keeps_the_order_of_cached_unchanged_and_unreadable_files(
     tmp_path: Path, own_cache: Path
 ) -> None:
-    paths = coloured(tmp_path, 40)
+    paths = colored(tmp_path, 40)
     expected, _ = extract_all(Means(), paths)
     paths[13].write_text("broken")
     paths[21] = tmp_path / "gone.png"
     paths[22] = photo(tmp_path / "new.png", "white")
     means = Means()
-    seen: list[int] = []
+    positions: list[int] = []
     for part in stream_images(means, paths, thumbnails=True, is_unchanged=lambda i, _: i % 10 == 5):
         assert [paths[i].exists() for i in part.readable] == [True] * len(part.readable)
         for i, row, digest, small in zip(
@@ -305,13 +292,13 @@ def test_a_stream_keeps_the_order_whatever_is_known_same_or_bad(
             assert small is not None
         assert part.unchanged == [i for i in part.unchanged if i % 10 == 5]
         assert {i for i, _ in part.unreadable} <= {13, 21}
-        seen += sorted([*part.readable, *part.unchanged, *(i for i, _ in part.unreadable)])
-    assert seen == list(range(40))
-    assert means.count == 1  # all others were kept
+        positions += sorted([*part.readable, *part.unchanged, *(i for i, _ in part.unreadable)])
+    assert positions == list(range(40))
+    assert means.count == 1  # all others were cached
 
 
-def test_a_stream_reads_no_further_than_it_is_asked(tmp_path: Path) -> None:
-    paths = coloured(tmp_path, 400)
+def test_a_stream_reads_little_ahead(tmp_path: Path) -> None:
+    paths = colored(tmp_path, 400)
     means = Means()
     parts = stream_images(means, paths, cache=False, workers=1)
     next(parts)
@@ -319,60 +306,60 @@ def test_a_stream_reads_no_further_than_it_is_asked(tmp_path: Path) -> None:
     assert means.count < 200
 
 
-@pytest.mark.parametrize("damage", ["rubbish", "cut", "flipped", "old"])
-def test_a_damaged_cache_is_made_anew_with_a_warning(
+@pytest.mark.parametrize("damage", ["garbage", "cut", "flipped", "old"])
+def test_a_corrupt_cache_is_replaced_with_a_warning(
     tmp_path: Path, own_cache: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    paths = coloured(tmp_path, 40)
+    paths = colored(tmp_path, 40)
     expected, _ = extract_all(Means(), paths)
     content = bytearray(own_cache.read_bytes())
-    if damage == "rubbish":
+    if damage == "garbage":
         content[:] = b"no database" * 500
     elif damage == "cut":
         del content[len(content) // 2 :]
     elif damage == "flipped":
-        for place in range(5000, len(content), 97):
-            content[place] ^= 4
+        for i in range(5000, len(content), 97):
+            content[i] ^= 4
     else:
         own_cache.unlink()
-        with sqlite3.connect(own_cache) as base:
-            base.execute("CREATE TABLE features (key BLOB PRIMARY KEY, value BLOB)")
+        with sqlite3.connect(own_cache) as connection:
+            connection.execute("CREATE TABLE features (key BLOB PRIMARY KEY, value BLOB)")
         content = bytearray(own_cache.read_bytes())
     own_cache.write_bytes(content)
     for _ in range(2):
-        rows, bad = extract_all(Means(), paths)
+        rows, unreadable = extract_all(Means(), paths)
         assert np.array_equal(rows, expected)
-        assert not bad
-    if damage in ("rubbish", "cut"):
-        assert "is made anew" in caplog.text
+        assert not unreadable
+    if damage in ("garbage", "cut"):
+        assert "is corrupt" in caplog.text
     last = Means()
     extract_all(last, paths)
-    assert last.count == 0  # kept again
+    assert last.count == 0  # cached again
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(
+def test_a_cache_that_cannot_be_written_is_ignored_with_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("TRANSHASH_CACHE", str(tmp_path / "file" / "cache"))
-    rows, _ = extract_all(Means(), coloured(tmp_path, 3))
+    rows, _ = extract_all(Means(), colored(tmp_path, 3))
     assert rows.shape == (3, 3)
-    assert caplog.text.count("are not kept") == 1
+    assert caplog.text.count("are not cached") == 1
 
 
-def test_the_key_of_features_names_their_weights() -> None:
+def test_the_cache_key_depends_on_the_device() -> None:
     here, there = EfficientNetLite0("cpu"), EfficientNetLite0("cuda")
     assert here.cache_key().startswith("efficientnet-lite0:224:")
     assert here.cache_key() != there.cache_key()
 
 
-def test_a_bad_image_leaves_the_rows_of_the_others_in_order(tmp_path: Path) -> None:
+def test_an_unreadable_image_is_skipped(tmp_path: Path) -> None:
     good = [photo(tmp_path / "a.png"), photo(tmp_path / "b.png", "blue")]
     (tmp_path / "bad.png").write_text("x")
-    rows, bad = extract_all(EfficientNetLite0(), [good[0], tmp_path / "bad.png", good[1]])
+    rows, unreadable = extract_all(EfficientNetLite0(), [good[0], tmp_path / "bad.png", good[1]])
     assert rows.shape == (2, 1280)
     assert np.abs(rows[0] - rows[1]).max() > 0.01
-    assert [i for i, _ in bad] == [1]
+    assert [i for i, _ in unreadable] == [1]
 
 
 def test_alexnet_takes_pixels_channels_first(tmp_path: Path) -> None:
@@ -388,36 +375,34 @@ def test_unknown_features_are_refused_by_name() -> None:
 
 
 @pytest.mark.slow
-def test_beside_a_device_processes_read_and_the_order_is_the_same(
-    tmp_path: Path, own_cache: Path
-) -> None:
-    paths = coloured(tmp_path, 300)
+def test_worker_processes_and_threads_give_the_same_stream(tmp_path: Path, own_cache: Path) -> None:
+    paths = colored(tmp_path, 300)
     paths[13].write_text("broken")
-    expected, bad = extract_all(Means(), paths)
+    expected, unreadable = extract_all(Means(), paths)
     paths[20] = photo(tmp_path / "new.png", "white")
     expected[19] = 255
-    beside = Means(device="cuda", batch_size=64)  # without a network nothing is asked of a GPU
-    rows, again = extract_all(beside, paths)
+    on_gpu = Means(device="cuda", batch_size=64)  # without a network no GPU is needed
+    rows, again = extract_all(on_gpu, paths)
     assert np.array_equal(rows, expected)
-    assert again == bad
-    assert beside.count == 1  # all others were kept
-    same = [
+    assert again == unreadable
+    assert on_gpu.count == 1  # all others were cached
+    unchanged = [
         i
-        for part in stream_images(beside, paths, is_unchanged=lambda i, _: i % 100 == 7)
+        for part in stream_images(on_gpu, paths, is_unchanged=lambda i, _: i % 100 == 7)
         for i in part.unchanged
     ]
-    assert same == [7, 107, 207]
+    assert unchanged == [7, 107, 207]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_gives_the_features_of_the_cpu_in_half_precision(
     tmp_path: Path, own_cache: Path
 ) -> None:
-    paths = coloured(tmp_path, 1200)
+    paths = colored(tmp_path, 1200)
     paths[700].write_text("broken")
-    here, bad = extract_all(EfficientNetLite0("cpu"), paths)
-    there, worse = extract_all(EfficientNetLite0("cuda"), paths)
-    assert bad == worse
+    here, unreadable = extract_all(EfficientNetLite0("cpu"), paths)
+    there, unreadable_there = extract_all(EfficientNetLite0("cuda"), paths)
+    assert unreadable == unreadable_there
     assert np.abs(here - there).max() < 0.02 * np.abs(here).max()
     again, _ = extract_all(EfficientNetLite0("cuda"), paths)
     assert np.array_equal(there, again)

@@ -1,4 +1,4 @@
-"""ONNX Runtime beside torch: the same features but for the last digits."""
+"""ONNX Runtime and torch compute the same features except for the last digits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from transhash.features.stream import extract_all
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    data = make_synthetic(tmp_path_factory.mktemp("drawn"), per_class=2)
+    data = make_synthetic(tmp_path_factory.mktemp("synthetic"), per_class=2)
     return sorted(data.rglob("*.png"))[:24] or sorted(data.rglob("*.jpg"))[:24]
 
 
@@ -38,33 +38,33 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     pytest.importorskip("onnxruntime", reason="pip install 'transhash[onnx]'")
     pytest.importorskip("onnx", reason="pip install 'transhash[onnx]'")
     monkeypatch.delenv("TRANSHASH_ONNX", raising=False)
-    forget()
+    clear_caches()
     yield
-    forget()
+    clear_caches()
 
 
 @pytest.fixture
-def none(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def torch_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TRANSHASH_ONNX", "0")
-    forget()
+    clear_caches()
     yield
-    forget()
+    clear_caches()
 
 
-def forget() -> None:
+def clear_caches() -> None:
     has_onnxruntime.cache_clear()
     efficientnet.load_lite.cache_clear()
 
 
-def tuned() -> FineTunedFeatures:
+def fine_tuned_lite0() -> FineTunedFeatures:
     rng = np.random.default_rng(0)
     weights = EfficientNetLite0().trainable().weights()
-    moved = {n: w * (1 + 0.02 * rng.standard_normal(w.shape)) for n, w in weights.items()}
-    return FineTunedFeatures(EfficientNetLite0(), {n: w.astype("f4") for n, w in moved.items()})
+    changed = {n: w * (1 + 0.02 * rng.standard_normal(w.shape)) for n, w in weights.items()}
+    return FineTunedFeatures(EfficientNetLite0(), {n: w.astype("f4") for n, w in changed.items()})
 
 
-@pytest.mark.parametrize("make", [EfficientNetLite0, tuned])
-def test_features_agree_to_the_fifth_digit_and_all_bits_are_equal(
+@pytest.mark.parametrize("make", [EfficientNetLite0, fine_tuned_lite0])
+def test_features_agree_to_the_fifth_digit_and_give_equal_codes(
     runtime: None,
     pixels: Pixels,
     make: type[EfficientNetLite0],
@@ -72,49 +72,49 @@ def test_features_agree_to_the_fifth_digit_and_all_bits_are_equal(
     features = make()
     network = features.network()
     assert isinstance(network, OnnxRuntimeNetwork)
-    found = features.extract(pixels)
+    rows = features.extract(pixels)
     expected = extract_pixels(torch_network(network), pixels, 4, "cpu")
-    assert found.dtype == expected.dtype == np.float32
-    assert 0 < np.abs(found - expected).max() < 1e-5 * max(1.0, np.abs(expected).max())
+    assert rows.dtype == expected.dtype == np.float32
+    assert 0 < np.abs(rows - expected).max() < 1e-5 * max(1.0, np.abs(expected).max())
     planes = np.random.default_rng(1).standard_normal((1280, 256))
-    centre = expected.mean(axis=0)
-    codes = [Codes.from_projections((rows - centre) @ planes) for rows in (found, expected)]
+    center = expected.mean(axis=0)
+    codes = [Codes.from_projections((x - center) @ planes) for x in (rows, expected)]
     assert codes[0] == codes[1]
     assert codes[0].distinct() > len(pixels) // 2
 
 
-def test_threads_share_one_session_and_none_is_nothing(runtime: None, pixels: Pixels) -> None:
+def test_threads_share_a_session_and_no_images_give_no_rows(runtime: None, pixels: Pixels) -> None:
     features = EfficientNetLite0()
     expected = features.extract(pixels[:8])
-    forget()
+    clear_caches()
     with ThreadPoolExecutor(4) as pool:
         rows = list(pool.map(lambda i: features.extract(pixels[i : i + 1])[0], range(8)))
     np.testing.assert_allclose(rows, expected, atol=1e-5)
     assert features.extract(pixels[:0]).shape == (0, 1280)
 
 
-def test_the_cache_keeps_apart_what_the_two_compute(
+def test_the_cache_separates_features_of_torch_and_onnx_runtime(
     runtime: None, paths: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TRANSHASH_CACHE", str(tmp_path))
     by_runtime, _ = extract_all(EfficientNetLite0(), paths)
     key = EfficientNetLite0().cache_key()
     monkeypatch.setenv("TRANSHASH_ONNX", "0")
-    forget()
+    clear_caches()
     assert EfficientNetLite0().cache_key() != key
     by_torch, _ = extract_all(EfficientNetLite0(), paths)
     assert not np.array_equal(by_runtime, by_torch)
     monkeypatch.delenv("TRANSHASH_ONNX")
-    forget()
+    clear_caches()
     assert np.array_equal(extract_all(EfficientNetLite0(), paths)[0], by_runtime)
 
 
-def test_it_can_be_turned_off(none: None) -> None:
+def test_onnx_runtime_can_be_turned_off(torch_only: None) -> None:
     assert not isinstance(EfficientNetLite0().network(), OnnxRuntimeNetwork)
     assert ":float32:" in EfficientNetLite0().cache_key()
 
 
-def test_without_the_package_a_graph_is_refused_in_one_sentence(
+def test_exporting_without_the_package_onnx_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)

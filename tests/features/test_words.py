@@ -11,30 +11,30 @@ PLACES = ("beach", "street", "kitchen", "river", "garden", "harbour")
 CAPTIONS = [f"the {thing} is on the {place}" for thing, place in product(CLASSES, PLACES)]
 
 
-def nearness(words: WordFeatures, *texts: str) -> float:
+def cosine(words: WordFeatures, *texts: str) -> float:
     a, b = words.transform(texts)
     return float(a @ b / np.sqrt((a @ a) * (b @ b)))
 
 
-def test_empty_words_are_found_by_their_company_and_not_by_a_list() -> None:
+def test_stop_words_are_found_without_a_list() -> None:
     assert set(stop_words(CAPTIONS)) == {"the", "is", "on"}
     foreign = [
         text.replace("the", "dze").replace("is", "qi").replace("on", "ut") for text in CAPTIONS
     ]
-    assert {"dze", "qi", "ut"} <= set(WordFeatures().fit(foreign).dropped_)
+    assert {"dze", "qi", "ut"} <= set(WordFeatures().fit(foreign).stop_words_)
 
 
-def test_a_frequent_word_with_a_company_of_its_own_is_kept() -> None:
+def test_a_frequent_word_with_a_topic_is_not_a_stop_word() -> None:
     about = ["dog bone leash", "dog leash park", "dog bark bone"] * 20
     others = ["car road wheel", "car wheel motor", "car road motor"] * 20
     assert stop_words(about + others) == []
-    assert stop_words(["dog", "cat", "dog", "cat"]) == []  # alone, so all that is said
+    assert stop_words(["dog", "cat", "dog", "cat"]) == []  # the only word of its texts
 
 
-def test_what_is_empty_in_one_collection_is_empty_in_all() -> None:
+def test_a_stop_word_of_one_collection_is_one_of_all() -> None:
     questions = [f"what was {thing}" for thing in CLASSES] * 6
     words = WordFeatures().fit(CAPTIONS, questions)
-    assert {"the", "what", "was"} <= set(words.dropped_)
+    assert {"the", "what", "was"} <= set(words.stop_words_)
     assert words.known_words("what was the dog") == ["dog"]
 
 
@@ -42,18 +42,18 @@ def test_rare_words_weigh_more_than_frequent_ones() -> None:
     words = WordFeatures().fit(
         [*CAPTIONS, *["the dog and the trombone"] * 2, *["a dog at night"] * 30]
     )
-    assert nearness(words, "dog trombone", "trombone") > nearness(words, "dog trombone", "dog")
+    assert cosine(words, "dog trombone", "trombone") > cosine(words, "dog trombone", "dog")
 
 
-def test_inflections_and_compounds_fall_back_on_the_words_they_are_made_of() -> None:
+def test_inflections_and_compounds_count_like_similar_known_words() -> None:
     words = WordFeatures().fit(CAPTIONS)
-    for unknown, meant in (("dogs", "dog"), ("doggy", "dog"), ("umbrellas", "umbrella")):
-        assert nearness(words, unknown, meant) > 0.9 > nearness(words, unknown, "pizza")
+    for unknown, known in (("dogs", "dog"), ("doggy", "dog"), ("umbrellas", "umbrella")):
+        assert cosine(words, unknown, known) > 0.9 > cosine(words, unknown, "pizza")
         assert words.known_words(unknown) == [unknown]
-    assert nearness(words, "riverside", "river") > nearness(words, "riverside", "garden")
+    assert cosine(words, "riverside", "river") > cosine(words, "riverside", "garden")
 
 
-def test_a_word_like_no_other_gives_a_zero_row_and_is_not_known() -> None:
+def test_a_word_without_similar_ones_gives_a_zero_row_and_is_unknown() -> None:
     words = WordFeatures().fit(CAPTIONS)
     assert not words.transform(["xylophq zzz", "the"]).any()
     assert words.known_words("the xylophq on a dog") == ["dog"]
@@ -61,17 +61,17 @@ def test_a_word_like_no_other_gives_a_zero_row_and_is_not_known() -> None:
     assert "dog" not in words.unknown_words("the xylophq on a dog")
 
 
-def test_a_text_alone_and_among_others_has_the_same_row() -> None:
+def test_the_row_of_a_text_does_not_depend_on_other_texts() -> None:
     words = WordFeatures().fit(CAPTIONS)
-    asked = ["doggy on the riverside", "dog dog dog", "", "pizza"]
-    together = words.transform(asked)
-    for row, text in zip(together, asked):
+    texts = ["doggy on the riverside", "dog dog dog", "", "pizza"]
+    together = words.transform(texts)
+    for row, text in zip(together, texts):
         assert np.allclose(
-            WordFeatures().restore(words.lists(), words.state()).transform([text]), row
+            WordFeatures().restore(words.word_lists(), words.state()).transform([text]), row
         )
 
 
-def test_only_the_texts_fitted_on_count() -> None:
+def test_transform_changes_no_state() -> None:
     words = WordFeatures().fit(CAPTIONS)
     before = words.state()["components"].copy()
     words.transform(["lighthouse keeper"] * 50)
@@ -83,32 +83,32 @@ def test_only_the_texts_fitted_on_count() -> None:
     "texts",
     [["dog"], ["dog", "cat"], ["dog"] * 30, ["red dog", "", "!"], ["a dog"] * 3 + ["Über Café"]],
 )
-def test_very_few_and_very_short_texts_are_ordinary(texts: list[str]) -> None:
+def test_very_few_and_very_short_texts_work(texts: list[str]) -> None:
     rows = WordFeatures().fit(texts).transform(texts)
     assert rows.shape[0] == len(texts)
     assert np.isfinite(rows).all()
     assert rows.any()
 
 
-def test_texts_without_any_word_are_explained() -> None:
-    with pytest.raises(DataError, match="no word of two letters"):
+def test_texts_without_any_word_are_refused() -> None:
+    with pytest.raises(DataError, match="two letters"):
         WordFeatures().fit(["!", "a", ""])
 
 
-def test_a_large_vocabulary_is_cut_to_the_most_frequent_words() -> None:
+def test_a_large_vocabulary_is_limited_to_frequent_words() -> None:
     words = WordFeatures(vocabulary_limit=5).fit([*CAPTIONS, "accordion"])
     assert len(words.vocabulary_) <= 5
     assert "accordion" not in words.vocabulary_
 
 
-def test_accents_and_case_fold() -> None:
+def test_accents_and_case_are_ignored() -> None:
     assert tokenize("Ein CAFÉ, à Paris") == ["ein", "cafe", "paris"]
 
 
-def test_unfitted_words_say_so() -> None:
+def test_unfitted_features_are_refused() -> None:
     with pytest.raises(NotFittedError):
         WordFeatures().transform(["x"])
 
 
-def test_what_chance_makes_of_few_texts_saves_no_empty_word() -> None:
+def test_chance_in_few_texts_does_not_hide_a_stop_word() -> None:
     assert stop_words([f"um word{i}" if i % 5 else f"word{i}" for i in range(50)]) == ["um"]

@@ -16,22 +16,22 @@ WORDS = ["[PAD]", "[UNK]", "a", "red", "blue", "boat", "cat", "dog", "[BOS]", "[
 MEAN, DEVIATION = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
 
 
-def need(module: str, extra: str) -> Any:
+def require(module: str, extra: str) -> Any:
     return pytest.importorskip(module, reason=f"needs transhash[{extra}]")
 
 
 def require_torchvision() -> None:
-    """A torchvision that imports, or one from PyPI beside a torch for CPUs, made to.
+    """Import torchvision, even one from PyPI with a CPU build of torch.
 
-    That one lacks its compiled operators, of which it declares facts when it is imported; models
-    of open_clip and timm use none of them. So they are named here, and nothing computes them.
+    That one lacks compiled operators, which it refers to when it is imported. Models of open_clip
+    and timm do not call them, so declaring them here is enough.
     """
     if find_spec("torchvision") is None:
         pytest.skip("needs torchvision")
     try:
         import torchvision
     except RuntimeError:
-        for name in [one for one in sys.modules if one.partition(".")[0] == "torchvision"]:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[name]
         for operator in ("nms", "qnms"):
             schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
@@ -39,16 +39,16 @@ def require_torchvision() -> None:
         import torchvision  # noqa: F401
 
 
-def torchvision_imports() -> None:
-    """Transformers does without one, but not beside one that does not import."""
+def repair_torchvision() -> None:
+    """transformers works without torchvision, but not with a broken one."""
     if find_spec("torchvision") is not None:
         require_torchvision()
 
 
 def tiny_clip(folder: Path, seed: int = 0) -> Path:
-    """A CLIP of transformers with a tokenizer of ten words."""
-    need("transformers", "transformers")
-    torchvision_imports()
+    """Save a CLIP of transformers with a tokenizer of ten words."""
+    require("transformers", "transformers")
+    repair_torchvision()
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
@@ -76,13 +76,15 @@ def tiny_clip(folder: Path, seed: int = 0) -> Path:
         tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", bos_token="[BOS]",
         eos_token="[EOS]",
     ).save_pretrained(folder)  # fmt: skip
-    return scaled(folder, crop_size={"height": SIZE, "width": SIZE}, do_center_crop=True)
+    return write_preprocessing(
+        folder, crop_size={"height": SIZE, "width": SIZE}, do_center_crop=True
+    )
 
 
 def tiny_vit(folder: Path, seed: int = 0) -> Path:
-    """A ViT as its classifier's checkpoints are: without weights of the pooler."""
-    need("transformers", "transformers")
-    torchvision_imports()
+    """Save a ViT without weights of the pooler, like checkpoints of classifiers."""
+    require("transformers", "transformers")
+    repair_torchvision()
     from transformers import ViTConfig, ViTModel
 
     torch.manual_seed(seed)
@@ -91,28 +93,28 @@ def tiny_vit(folder: Path, seed: int = 0) -> Path:
         image_size=SIZE, patch_size=8,
     )  # fmt: skip
     ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
-    return scaled(folder, size={"height": SIZE, "width": SIZE})
+    return write_preprocessing(folder, size={"height": SIZE, "width": SIZE})
 
 
 def tiny_resnet(folder: Path) -> Path:
-    need("transformers", "transformers")
-    torchvision_imports()
+    require("transformers", "transformers")
+    repair_torchvision()
     from transformers import ResNetConfig, ResNetModel
 
     torch.manual_seed(0)
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic")
     ResNetModel(config).save_pretrained(folder)
-    return scaled(folder, size={"shortest_edge": SIZE})
+    return write_preprocessing(folder, size={"shortest_edge": SIZE})
 
 
-def scaled(folder: Path, **more: Any) -> Path:
-    told = {"image_mean": MEAN, "image_std": DEVIATION, "rescale_factor": 1 / 255, **more}
-    (folder / "preprocessor_config.json").write_text(json.dumps(told))
+def write_preprocessing(folder: Path, **more: Any) -> Path:
+    settings = {"image_mean": MEAN, "image_std": DEVIATION, "rescale_factor": 1 / 255, **more}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
     return folder
 
 
 def tiny_timm(folder: Path, seed: int = 0) -> Path:
-    need("timm", "timm")
+    require("timm", "timm")
     require_torchvision()
     import timm
     from timm.models import save_for_hf
@@ -123,7 +125,7 @@ def tiny_timm(folder: Path, seed: int = 0) -> Path:
 
 
 def tiny_open_clip(folder: Path, seed: int = 0) -> Path:
-    need("open_clip", "open-clip")
+    require("open_clip", "open-clip")
     require_torchvision()
     import open_clip
     from safetensors.torch import save_file
@@ -131,9 +133,9 @@ def tiny_open_clip(folder: Path, seed: int = 0) -> Path:
     vision = {"image_size": SIZE, "layers": 1, "width": 32, "patch_size": 8, "head_width": 16}
     text = {"context_length": 16, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1}
     config = {"embed_dim": 16, "vision_cfg": vision, "text_cfg": text}
-    told = {"model_cfg": config, "preprocess_cfg": {"mean": MEAN, "std": DEVIATION}}
+    settings = {"model_cfg": config, "preprocess_cfg": {"mean": MEAN, "std": DEVIATION}}
     folder.mkdir()
-    (folder / "open_clip_config.json").write_text(json.dumps(told))
+    (folder / "open_clip_config.json").write_text(json.dumps(settings))
     torch.manual_seed(seed)
     model = open_clip.CLIP(**json.loads(json.dumps(config)))
     save_file(model.state_dict(), folder / "open_clip_model.safetensors")

