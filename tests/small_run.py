@@ -1,4 +1,4 @@
-"""A small run folder that many tests copy: CVH, 16 bits, word counts, two images and three texts."""
+"""A small run folder that many tests copy: CVH, 16 bits, bag of words, two images and three texts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from PIL import Image
 
-from transhash.data.manifest import read_images, read_texts
 from transhash.features.images import image_features
 from transhash.hashers import make_hasher
+from transhash.search.catalog import Catalog
 from transhash.search.engine import SearchEngine
-from transhash.training.fit import InputPaths, fit_files, read_fit_data
+from transhash.training.fit import Fit, read_fit_data
 
 CAPTIONS = {
     "red": "a red boat", "blue": "the blue sea", "green": "a green tree", "gray": "a gray cat",
@@ -25,11 +25,16 @@ CAPTIONS = {
 def copy_small_run(folder: Path, *, indexed: bool = True) -> Path:
     """Copy run/, photos/, notes.txt and named.csv to `folder`; return its run folder.
 
-    Sources are stored relative to the folder, as they are when a user names them that way.
+    The items of the copy are indexed from the copied files.
     """
-    shutil.copytree(_built(), folder, dirs_exist_ok=True)
+    original = _built()
+    shutil.copytree(original, folder, dirs_exist_ok=True)
     run = folder / "run"
-    if not indexed:
+    if indexed:
+        with Catalog(run / "catalog.sqlite") as catalog:
+            built_in = Path(next(catalog.sources.list_items()).source).parent
+            catalog.sources.move(str(built_in), str(folder.resolve()))
+    else:
         shutil.rmtree(run / "index")
         (run / "catalog.sqlite").unlink()
     return run
@@ -38,7 +43,7 @@ def copy_small_run(folder: Path, *, indexed: bool = True) -> Path:
 def _built() -> Path:
     """Build the run once for all processes of a test session."""
     cache = os.environ.get("TRANSHASH_CACHE")
-    base = Path(cache or tempfile.mkdtemp()) / "copied-run"
+    base = Path(cache or tempfile.mkdtemp()) / "small-run"
     if base.exists():
         return base
     draft = Path(tempfile.mkdtemp(dir=base.parent))
@@ -62,19 +67,11 @@ def _build(folder: Path) -> None:
         Image.new("RGB", (24, 16), color).save(folder / "photos" / f"{color}.png")
     (folder / "notes.txt").write_text("a boat with sails\nthe cat sleeps\n")
     (folder / "named.csv").write_text("id,text\nb1,a red boat\n")
-    data = read_fit_data(InputPaths(auxiliary=folder / "captions.csv"))
-    features = image_features("efficientnet-lite0")
+    hasher, features = make_hasher("CVH", bits=16), image_features("efficientnet-lite0")
     run = folder / "run"
-    fit_files(
-        make_hasher("CVH", bits=16), "CVH", data, run, features, texts="bag-of-words", verdict=False
-    )
-    engine = SearchEngine.open(run, writable=True)
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        engine.add_images(read_images(Path("photos")))
-        engine.add_texts(read_texts(Path("notes.txt")))
-        engine.add_texts(read_texts(Path("named.csv")))
-    finally:
-        os.chdir(before)
-        engine.close()
+    fit = Fit(hasher, "CVH", run, features, "bag-of-words", validate=False)
+    fit.run_files(read_fit_data(folder / "captions.csv"))
+    with SearchEngine.open(run, writable=True) as engine:
+        engine.add_images(folder / "photos")
+        engine.add_texts(folder / "notes.txt")
+        engine.add_texts(folder / "named.csv")

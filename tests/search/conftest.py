@@ -17,9 +17,9 @@ LONG_AGO = 1_600_000_000
 
 @pytest.fixture
 def indexed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """CVH of 16 bits, with photos/red.png, photos/blue.png, notes.txt and named.csv indexed."""
+    """A run with photos/red.png, photos/blue.png, notes.txt and named.csv indexed."""
     copy_small_run(tmp_path)
-    monkeypatch.chdir(tmp_path)  # sources were given, and kept, relative to here
+    monkeypatch.chdir(tmp_path)
     return tmp_path / "run"
 
 
@@ -31,28 +31,28 @@ def run(indexed_run: Path) -> Path:
     return indexed_run
 
 
-def photo(path: Path, colour: str) -> Path:
+def photo(path: Path, color: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (24, 16), colour).save(path)
+    Image.new("RGB", (24, 16), color).save(path)
     return path
 
 
-def old_photo(path: Path, colour: str, seconds: int = LONG_AGO) -> Path:
-    photo(path, colour)
+def old_photo(path: Path, color: str, seconds: int = LONG_AGO) -> Path:
+    photo(path, color)
     os.utime(path, (seconds, seconds))
     return path
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that are read."""
     names: list[str] = []
     inner = ImageReader.__call__
 
-    def reading(self: ImageReader, position: int, source: Path | bytes):  # type: ignore[no-untyped-def]
+    def record(self: ImageReader, position: int, source: Path | bytes):  # type: ignore[no-untyped-def]
         assert isinstance(source, Path)
         names.append(source.name)
         return inner(self, position, source)
 
-    monkeypatch.setattr(ImageReader, "__call__", reading)
+    monkeypatch.setattr(ImageReader, "__call__", record)
     return names

@@ -1,4 +1,4 @@
-"""The command in a forked process, to be starved or killed: importing torch takes seconds."""
+"""Run a command in a forked process that a test can kill, without importing torch again."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def forked(
     prepare: Callable[[], object] = lambda: None,
     kill_after: float | None = None,
 ) -> tuple[int, str]:
-    """Exit code and standard error; a negative code is the signal that ended it."""
-    reading, writing = os.pipe()
+    """Return exit code and standard error; a negative code is the signal that ended the process."""
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         code = 70
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            os.dup2(writing, 2)
+            os.dup2(write_end, 2)
             sys.stdout, sys.stderr = open(1, "w"), open(2, "w")  # noqa: SIM115 (not pytest's)
             sys.argv = ["transhash", *map(str, arguments)]
-            signal.alarm(60)  # a service that should have been refused would never end
+            signal.alarm(60)  # ends a service that should not have started
             prepare()
             command()
             code = 0
@@ -44,12 +44,12 @@ def forked(
         finally:
             sys.stderr.flush()
             os._exit(code)
-    os.close(writing)
+    os.close(write_end)
     if kill_after is not None:
         time.sleep(kill_after)
         os.kill(pid, signal.SIGKILL)
-    with os.fdopen(reading, encoding="utf-8", errors="replace") as said:
-        words = " ".join(said.read().split())
+    with os.fdopen(read_end, encoding="utf-8", errors="replace") as pipe:
+        stderr = " ".join(pipe.read().split())
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert "Traceback" not in words, words
-    return code, words
+    assert "Traceback" not in stderr, stderr
+    return code, stderr

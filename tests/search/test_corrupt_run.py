@@ -150,9 +150,9 @@ MUTILATIONS: dict[str, dict[str, Change]] = {
     "vocabulary.json": {
         **ANY,
         "an object": of_json(lambda _: {"a": 1}),
-        "numbers": of_json(lambda words: list(range(len(words)))),
-        "too few": of_json(lambda words: words[:-1]),
-        "twice the same": of_json(lambda words: [words[0]] * len(words)),
+        "numbers": of_json(lambda lists: lists | {"words": list(range(len(lists["words"])))}),
+        "too few": of_json(lambda lists: lists | {"words": lists["words"][:-1]}),
+        "twice the same": of_json(lambda lists: lists | {"words": lists["words"][:1] * 2}),
     },
 }
 

@@ -203,7 +203,7 @@ def test_votes_on_what_left_the_run_are_told_and_kept_with_their_content(
 
 
 def refit(votes: Any, files: Path, out: Path, **more: Any) -> SearchEngine:
-    settings = {"method": "THN", "bits": 16, "settings": QUICK, "verdict": True, **more}
+    settings = {"method": "THN", "bits": 16, "settings": QUICK, "validate": True, **more}
     settings["text_features"] = "bag-of-words"  # of such short texts the others drop all words
     return transhash.fit(
         pairs(), files / "photos", files / "notes.csv", votes=votes, out=out, **settings
@@ -222,7 +222,7 @@ def test_a_run_that_learned_from_votes_is_marked_and_has_no_place_in_a_table(
     assert report["votes"] == counts
     assert json.loads((out / "config.json").read_text())["votes"] == counts
     assert report["auxiliary"]["images"] == 62
-    assert report["verdict"]["held_out"]["pictures"] <= 30  # of the bridge alone
+    assert report["validation"]["retrieval"]["images"] <= 30  # of the bridge alone
     with pytest.raises(DataError, match="learned from votes, so it has no place"):
         count_benchmark(out, tmp_path)
     about = count_files(out, files / "photos.csv", files / "notes.csv").about
@@ -254,6 +254,6 @@ def test_votes_are_refused_where_they_would_do_harm(files: Path, tmp_path: Path)
 
 def test_votes_from_python_are_learned_like_those_of_a_file(files: Path, tmp_path: Path) -> None:
     rows = [{"image": square("red", 1), "text": "red lamp", "vote": np.int64(1)}]
-    with refit(rows, files, tmp_path / "run", verdict=False) as engine:
+    with refit(rows, files, tmp_path / "run", validate=False) as engine:
         assert engine.encoder.votes is not None
         assert engine.encoder.votes.counts == {"up": 1, "down": 0, "images": 1, "texts": 1}

@@ -46,9 +46,7 @@ def can_mount() -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not can_mount(), reason="needs a mount of its own: run as root on Linux"
-)
+@pytest.mark.skipif(not can_mount(), reason="needs a mount of its own: run as root on Linux")
 def test_a_run_on_a_read_only_medium_is_searched_and_a_writer_told_why(run: Path) -> None:
     engine = SearchEngine.open(run, writable=True)
     engine.add_texts(Collection(["boat", "cat"], ["a boat with sails", "the cat sleeps"]))
@@ -69,9 +67,7 @@ def test_a_run_on_a_read_only_medium_is_searched_and_a_writer_told_why(run: Path
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not can_mount(), reason="needs a mount of its own: run as root on Linux"
-)
+@pytest.mark.skipif(not can_mount(), reason="needs a mount of its own: run as root on Linux")
 def test_a_full_disk_stops_index_with_a_sentence_that_names_the_file(
     run: Path, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Encoder = features + hasher, one folder on disk: raw image or string -> Codes."""
+"""Encoder: the features and the hasher of a run, from an image or a text to its code."""
 
 from __future__ import annotations
 
@@ -25,13 +25,20 @@ from transhash.features.pretrained import (
     check_same_model,
     external_model_record,
 )
-from transhash.features.stream import FeatureBatch, extract_all, stream_images, with_progress
+from transhash.features.stream import (
+    FeatureBatch,
+    extract_readable,
+    require_image_features,
+    split_readable,
+    stream_images,
+    with_progress,
+)
 from transhash.features.texts import TextFeatures, save_text
 from transhash.hashers import Hasher
 from transhash.hashers.methods import HASHER_FORMAT
 from transhash.model.files import (
-    LEARNED_VOTES,
     PRECOMPUTED,
+    TRAINED_VOTES_FILE,
     TrainedVotes,
     check_files,
     read_config,
@@ -43,30 +50,30 @@ from transhash.progress import Track, no_progress
 from transhash.storage import content_digest
 
 Projections = npt.NDArray[np.float32]  # (items, bits)
-_HASHED = 512  # rows hashed at a time: what memory has to hold of them
+_CHUNK_ROWS = 512  # rows hashed at a time, which bounds memory
 
 
 class EncodedBatch(NamedTuple):
-    """Consecutive items of a collection, encoded; positions are those in the collection."""
+    """Codes of consecutive items; positions are those in the collection."""
 
     readable: list[int]
-    codes: Codes  # of the good ones
+    codes: Codes  # of the readable items
     digests: list[bytes]  # of their contents
     thumbnails: list[bytes | None]
-    unchanged: list[int]  # those the caller knows
-    unreadable: list[tuple[int, str]]  # and why
+    unchanged: list[int]  # positions for which `is_unchanged` was true
+    unreadable: list[tuple[int, str]]  # with the reason
 
 
 @dataclass
 class Encoder:
-    """Everything a query needs; None stands for features that come precomputed."""
+    """Features and hasher of a run. Features are None if they were precomputed."""
 
     hasher: Hasher
     image_features: ImageFeatures | None
     text_features: TextFeatures | None
     method: str = "THN"
-    votes: TrainedVotes | None = None  # that it learned from
-    folder: Path | None = None  # where it was loaded from
+    votes: TrainedVotes | None = None
+    folder: Path | None = None  # that it was loaded from
 
     @property
     def bits(self) -> int:
@@ -81,89 +88,87 @@ class Encoder:
         cache: bool = True,
         workers: int | None = None,
         thumbnails: bool = False,
-        same: Callable[[int, bytes], bool] | None = None,
+        is_unchanged: Callable[[int, bytes], bool] | None = None,
         track: Track = no_progress,
         description: str = "",
         start: int = 0,
     ) -> Iterator[EncodedBatch]:
-        """All items in order, `size` at a time: the one way from items to codes.
+        """Encode all items in order, `size` at a time.
 
-        Options as of `stream_images`; `start` is what the bar begins with.
+        Options are those of `stream_images`. The progress bar begins at `start`.
         """
         description = description or f"encoding {modality}"
-        parts = self._parts(items, modality, size, cache, workers, thumbnails, same)
-        moving = with_progress(parts, track, description, start + len(items), start)
-        files = modality == "images" and items.features is None
-        hashing = self.hasher.encode_images if modality == "images" else self.hasher.encode_texts
-        # One core for hashing beside the threads that compute: BLAS threads would wait for them.
-        limits = threadpool_limits(1, "blas") if files else nullcontext()
-        with limits, ThreadPoolExecutor(1) as beside, closing(parts):
-            block: list[FeatureBatch] = []
+        batches = self._features(items, modality, size, cache, workers, thumbnails, is_unchanged)
+        tracked = with_progress(batches, track, description, start + len(items), start)
+        hash_rows = self.hasher.encode_images if modality == "images" else self.hasher.encode_texts
+        # Hashing has one core while other threads compute features: more BLAS threads would wait.
+        from_files = modality == "images" and items.features is None
+        limits = threadpool_limits(1, "blas") if from_files else nullcontext()
+        with limits, ThreadPoolExecutor(1) as executor, closing(batches):
+            parts: list[FeatureBatch] = []
             codes: list[Future[Codes]] = []
             rows: list[npt.NDArray[Any]] = []
-            at, end = 0, size
-            for part in moving:
-                while len(part):
-                    piece, part = part.cut(end)
-                    at += len(piece)
-                    block.append(replace(piece, vectors=piece.vectors[:0]))
-                    if piece.readable:
-                        rows.append(piece.vectors)
-                    last = at in (end, len(items))
-                    if rows and (last or sum(map(len, rows)) >= _HASHED):
-                        codes.append(beside.submit(hashing, np.concatenate(rows)))
+            count, end = 0, size
+            for batch in tracked:
+                while len(batch):
+                    part, batch = batch.cut(end)
+                    count += len(part)
+                    parts.append(replace(part, vectors=part.vectors[:0]))
+                    if part.readable:
+                        rows.append(part.vectors)
+                    is_last = count in (end, len(items))
+                    if rows and (is_last or sum(map(len, rows)) >= _CHUNK_ROWS):
+                        codes.append(executor.submit(hash_rows, np.concatenate(rows)))
                         rows = []
-                    if last:
-                        yield _coded(block, [future.result() for future in codes], self.bits)
-                        block, codes, end = [], [], end + size
+                    if is_last:
+                        yield _join(parts, [future.result() for future in codes], self.bits)
+                        parts, codes, end = [], [], end + size
 
     def encode_images(
         self, images: Images, track: Track = no_progress
     ) -> tuple[Codes, Images, list[Problem]]:
-        """Codes of the readable images, those images, and what was wrong with the others."""
-        blocks = list(self.encode_batches(images, "images", _HASHED, track=track))
-        kept, problems = _readable(images, [one for block in blocks for one in block.unreadable])
-        return Codes.concatenate(block.codes for block in blocks), kept, problems
+        """Return codes of the readable images, those images, and the problems of the others."""
+        batches = list(self.encode_batches(images, "images", _CHUNK_ROWS, track=track))
+        unreadable = [pair for batch in batches for pair in batch.unreadable]
+        readable, problems = split_readable(images, unreadable)
+        return Codes.concatenate(batch.codes for batch in batches), readable, problems
 
     def encode_texts(self, texts: Texts | Sequence[str]) -> Codes:
-        """Texts -> codes."""
         return Codes.from_projections(self.project_texts(texts))
 
     def encode_image(self, source: Path | bytes) -> Codes:
-        """The code of one image file or its bytes."""
+        """Encode one image file or its bytes."""
         return Codes.from_projections(self.project_image(source))
 
     def project_images(
         self, images: Images, track: Track = no_progress
     ) -> tuple[Projections, Images, list[Problem]]:
-        """The real values whose signs `encode_images` keeps."""
-        rows, kept, problems = extract_readable(self.image_features, images, track)
-        blocks = range(0, len(rows), _HASHED)
-        parts = [self.hasher.project_images(rows[at : at + _HASHED]) for at in blocks]
-        return np.concatenate(parts), kept, problems
+        """Return the projections whose signs are the codes of `encode_images`."""
+        rows, readable, problems = extract_readable(self.image_features, images, track)
+        chunks = [
+            self.hasher.project_images(rows[start : start + _CHUNK_ROWS])
+            for start in range(0, len(rows), _CHUNK_ROWS)
+        ]
+        return np.concatenate(chunks), readable, problems
 
     def project_texts(self, texts: Texts | Sequence[str]) -> Projections:
-        """The real values whose signs `encode_texts` keeps."""
+        """Return the projections whose signs are the codes of `encode_texts`."""
         if not isinstance(texts, Sequence):
             if texts.features is not None:
                 return self.hasher.project_texts(texts.features)
             texts = texts.items
-        return self.hasher.project_texts(self._words().transform(texts))
+        return self.hasher.project_texts(self._require_text_features().transform(texts))
 
     def project_image(self, source: Path | bytes) -> Projections:
-        """The real values whose signs `encode_image` keeps."""
-        if self.image_features is None:
-            raise DataError(
-                "this model was trained on precomputed image features and cannot read images; "
-                "search with a row of features instead"
-            )
-        pixels = decode(source, self.image_features.size)
+        """Return the projection whose signs are the code of `encode_image`."""
+        features = require_image_features(self.image_features)
+        pixels = decode(source, features.size)
         if isinstance(pixels, str):
-            name = "the image" if isinstance(source, bytes) else str(source)
-            raise DataError(f"{name} cannot be used: {pixels}")
-        return self.hasher.project_images(self.image_features.extract(pixels[None]))
+            name = "The image" if isinstance(source, bytes) else str(source)
+            raise DataError(f"{name} cannot be used: {pixels}. Choose another image.")
+        return self.hasher.project_images(features.extract(pixels[None]))
 
-    def _parts(
+    def _features(
         self,
         items: Collection[Any],
         modality: Modality,
@@ -171,40 +176,43 @@ class Encoder:
         cache: bool,
         workers: int | None,
         thumbnails: bool,
-        same: Callable[[int, bytes], bool] | None,
+        is_unchanged: Callable[[int, bytes], bool] | None,
     ) -> Generator[FeatureBatch, None, None]:
         if modality == "images" and items.features is None:
             yield from stream_images(
-                _need(self.image_features), items.items,
-                cache=cache, workers=workers, thumbnails=thumbnails, same=same,
+                require_image_features(self.image_features), items.items,
+                cache=cache, workers=workers, thumbnails=thumbnails, is_unchanged=is_unchanged,
             )  # fmt: skip
             return
-        given = items.features
-        step = min(size, _HASHED)
+        step = min(size, _CHUNK_ROWS)
         for start in range(0, len(items), step):
-            span = range(start, min(start + step, len(items)))
-            if given is not None:
-                digests = [content_digest(given[i].tobytes()) for i in span]
+            readable, digests, unchanged = [], [], []
+            for i in range(start, min(start + step, len(items))):
+                if items.features is not None:
+                    digest = content_digest(items.features[i].tobytes())
+                else:
+                    digest = content_digest(items.items[i].encode("utf-8", "replace"))
+                if is_unchanged is not None and is_unchanged(i, digest):
+                    unchanged.append(i)
+                else:
+                    readable.append(i)
+                    digests.append(digest)
+            if items.features is not None:
+                vectors = items.features[readable]
+            elif readable:
+                texts = [items.items[i] for i in readable]
+                vectors = self._require_text_features().transform(texts)
             else:
-                digests = [content_digest(items.items[i].encode("utf-8", "replace")) for i in span]
-            known = [same is not None and same(i, digests[i - start]) for i in span]
-            good = [i for i, old in zip(span, known) if not old]
-            if given is not None:
-                rows = given[good]
-            else:
-                texts = [items.items[i] for i in good]
-                rows = self._words().transform(texts) if texts else np.empty((0, 0), np.float32)
-            kept = [digests[i - start] for i in good]
-            seen = [i for i, old in zip(span, known) if old]
-            yield FeatureBatch(good, rows, kept, [None] * len(good), seen, [])
+                vectors = np.empty((0, 0), np.float32)
+            yield FeatureBatch(readable, vectors, digests, [None] * len(readable), unchanged, [])
 
-    def _words(self) -> TextFeatures:
+    def _require_text_features(self) -> TextFeatures:
         if self.text_features is None:
-            raise DataError("this model takes precomputed text features; give a .npy, not texts")
+            raise DataError("This model needs precomputed text features. Pass a .npy file.")
         return self.text_features
 
     def save(self, folder: str | Path) -> None:
-        """config.json, hasher.safetensors and what the text features are made of."""
+        """Write config.json, hasher.safetensors and the files of the features."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.hasher.save_state(folder)
@@ -217,10 +225,10 @@ class Encoder:
         if self.text_features is not None:
             texts = save_text(self.text_features, folder)
         if self.votes is None:
-            (folder / LEARNED_VOTES).unlink(missing_ok=True)
+            (folder / TRAINED_VOTES_FILE).unlink(missing_ok=True)
         else:
             self.votes.save(folder)
-        # Last, because a folder with a config.json is a whole one.
+        # Written last: a folder with a config.json is complete.
         write_config(
             folder,
             {
@@ -235,25 +243,28 @@ class Encoder:
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> Encoder:
-        """The encoder that a fit saved in a run folder."""
-        folder = Path(folder)
-        if not folder.is_dir():
-            raise DataError(f"{folder} is not a folder; give one that `transhash fit` wrote")
-        config = read_config(folder)
-        check_files(folder, config)
+        """Load the encoder of a run folder."""
+        config = read_config(Path(folder))
+        check_files(Path(folder), config)
+        return cls.from_config(Path(folder), config, device)
+
+    @classmethod
+    def from_config(cls, folder: Path, config: dict[str, Any], device: str = "cpu") -> Encoder:
+        """Load the encoder of a folder whose files have been checked."""
         hasher = read_hasher(folder, config, device)
-        named = config["image_features"]
-        words = config["text_features"] != PRECOMPUTED
-        texts = read_text_features(folder, config, hasher, device) if words else None
-        try:
-            images = None if named == PRECOMPUTED else _read_images(folder, config, device)
-        except DataError as error:
-            raise DataError(f"{folder / 'config.json'}: {error}") from None
+        texts, images = None, None
+        if config["text_features"] != PRECOMPUTED:
+            texts = read_text_features(folder, config, hasher.project_texts, device)
+        if config["image_features"] != PRECOMPUTED:
+            try:
+                images = _read_images(folder, config, device)
+            except DataError as error:
+                raise DataError(f"{folder / 'config.json'}: {error}") from None
         votes = TrainedVotes.load(folder) if "votes" in config else None
         return cls(hasher, images, texts, config["method"], votes, folder)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """What `from_pretrained` reads, with a model card made from the run's report."""
+        """Write the encoder with a model card, for `from_pretrained`."""
         from transhash.model.hub import save_with_model_card
 
         save_with_model_card(self, Path(folder))
@@ -269,7 +280,7 @@ class Encoder:
         cache_dir: str | Path | None = None,
         local_files_only: bool = False,
     ) -> Encoder:
-        """The encoder in that folder, or of that name on the Hugging Face Hub."""
+        """Load an encoder from a folder or from the Hugging Face Hub."""
         from transhash.model.hub import fetch
 
         return cls.load(fetch(name, revision, token, cache_dir, local_files_only), device)
@@ -283,71 +294,44 @@ class Encoder:
         branch: str | None = None,
         commit_message: str = "Add a transhash encoder",
     ) -> str:
-        """Upload what `save_pretrained` writes; returns the address of the commit."""
+        """Upload the encoder with a model card and return the URL of the commit."""
         from transhash.model.hub import upload
 
         return upload(self, name, private, token, branch, commit_message)
 
 
 def load(folder: str | Path, device: str = "cpu") -> Encoder | Hasher:
-    """What was saved there: the Encoder of a run, or a hasher alone."""
+    """Load the encoder of a run folder, or a hasher that was saved alone."""
     folder = Path(folder)
-    config = read_config(folder, hasher_alone=True)
-    if config["format"] != HASHER_FORMAT:
-        return Encoder.load(folder, device)
+    config = read_config(folder, hasher_only=True)
     check_files(folder, config)
-    return read_hasher(folder, config, device)
+    if config["format"] == HASHER_FORMAT:
+        return read_hasher(folder, config, device)
+    return Encoder.from_config(folder, config, device)
 
 
 def _read_images(folder: Path, config: dict[str, Any], device: str) -> ImageFeatures:
-    """The image features of a run, with its own backbone where that was fine-tuned."""
-    named = config["image_features"]
-    if named_library(named):
-        found = PretrainedFeatures(named, device)
-        check_same_model(found, config.get("image_model"), folder)
-        return found
-    base = image_features(named.removesuffix(FINE_TUNED_SUFFIX), device)
-    if not named.endswith(FINE_TUNED_SUFFIX):
+    """Load the image features of a run, with its fine-tuned backbone if it has one."""
+    name = config["image_features"]
+    if named_library(name):
+        features = PretrainedFeatures(name, device)
+        check_same_model(features, config.get("image_model"), folder)
+        return features
+    base = image_features(name.removesuffix(FINE_TUNED_SUFFIX), device)
+    if not name.endswith(FINE_TUNED_SUFFIX):
         return base
     if not isinstance(base, Backbone):
-        raise DataError(f"{base.name} is no backbone that can be fine-tuned; fit it anew")
+        raise DataError(f"{base.name} cannot be fine-tuned. Refit the run.")
     return FineTunedFeatures.load(folder, base)
 
 
-def extract_readable(
-    features: ImageFeatures | None, images: Images, track: Track = no_progress
-) -> tuple[npt.NDArray[np.generic], Images, list[Problem]]:
-    """Feature rows of the readable images, those images, and the problems of the others."""
-    if images.features is not None:
-        return images.features, images, []
-    rows, bad = extract_all(_need(features), images.items, track)
-    return rows, *_readable(images, bad)
-
-
-def _readable(images: Images, bad: Sequence[tuple[int, str]]) -> tuple[Images, list[Problem]]:
-    """The images without the bad ones; refused where that leaves none."""
-    problems = [Problem(images.describe(i), images.ids[i], reason) for i, reason in bad]
-    skipped = {i for i, _ in bad}
-    kept = images.take([i for i in range(len(images)) if i not in skipped]) if bad else images
-    if not len(kept):
-        first = f"; first: {problems[0].location}: {problems[0].reason}" if problems else ""
-        raise DataError(f"none of the {len(images)} images can be read{first}")
-    return kept, problems
-
-
-def _need(features: ImageFeatures | None) -> ImageFeatures:
-    if features is None:
-        raise DataError("this model takes precomputed image features; give a .npy, not image files")
-    return features
-
-
-def _coded(parts: Sequence[FeatureBatch], codes: Sequence[Codes], bits: int) -> EncodedBatch:
-    packed = [np.zeros((0, bits // 8), np.uint8), *(part.packed for part in codes)]
+def _join(parts: Sequence[FeatureBatch], codes: Sequence[Codes], bits: int) -> EncodedBatch:
+    packed = [np.zeros((0, bits // 8), np.uint8), *(chunk.packed for chunk in codes)]
     return EncodedBatch(
         [i for part in parts for i in part.readable],
         Codes(np.concatenate(packed), bits),
         [digest for part in parts for digest in part.digests],
-        [picture for part in parts for picture in part.thumbnails],
+        [thumbnail for part in parts for thumbnail in part.thumbnails],
         [i for part in parts for i in part.unchanged],
-        [one for part in parts for one in part.unreadable],
+        [pair for part in parts for pair in part.unreadable],
     )

@@ -1,7 +1,7 @@
-"""Encoders that travel: a folder with a model card, on disk or on the Hugging Face Hub.
+"""Share encoders: a folder with a model card, on disk or on the Hugging Face Hub.
 
-The folder is a run's without its items: JSON and safetensors, no pickle. The card and the report in
-it say how the model was made, and leave out what names the owner's files.
+The folder is a run folder without items: JSON and safetensors, no pickle. The card and the report
+in it describe the training and contain no file names of the owner.
 """
 
 from __future__ import annotations
@@ -22,35 +22,36 @@ if TYPE_CHECKING:
 
 _CARD, _REPORT = "README.md", "report.json"
 _MARK = "library_name: transhash"
-_FILES = ["*.json", "*.safetensors", _CARD]  # in folders, too
-# Of report.json: no problems, which name files, and no settings, which stand in config.json.
-_TOLD = ("method", "bits", "image_features", "text_features", "auxiliary", "target", "codes",
-         "alignment", "alarms", "training_seconds")  # fmt: skip
+_FILES = ["*.json", "*.safetensors", _CARD]  # in subfolders as well
+# Not `problems`, which contain file names, and not `settings`, which are in config.json.
+_REPORT_KEYS = ("method", "bits", "image_features", "text_features", "auxiliary", "target",
+                "codes", "alignment", "warnings", "training_seconds", "summary")  # fmt: skip
 
 
 def save_with_model_card(encoder: Encoder, folder: Path) -> None:
-    """The encoder and its card, in a new folder or in place of an earlier one."""
+    """Write the encoder and its card to a new folder, or replace an earlier one."""
     texts = encoder.text_features
     if (
         isinstance(texts, CombinedTextFeatures)
-        and isinstance(texts.meaning, SentenceTransformerEmbedder)
-        and not texts.meaning.carried
+        and isinstance(texts.embedder, SentenceTransformerEmbedder)
+        and not texts.embedder.bundled
     ):
         raise DataError(
-            f"this encoder reads texts by the model {texts.meaning.name}, which stands elsewhere "
-            "on this machine and would be missing; fit with words or a static model to pass it on"
+            f"The text model {texts.embedder.name} is outside this run and would be missing "
+            "elsewhere. Fit with words or a model2vec model to share the encoder."
         )
     for features in (encoder.image_features, texts):
         if isinstance(features, PretrainedFeatures | JointModelTextFeatures) and features.in_folder:
             raise DataError(
-                f"this encoder reads by {features.name}, a folder of this machine that would be "
-                "missing elsewhere; fit with the model's name to pass it on"
+                f"{features.name} is a local folder and would be missing elsewhere. Fit with the "
+                "name of the model to share the encoder."
             )
     card = folder / _CARD
-    earlier = card.is_file() and _MARK in card.read_text("utf-8", "replace")
-    if folder.exists() and not earlier and not (folder.is_dir() and not any(folder.iterdir())):
-        raise DataError(f"{folder} is there and holds other things; give a new or an empty folder")
-    report = _report(encoder)
+    is_earlier_card = card.is_file() and _MARK in card.read_text("utf-8", "replace")
+    is_empty = folder.is_dir() and not any(folder.iterdir())
+    if folder.exists() and not is_earlier_card and not is_empty:
+        raise DataError(f"{folder} contains other files. Choose a new or empty folder.")
+    report = _public_report(encoder)
     with atomic_folder(folder) as draft:
         encoder.save(draft)
         write_json(draft / _REPORT, report)
@@ -64,15 +65,16 @@ def fetch(
     cache_dir: str | Path | None,
     local_files_only: bool,
 ) -> Path:
-    """The folder of that name, or a copy of what the Hub has under it."""
+    """Return the folder of that name, or a local copy of the repository on the Hub."""
     if Path(name).is_dir():
         return Path(name)
     with _hub(f"{name} is not a folder and cannot be fetched from the Hub") as hub:
-        found = hub.snapshot_download(
-            str(name), revision=revision, token=token, cache_dir=cache_dir,
-            local_files_only=local_files_only, allow_patterns=_FILES,
+        return Path(
+            hub.snapshot_download(
+                str(name), revision=revision, token=token, cache_dir=cache_dir,
+                local_files_only=local_files_only, allow_patterns=_FILES,
+            )
         )  # fmt: skip
-    return Path(found)
 
 
 def upload(
@@ -83,10 +85,10 @@ def upload(
     branch: str | None,
     message: str,
 ) -> str:
-    """The address of the commit."""
+    """Upload the encoder and return the URL of the commit."""
     with TemporaryDirectory() as folder:
         save_with_model_card(encoder, Path(folder) / "encoder")
-        with _hub(f"the encoder could not be sent to {name}") as hub:
+        with _hub(f"The encoder could not be uploaded to {name}") as hub:
             api = hub.HfApi(token=token)
             repository = api.create_repo(name, private=private, exist_ok=True).repo_id
             if branch is not None:
@@ -99,21 +101,21 @@ def upload(
 
 
 def model_card(report: dict[str, Any]) -> str:
-    """What a reader has to know before using the model, from the report of its fit."""
+    """Return the text of the model card."""
     facts = [
         ("method", report.get("method")),
         ("bits", report.get("bits")),
         ("image features", report.get("image_features")),
         ("text features", report.get("text_features")),
-        *((f"{part} {kind}", report[part].get(kind)) for part in ("auxiliary", "target")
-          if part in report for kind in ("images", "texts")),
+        *((f"{part} {modality}", report[part].get(modality)) for part in ("auxiliary", "target")
+          if part in report for modality in ("images", "texts")),
     ]  # fmt: skip
     if "codes" in report:
         codes = report["codes"]
         facts.append(("distinct codes", f"{codes['distinct']:,} of {codes['items']:,} items"))
     rows = "\n".join(f"| {name} | {value} |" for name, value in facts if value is not None)
-    said = "".join(f"\n{sentence}\n" for sentence in report.get("said", ()))
-    alarms = "".join(f"\nWarning while training: {one}\n" for one in report.get("alarms", ()))
+    summary = "".join(f"\n{sentence}\n" for sentence in report.get("summary", ()))
+    warnings = "".join(f"\nTraining warning: {text}\n" for text in report.get("warnings", ()))
     return f"""---
 {_MARK}
 tags:
@@ -121,10 +123,10 @@ tags:
 - cross-modal-retrieval
 ---
 
-# Images and texts as {report["bits"]}-bit codes, by {report["method"]}
+# {report["method"]}: {report["bits"]}-bit codes for images and texts
 
-Turns images and texts into binary codes whose Hamming distance says how related they are. Learned
-from auxiliary images and texts that are related, for target ones that never were.
+Encodes images and texts as binary codes. A small Hamming distance means that an image and a text
+are related. Trained on related auxiliary images and texts, for unpaired target items.
 
 ```python
 from pathlib import Path
@@ -136,41 +138,39 @@ encoder.encode_texts(["a red boat"]).packed       # (1, {report["bits"] // 8}) b
 encoder.encode_image(Path("photo.jpg")).packed
 ```
 
-## How it was made
+## Training
 
 | | |
 |---|---|
 {rows}
-{said}{alarms}
-`config.json` has every setting, `report.json` what was measured. `vocabulary.json`, where it is
-there, lists words of the training texts.
+{summary}{warnings}
+`config.json` has all settings, `report.json` all measurements. `vocabulary.json`, if present, lists
+words of the training texts.
 """
 
 
-def _report(encoder: Encoder) -> dict[str, Any]:
-    """What may be told of the fit; of an encoder that no run wrote, what it says itself."""
+def _public_report(encoder: Encoder) -> dict[str, Any]:
+    """Return the parts of the run's report that contain nothing private."""
     path = None if encoder.folder is None else encoder.folder / _REPORT
-    whole = read_json(path) if path is not None and path.is_file() else {}
-    told = {name: whole[name] for name in _TOLD if name in whole}
-    verdict = whole.get("verdict") or {}
-    if verdict.get("held_out"):
-        told["said"] = verdict["said"][:1]  # how well held-out captions find their pictures
-    elif "said" in whole:
-        told["said"] = whole["said"]
-    return {**told, "method": encoder.method, "bits": encoder.bits}
+    report = read_json(path) if path is not None and path.is_file() else {}
+    public = {name: report[name] for name in _REPORT_KEYS if name in report}
+    validation = report.get("validation") or {}
+    if validation.get("retrieval"):
+        public["summary"] = validation["summary"][:1]  # the rest quotes words of the user's texts
+    return {**public, "method": encoder.method, "bits": encoder.bits}
 
 
 @contextmanager
-def _hub(failed: str) -> Iterator[Any]:
-    """The library, and what goes wrong in it as a sentence."""
+def _hub(failure: str) -> Iterator[Any]:
+    """Yield the huggingface_hub library; its errors begin with `failure`."""
     try:
         import huggingface_hub
     except ImportError:
         raise DataError(
-            f"{failed}: huggingface_hub is not installed; pip install 'transhash[hub]'"
+            f"{failure}: huggingface_hub is not installed. Run: pip install 'transhash[hub]'"
         ) from None
     try:
         yield huggingface_hub
-    except Exception as error:  # of the network, the Hub or the name, each in its own class
+    except Exception as error:  # of the network, the Hub or the name, each with its own class
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise EngineError(f"{failed} ({reason})") from None
+        raise EngineError(f"{failure} ({reason}). Check the name and the network.") from None

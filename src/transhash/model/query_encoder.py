@@ -1,4 +1,4 @@
-"""What asks a run: its text side at once and without torch, its whole encoder when needed."""
+"""Encode queries for a run; loads torch only if needed."""
 
 from __future__ import annotations
 
@@ -13,22 +13,11 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from transhash.errors import DataError
-from transhash.model.files import (
-    PRECOMPUTED,
-    check_files,
-    check_text_features,
-    read_bits,
-    read_config,
-)
+from transhash.model.files import PRECOMPUTED, check_files, read_config, read_text_features
 
 if TYPE_CHECKING:
     from transhash.features.texts import TextFeatures
     from transhash.model.encoder import Encoder
-
-
-# What a saved hasher makes of texts, in NumPy: a question need not wait for torch.
-#
-# The same numbers up to rounding as `Hasher.project_texts`, from hasher.safetensors alone.
 
 TextProjections = npt.NDArray[np.float32]
 TextProjector = Callable[[npt.NDArray[np.floating]], TextProjections]
@@ -36,7 +25,7 @@ _LINEAR = {"weights_x", "offset_x", "weights_y", "offset_y"}
 
 
 def numpy_arrays_for_texts(names: Iterable[str]) -> list[str] | None:
-    """Which of a saved hasher's arrays project texts; None if this cannot be done here."""
+    """Return the names of the arrays that project texts, or None for other kinds of hashers."""
     known = set(names)
     if known == _LINEAR:
         return ["weights_y", "offset_y"]
@@ -46,13 +35,19 @@ def numpy_arrays_for_texts(names: Iterable[str]) -> list[str] | None:
 
 
 def make_text_projector(arrays: Mapping[str, npt.NDArray[np.floating]]) -> TextProjector:
-    """From feature rows to projections, by the arrays that `numpy_arrays_for_texts` names."""
+    """Return the function from text features to projections.
+
+    It equals `Hasher.project_texts` up to rounding, but does not need torch.
+    """
     if "weights_y" in arrays:
         weights, offset = (arrays[name].astype(np.float64) for name in ("weights_y", "offset_y"))
         return lambda rows: _checked(
             rows, len(weights), lambda x: (x @ weights - offset).astype(np.float32)
         )
-    centre, size = arrays["input_layer.text.target_centre"], float(arrays["input_layer.text.size"][0])
+    centre, size = (
+        arrays["input_layer.text.target_centre"],
+        float(arrays["input_layer.text.size"][0]),
+    )
     axes, finer = arrays.get("input_layer.text.axes"), arrays.get("input_layer.text.finer")
 
     def project(rows: npt.NDArray[np.float64]) -> TextProjections:
@@ -64,7 +59,7 @@ def make_text_projector(arrays: Mapping[str, npt.NDArray[np.floating]]) -> TextP
 
 
 def _tower(arrays: Mapping[str, npt.NDArray[np.floating]], x: TextProjections) -> TextProjections:
-    """A Perceptron, or a Head, which has a straight path beside it and looks at directions."""
+    """Apply a Perceptron, or a Head: that has a linear path as well and normalizes its input."""
     straight = arrays.get("towers.text.straight.weight")
     if straight is not None:
         lengths = np.linalg.norm(x, axis=1, keepdims=True)
@@ -84,77 +79,54 @@ def _checked(
 ) -> TextProjections:
     if rows.shape[1:] != (width,):
         raise DataError(
-            f"texts have shape {rows.shape[1:]} each, the method learned from ({width},); use the "
-            "same features for both"
+            f"Text features have shape {rows.shape[1:]}, but the model was trained on ({width},). "
+            "Use the same features."
         )
-    found = project(rows.astype(np.float64))
-    if not np.isfinite(found).all():
-        raise DataError("a text has a feature that is not a finite number, or too large")
-    return found
+    projections = project(rows.astype(np.float64))
+    if not np.isfinite(projections).all():
+        raise DataError("A text has a feature that is too large or not finite. Check the features.")
+    return projections
 
 
 class QueryEncoder:
-    """A run's model: checked when it is opened, read as far as is asked for."""
+    """Encoder of a run that checks all files when it is created and loads them when needed."""
 
     def __init__(self, run: Path) -> None:
-        if not run.is_dir():
-            raise DataError(f"{run} is not a folder; give one that `transhash fit` wrote")
         self._run, self._config = run, read_config(run)
         check_files(run, self._config)
-        self.bits, self.method = read_bits(run), str(self._config["method"])
-        if not self._is_sealed:
-            self.encoder  # noqa: B018 - only loading it tells whether its files go together
-
-    @classmethod
-    def of(cls, encoder: Encoder, run: Path) -> QueryEncoder:
-        """For an encoder that is there already."""
-        found = cls.__new__(cls)
-        found._run, found._config = run, {}
-        found.bits, found.method = encoder.bits, encoder.method
-        found.__dict__["encoder"] = encoder
-        return found
-
-    @property
-    def _is_sealed(self) -> bool:
-        """Whether digests told that nothing changed since it was saved; older runs have none."""
-        return "digest" in self._config and "files" in self._config
+        self.bits = int(self._config["settings"]["bits"])
+        self.method, self.model_digest = str(self._config["method"]), str(self._config["digest"])
 
     @cached_property
     def encoder(self) -> Encoder:
         from transhash.model.encoder import Encoder  # imports torch
 
-        return Encoder.load(self._run)
+        return Encoder.from_config(self._run, self._config)
 
     @property
     def accepts_texts(self) -> bool:
-        """Whether texts can be asked by; not where features came precomputed."""
-        return self._accepts("text_features")
+        """Whether texts can be queries, which precomputed features do not allow."""
+        return bool(self._config["text_features"] != PRECOMPUTED)
 
     @property
     def accepts_images(self) -> bool:
-        return self._accepts("image_features")
-
-    def _accepts(self, features: str) -> bool:
-        if self._config:
-            return bool(self._config[features] != PRECOMPUTED)
-        return getattr(self.encoder, features) is not None
+        return bool(self._config["image_features"] != PRECOMPUTED)
 
     @property
     def text_features(self) -> TextFeatures | None:
-        return self.encoder.text_features if self._quick is None else self._quick[0]
+        return self.encoder.text_features if self._text_only is None else self._text_only[0]
 
     def project_texts(self, texts: Sequence[str]) -> TextProjections:
-        """The real values whose signs are the codes of these texts."""
-        if self._quick is None:
+        """Return the projections whose signs are the codes of these texts."""
+        if self._text_only is None:
             return self.encoder.project_texts(texts)
-        features, project = self._quick
+        features, project = self._text_only
         return project(features.transform(texts))
 
     @cached_property
-    def _quick(self) -> tuple[TextFeatures, TextProjector] | None:
-        """The text side alone; None where it needs the encoder anyway."""
-        reads = self._config.get("text_features")
-        if not self._is_sealed or "text_model" in self._config or reads == PRECOMPUTED:
+    def _text_only(self) -> tuple[TextFeatures, TextProjector] | None:
+        """The text features and the projection of texts, or None if these need the encoder."""
+        if "text_model" in self._config or not self.accepts_texts:
             return None
         path = self._run / "hasher.safetensors"
         try:
@@ -164,5 +136,5 @@ class QueryEncoder:
                     return None
                 project = make_text_projector({name: file.get_tensor(name) for name in names})
         except (SafetensorError, OSError, KeyError):
-            return None  # loading the encoder says what is wrong
-        return check_text_features(self._run, self._config, project), project
+            return None  # loading the encoder reports the error
+        return read_text_features(self._run, self._config, project), project

@@ -1,4 +1,4 @@
-"""The files: shards of ids and codes, and the note that says what they are of."""
+"""Shards of ids and codes on disk, and job.json, which says what they were computed from."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ from transhash.storage import read_json, write_bytes
 if TYPE_CHECKING:
     from transhash.model.encoder import EncodedBatch
 
+JOB_VERSION = 2
+
 
 @dataclass(frozen=True)
 class EncodeJob:
-    """What a folder of shards is the result of; kept there, so that no two are mixed."""
+    """Description of a folder of shards, stored in job.json so that no two jobs are mixed."""
 
+    version: int
     modality: Modality
     bits: int
     items: int
     shard_size: int
-    model: str  # digest of the run's files
+    model: str  # digest of the run's model
     input: str  # digest of ids and items
-    origin: str = ""  # where the items were listed; "" in jobs that did not note it
+    source: str  # folder or file that lists the items
 
     @property
     def shards(self) -> int:
@@ -45,42 +48,36 @@ class EncodeJob:
 class CodeShard(NamedTuple):
     """Codes of items that were encoded elsewhere."""
 
-    origin: str  # where they were listed
+    source: str
     ids: Sequence[str]
     keys: Sequence[str]
     codes: Codes
 
 
 def read_job(folder: str | Path, run: str | Path) -> EncodeJob:
-    """What `folder` holds; refused unless it is whole and `run` encoded it."""
+    """Return the job of a folder; raise if it is incomplete or of another model than `run`."""
     folder = Path(folder)
-    if not folder.exists():
-        raise DataError(f"{folder} does not exist; give a folder that `transhash encode` wrote")
     if not job_file(folder).is_file():
-        raise DataError(f"{folder} holds no codes; give a folder that `transhash encode` wrote")
-    job = _read_note(folder)
+        raise DataError(f"{folder} has no codes. Pass a folder created by `transhash encode`.")
+    job = _read_job_file(folder)
     if job.model != model_digest(Path(run)):
-        raise DataError(f"{folder} was encoded by another model than {run}; encode it anew")
+        raise DataError(
+            f"{folder} was encoded with a different model than {run}. Encode the items again."
+        )
     for number in range(job.shards):
-        if not shard_path(folder, number).exists():
-            raise DataError(
-                f"{shard_path(folder, number)} is missing; give the encode command again to "
-                "finish the job"
-            )
+        _require_shard(shard_path(folder, number))
     return job
 
 
 def read_shards(folder: str | Path) -> Iterator[CodeShard]:
-    """Ids and codes, a shard at a time, in the order of the input."""
+    """Yield ids and codes, one shard at a time, in the order of the input."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     folder = Path(folder)
-    job = _read_note(folder)
+    job = _read_job_file(folder)
     for number in range(job.shards):
-        path = shard_path(folder, number)
-        if not path.exists():
-            raise DataError(f"{path} is missing; give the encode command again to finish the job")
+        path = _require_shard(shard_path(folder, number))
         try:
             table = pq.read_table(path)
             ids = table["id"].to_pylist()
@@ -88,26 +85,32 @@ def read_shards(folder: str | Path) -> Iterator[CodeShard]:
             codes = Codes(packed.reshape(len(table), job.bits // 8), job.bits)
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
             raise DataError(
-                f"{path} is damaged ({error}); delete it and give the encode command again"
+                f"{path} is corrupt ({error}). Delete it and run the encode command again."
             ) from None
         keys = table["key"].to_pylist() if "key" in table.column_names else ids
-        yield CodeShard(job.origin or str(folder.resolve()), ids, keys, codes)
+        yield CodeShard(job.source or str(folder.resolve()), ids, keys, codes)
 
 
-def _read_note(folder: Path) -> EncodeJob:
-    note = read_json(job_file(folder))
-    kinds = {"str": str, "int": int, "Modality": str}
-    needed = {
-        name: kinds[kind] for name, kind in EncodeJob.__annotations__.items() if name != "origin"
-    }
+def _require_shard(path: Path) -> Path:
+    if not path.exists():
+        raise DataError(f"{path} is missing. Run the encode command again to finish the job.")
+    return path
+
+
+def _read_job_file(folder: Path) -> EncodeJob:
+    path = job_file(folder)
+    content = read_json(path)
+    types = {"str": str, "int": int, "Modality": str}
+    fields = {name: types[kind] for name, kind in EncodeJob.__annotations__.items()}
     if (
-        not isinstance(note, dict)
-        or any(not isinstance(note.get(name), kind) for name, kind in needed.items())
-        or note["modality"] not in MODALITIES
-        or min(note["bits"], note["shard_size"]) < 1
+        not isinstance(content, dict)
+        or any(not isinstance(content.get(name), kind) for name, kind in fields.items())
+        or content["version"] != JOB_VERSION
+        or content["modality"] not in MODALITIES
+        or min(content["bits"], content["shard_size"]) < 1
     ):
-        raise DataError(f"{job_file(folder)} does not describe a job; encode it anew")
-    return EncodeJob(**{name: note[name] for name in needed}, origin=str(note.get("origin", "")))
+        raise DataError(f"{path} does not describe a job of this version. Encode the items again.")
+    return EncodeJob(**{name: content[name] for name in fields})
 
 
 def job_file(folder: Path) -> Path:
@@ -118,17 +121,17 @@ def shard_path(folder: Path, number: int) -> Path:
     return folder / f"part-{number:06d}.parquet"
 
 
-def write_block(
-    path: Path, items: Collection[Any], block: EncodedBatch, keys: Sequence[str] | None = None
+def write_batch(
+    path: Path, items: Collection[Any], batch: EncodedBatch, keys: Sequence[str] | None = None
 ) -> None:
-    """The block as a shard."""
-    problems = block_problems(items, block)
-    names = None if keys is None else [keys[i] for i in block.readable]
-    write_codes(path, [items.ids[i] for i in block.readable], block.codes, problems, names)
+    """Write a batch as one shard."""
+    ids = [items.ids[i] for i in batch.readable]
+    batch_keys = None if keys is None else [keys[i] for i in batch.readable]
+    write_codes(path, ids, batch.codes, batch_problems(items, batch), batch_keys)
 
 
-def block_problems(items: Collection[Any], block: EncodedBatch) -> list[Problem]:
-    return [Problem(items.describe(i), items.ids[i], reason) for i, reason in block.unreadable]
+def batch_problems(items: Collection[Any], batch: EncodedBatch) -> list[Problem]:
+    return [Problem(items.describe(i), items.ids[i], reason) for i, reason in batch.unreadable]
 
 
 def write_codes(
@@ -138,9 +141,9 @@ def write_codes(
     problems: Sequence[Problem] = (),
     keys: Sequence[str] | None = None,
 ) -> None:
-    """One parquet file of id, code and, where it is not the id, what the source calls the item.
+    """Write a parquet file with columns id, code and, if it is not the id, item key.
 
-    What was skipped is listed in its metadata.
+    Skipped items are listed in its metadata.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -151,23 +154,23 @@ def write_codes(
     columns = {"id": pa.array(ids, pa.string()), "code": packed}
     if keys is not None:
         columns["key"] = pa.array(keys, pa.string())
-    listed = json.dumps([problem._asdict() for problem in problems])
-    metadata = {"bits": str(codes.bits), "bad": listed}
+    skipped = json.dumps([problem._asdict() for problem in problems])
+    metadata = {"bits": str(codes.bits), "skipped": skipped}
     buffer = io.BytesIO()
     pq.write_table(pa.table(columns).replace_schema_metadata(metadata), buffer)
     write_bytes(path, buffer.getvalue())
 
 
 def shard_metadata(path: Path) -> tuple[int, list[Problem]]:
+    """Return the number of codes and the skipped items of a shard."""
     import pyarrow.parquet as pq
 
-    shard_metadata = pq.read_metadata(path)
-    return shard_metadata.num_rows, [
-        Problem(**row) for row in json.loads(shard_metadata.metadata[b"bad"])
-    ]
+    footer = pq.read_metadata(path)
+    return footer.num_rows, [Problem(**row) for row in json.loads(footer.metadata[b"skipped"])]
 
 
 def input_digest(items: Collection[Any]) -> str:
+    """Return a digest of ids and items; of precomputed features, about 64 rows are sampled."""
     digest = hashlib.blake2b(digest_size=16)
     for name, item in zip(items.ids, items.items):
         digest.update(f"{name}\x00{item}\x00".encode(errors="surrogatepass"))

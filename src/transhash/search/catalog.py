@@ -1,11 +1,12 @@
-"""What an item number stands for: its place, id, text, thumbnail and code, in one SQLite file.
+"""Catalog of a run: id, text, thumbnail, path, source and code of every item, in one SQLite file.
 
-An item is known by its place: the source it was read from (`origin`) and its key there. Its id is
-what people see; two places may name different things alike, so an id that is taken by another item
-is made distinct. The digest of its content tells whether it has changed.
+An item is identified by its source and its key there. Its id is what users see: if two sources use
+one id for different items, the second item gets a longer id. The digest of an item's content shows
+whether it has changed.
 
-The codes also stand in an index. `pending` lists the numbers whose code there may be another one,
-and that one: written with the items, cleared once the index has theirs.
+The codes are in an index as well. Table `pending` lists the items whose code in an index may be
+outdated, with that outdated code. Its rows are written together with the items and deleted once
+the index is up to date.
 """
 
 from __future__ import annotations
@@ -26,145 +27,153 @@ from transhash.data.collection import Modality
 from transhash.errors import DataError, EngineError
 from transhash.search.sources import ItemSources
 
-# The SQLite file of a catalog: its tables, how it is opened, migrated and what it refuses.
-
-CATALOG_VERSION = 3
-CHECKED_COLUMNS = "id, text, thumbnail, source, code, origin, key, digest"  # those with a checksum
-_FIRST = """
+CATALOG_VERSION = 4
+_CHUNK_ROWS = 500  # below SQLite's limit on the number of parameters
+_SCHEMA = """
+CREATE TABLE sources (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE items (
   number INTEGER PRIMARY KEY AUTOINCREMENT,
   modality TEXT NOT NULL,
   id TEXT NOT NULL,
   text TEXT,
   thumbnail BLOB,
-  source TEXT,
+  path TEXT,
   code BLOB NOT NULL,
-  UNIQUE (modality, id)
+  source INTEGER NOT NULL,
+  key TEXT NOT NULL,
+  digest BLOB,
+  checksum INTEGER NOT NULL,
+  stamp TEXT,
+  UNIQUE (modality, id),
+  UNIQUE (modality, source, key)
 );
-"""
-# Items from before version 2 have no origin, key, digest and checksum: NULL.
-_SECOND = """
-ALTER TABLE items ADD COLUMN origin INTEGER;
-ALTER TABLE items ADD COLUMN key TEXT;
-ALTER TABLE items ADD COLUMN digest BLOB;
-ALTER TABLE items ADD COLUMN checksum INTEGER;
-CREATE UNIQUE INDEX items_by_place ON items (modality, origin, key);
-CREATE TABLE origins (number INTEGER PRIMARY KEY, place TEXT NOT NULL UNIQUE);
 CREATE TABLE pending (
-  engine TEXT NOT NULL, number INTEGER NOT NULL, code BLOB, PRIMARY KEY (engine, number)
+  index_url TEXT NOT NULL, number INTEGER NOT NULL, code BLOB, PRIMARY KEY (index_url, number)
 ) WITHOUT ROWID;
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE index_urls (url TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE metadata (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
-# Size and time of the file that an item is, when it was last read; not known before version 3.
-_THIRD = """
-ALTER TABLE items ADD COLUMN stamp TEXT;
-"""
+
+
+class ItemRow(NamedTuple):
+    """Columns of an item that its checksum covers."""
+
+    id: str
+    text: str | None
+    thumbnail: bytes | None
+    path: str | None
+    code: bytes
+    source: int
+    key: str
+    digest: bytes | None
+
+
+_COLUMNS = ", ".join(ItemRow._fields)
 
 
 class CatalogFile:
-    """One connection a thread, so a service may ask from many; errors are sentences."""
+    """SQLite file with one connection per thread, so that a service can query it from many."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self.read_only = read_only
         self._immutable = False
-        self._there = False  # the file, by a connection that was answered
+        self._opened = False  # whether a connection has succeeded
         self._local = threading.local()
-        self._open: list[sqlite3.Connection] = []
+        self._connections: list[sqlite3.Connection] = []
         self._lock = threading.Lock()
         if read_only and not path.exists():
-            raise DataError(f"{path} does not exist; build it with: transhash index RUN ...")
+            raise self._not_indexed()
         with self.errors():
             if not read_only:
                 path.parent.mkdir(parents=True, exist_ok=True)
-            self.version = int(self._first_answer())
-            self._there = True
-        if not 0 <= self.version <= CATALOG_VERSION:
-            self.close()
-            raise DataError(
-                f"{path} has format version {self.version}, this transhash reads up to "
-                f"{CATALOG_VERSION}; install a newer transhash"
-            )
-        if read_only and self.version == 0:
-            self.close()
-            raise DataError(f"{path} holds nothing yet; build it with: transhash index RUN ...")
-        with self.errors():
-            if not read_only:
-                self.base.execute("PRAGMA journal_mode=WAL")
-                self._migrate()
-            self._check_table()
-
-    def _first_answer(self) -> int:
+            version = self._first_version()
+            self._opened = True
         try:
-            return int(self.base.execute("PRAGMA user_version").fetchone()[0])
+            self._prepare(version)
+        except BaseException:
+            self.close()
+            raise
+
+    def _not_indexed(self) -> DataError:
+        run = self.path.parent
+        return DataError(f"{run} has no indexed items. Run: transhash index {run} ...")
+
+    def _version(self) -> int:
+        return int(self.base.execute("PRAGMA user_version").fetchone()[0])
+
+    def _first_version(self) -> int:
+        try:
+            return self._version()
         except sqlite3.OperationalError:
-            # On a read-only medium the files that go with a writer cannot be made; without a
-            # writer they are not needed.
+            # The log of a writer cannot be created on a read-only medium. Without a writer it is
+            # not needed.
             if not self.read_only or self.path.with_name(self.path.name + "-wal").exists():
                 raise
             self.close()
             self._immutable = True
-            return int(self.base.execute("PRAGMA user_version").fetchone()[0])
+            return self._version()
 
-    def _migrate(self) -> None:
-        if self.version == CATALOG_VERSION:
-            return
-        self.base.execute("BEGIN IMMEDIATE")  # another process may be at it, too
+    def _prepare(self, version: int) -> None:
+        if self.read_only and version == 0:
+            raise self._not_indexed()
+        if version not in (0, CATALOG_VERSION):
+            raise DataError(
+                f"{self.path} has format version {version}, but this transhash needs "
+                f"{CATALOG_VERSION}. Delete it and the index folder, then index again."
+            )
+        with self.errors():
+            if not self.read_only:
+                self.base.execute("PRAGMA journal_mode=WAL")
+                self._create_tables()
+            columns = {row[1] for row in self.base.execute("PRAGMA table_info(items)")}
+            if missing := set(ItemRow._fields) - columns:
+                raise sqlite3.DatabaseError(f"missing columns: {', '.join(sorted(missing))}")
+
+    def _create_tables(self) -> None:
+        self.base.execute("BEGIN IMMEDIATE")  # another process may be creating them
         with self.base:
-            version = int(self.base.execute("PRAGMA user_version").fetchone()[0])
-            for script in (_FIRST, _SECOND, _THIRD)[version:]:
-                for statement in script.split(";"):
+            if self._version() == 0:
+                for statement in _SCHEMA.split(";"):
                     self.base.execute(statement)
-            self.base.execute(f"PRAGMA user_version={CATALOG_VERSION}")
-        self.version = CATALOG_VERSION
-
-    @property
-    def has_places(self) -> bool:
-        """Whether it says where items came from: not before version 2."""
-        return self.version >= 2
-
-    def _check_table(self) -> None:
-        found = {str(row[1]) for row in self.base.execute("PRAGMA table_info(items)")}
-        missing = {"number", "modality", "id", "text", "thumbnail", "source", "code"} - found
-        if missing:
-            self.close()
-            raise sqlite3.DatabaseError(f"items have no {', '.join(sorted(missing))}")
+                self.base.execute(f"PRAGMA user_version={CATALOG_VERSION}")
 
     @property
     def base(self) -> sqlite3.Connection:
+        """The connection of the current thread."""
         base: sqlite3.Connection | None = getattr(self._local, "base", None)
         if base is None:
             uri = f"{self.path.resolve().as_uri()}?mode={self._mode()}"
             base = sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=False)
             self._local.base = base
             with self._lock:
-                self._open.append(base)
+                self._connections.append(base)
         return base
 
     def _mode(self) -> str:
         if self.read_only:
             return "ro&immutable=1" if self._immutable else "ro"
-        # Made by the first connection only: a thread that connects later must not put an empty
-        # file in the place of one that was moved away.
-        return "rw" if self._there else "rwc"
+        # Only the first connection may create the file: a thread that connects later must not
+        # replace a file that was moved away by an empty one.
+        return "rw" if self._opened else "rwc"
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """What SQLite refuses as a sentence that names the file and gives the right advice."""
+        """Raise SQLite errors as messages that name the file and say what to do."""
         try:
             yield
         except sqlite3.OperationalError as error:
-            what = "read" if self.read_only else "written"
-            remedy = "check the space and the permissions of its folder"
+            verb = "read" if self.read_only else "written"
+            advice = "Check the disk space and the permissions of its folder."
             if "locked" in str(error):
-                remedy = "another process is writing to it; try again when it is done"
+                advice = "Another process is writing to it. Try again later."
             raise EngineError(
-                f"{self.path} cannot be {what} ({error}); {remedy}; what was finished is kept"
+                f"{self.path} cannot be {verb} ({error}). {advice} Finished work is saved."
             ) from None
         except sqlite3.DatabaseError as error:
             raise DataError(
-                f"{self.path} is damaged or no catalog ({error}); restore it from a copy, or "
-                "delete it with the index beside it and index anew"
+                f"{self.path} is corrupt ({error}). Restore a backup, or delete it and the index "
+                "folder, then index again."
             ) from None
 
     @contextmanager
@@ -172,11 +181,34 @@ class CatalogFile:
         with self.errors(), self.base:
             yield self.base
 
+    def fetch(self, sql: str, *values: Any) -> list[Any]:
+        """Return all rows of a query."""
+        with self.errors():
+            return self.base.execute(sql, values).fetchall()
+
+    def fetch_one(self, sql: str, *values: Any) -> Any:
+        """Return the first row of a query, or None."""
+        with self.errors():
+            return self.base.execute(sql, values).fetchone()
+
+    def find_row(self, where: str, *values: Any) -> tuple[int, ItemRow] | None:
+        """Return the number and the row of one item."""
+        row = self.fetch_one(f"SELECT number, {_COLUMNS} FROM items WHERE {where}", *values)
+        return None if row is None else (row[0], ItemRow(*row[1:]))
+
+    def update_row(self, number: int, row: ItemRow) -> int:
+        """Overwrite a row unless its source and key belong to another item; return the count."""
+        return self.base.execute(
+            f"UPDATE OR IGNORE items SET ({_COLUMNS}, checksum) = (?,?,?,?,?,?,?,?,?) "
+            "WHERE number = ?",
+            (*row, row_checksum(row), number),
+        ).rowcount
+
     def close(self) -> None:
         with self._lock:
-            for base in self._open:
+            for base in self._connections:
                 base.close()
-            self._open.clear()
+            self._connections.clear()
         self._local = threading.local()
 
 
@@ -188,267 +220,202 @@ def row_checksum(row: Sequence[Any]) -> int:
     return value
 
 
-# When two items are one, and what they are called.
-
-
 @dataclass(frozen=True)
 class NewItem:
     id: str
     code: bytes
     text: str | None = None
     thumbnail: bytes | None = None
-    source: str | None = None  # the file it is
-    origin: str = ""  # the folder or file it was listed in; "" if by a program
-    key: str | None = None  # what it is called there; None: its id
-    digest: bytes | None = None  # of its content; None: not known
-    stamp: str | None = None  # size and time of its file when it was read
+    path: str | None = None  # of its file
+    source: str = ""  # folder or file that lists it; "" if added by a program
+    key: str | None = None  # its name in the source; None: its id
+    digest: bytes | None = None  # of its content; None: unknown
+    stamp: str | None = None  # size and modification time of its file when it was read
 
 
 class StoredItem(NamedTuple):
-    """What became of a new item."""
+    """Result of adding one item."""
 
     number: int
     change: Literal["added", "updated", "unchanged"]
-    recoded: bool  # its code is another one than before
-
-
-def is_same_item(row: tuple[Any, ...], item: NewItem) -> bool:
-    """Whether the item of that row, which has the new one's id, is the new one from elsewhere."""
-    _, _, text, _, source, code, _, _, digest = row
-    if digest is not None and item.digest is not None:
-        return bool(digest == item.digest)
-    if text is not None and item.text is not None:
-        return bool(text == item.text)
-    if source is not None and item.source is not None:  # from before digests were kept
-        return Path(source).absolute() == Path(item.source).absolute()
-    return bool(code == item.code)
-
-
-def display_ids(item: NewItem) -> Iterator[str]:
-    """The id, then ids that also tell where the item came from."""
-    yield item.id
-    name = item.id
-    for folder in [part for part in reversed(Path(item.origin).parts) if part.strip("/\\")][:3]:
-        name = f"{folder}/{name}"
-        yield name
-    number = 2
-    while True:
-        yield f"{name} ({number})"
-        number += 1
-
-
-_SELECT = "SELECT number, modality, id, text, source, code, thumbnail IS NOT NULL FROM items"
+    recoded: bool  # whether its code changed
 
 
 @dataclass(frozen=True)
 class Item:
-    number: int  # what the index knows
+    number: int  # in the index
     modality: Modality
-    id: str  # what the user knows
+    id: str
     text: str | None
-    source: str | None
+    path: str | None
     code: bytes  # packed, as in Codes
     has_thumbnail: bool
 
 
+_SELECT = "SELECT number, modality, id, text, path, code, thumbnail IS NOT NULL FROM items"
+
+
 class Catalog:
-    """Items of a run, and what is known of each."""
+    """Items of a run."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self._file = CatalogFile(path, read_only=read_only)
-        self.origins = ItemSources(self._file)
+        self.sources = ItemSources(self._file)
+
+    def __enter__(self) -> Catalog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # ---- changes ----
 
     def add(
-        self, modality: Modality, items: Sequence[NewItem], engine: str = ""
+        self, modality: Modality, items: Sequence[NewItem], index_url: str = ""
     ) -> list[StoredItem]:
-        """Store items; numbers with a new code are pending for `engine` until `mark_done`.
+        """Store items; numbers with a new code are pending for that index until `mark_done`.
 
-        An item from a known place keeps its number, and what it had to show where the new one has
-        nothing. One from another place is the same item only if id and content are the same.
+        An item whose source and key are known keeps its number, and its old text, thumbnail and
+        path where the new item has none. An item from another source is the same item only if id
+        and content are equal.
         """
         with self._file.transaction() as base:
-            base.execute("INSERT OR IGNORE INTO facts VALUES (?, '')", (f"engine {engine}",))
-            return [self._put(base, modality, item, engine) for item in items]
+            base.execute("INSERT OR IGNORE INTO index_urls VALUES (?)", (index_url,))
+            return [self._add_one(base, modality, item, index_url) for item in items]
 
-    def _put(
-        self, base: sqlite3.Connection, modality: Modality, item: NewItem, engine: str
+    def _add_one(
+        self, base: sqlite3.Connection, modality: Modality, item: NewItem, index_url: str
     ) -> StoredItem:
-        origin = self._origin(base, item.origin)
+        source = self.sources.number(base, item.source)
         key = item.id if item.key is None else item.key
-        place = "modality = ? AND origin = ? AND key = ?"
-        select = f"SELECT number, {CHECKED_COLUMNS} FROM items WHERE"
-        old = base.execute(f"{select} {place}", (modality, origin, key)).fetchone()
-        free = item.id
+        old = self._file.find_row("modality = ? AND source = ? AND key = ?", modality, source, key)
+        item_id = item.id
         if old is None:
-            for free in display_ids(item):
-                other = base.execute(
-                    f"{select} modality = ? AND id = ?", (modality, free)
-                ).fetchone()
-                if other is None or is_same_item(other, item):
+            for item_id in display_ids(item):
+                other = self._file.find_row("modality = ? AND id = ?", modality, item_id)
+                if other is None or is_same_item(other[1], item):
                     old = other
                     break
         if old is None:
-            row = (
-                free,
-                item.text,
-                item.thumbnail,
-                item.source,
-                item.code,
-                origin,
-                key,
-                item.digest,
+            row = ItemRow(
+                item_id, item.text, item.thumbnail, item.path, item.code, source, key, item.digest
             )
             number = base.execute(
-                f"INSERT INTO items (modality, {CHECKED_COLUMNS}, checksum, stamp) "
+                f"INSERT INTO items (modality, {_COLUMNS}, checksum, stamp) "
                 "VALUES (?,?,?,?,?,?,?,?,?,?,?)",
                 (modality, *row, row_checksum(row), item.stamp),
             ).lastrowid
             assert number is not None
-            base.execute("INSERT OR IGNORE INTO pending VALUES (?, ?, NULL)", (engine, number))
+            base.execute("INSERT OR IGNORE INTO pending VALUES (?, ?, NULL)", (index_url, number))
             return StoredItem(number, "added", True)
-        number, before = old[0], old[1:]
-        recoded = before[4] != item.code
-        row = (
-            before[0],
-            *(b if new is None else new for b, new in zip(before[1:4], _shown(item))),
-            item.code,
-            *((origin, key) if before[5] is None else before[5:7]),
-            item.digest or (None if recoded else before[7]),
+        number, before = old
+        recoded = before.code != item.code
+        row = before._replace(
+            text=before.text if item.text is None else item.text,
+            thumbnail=before.thumbnail if item.thumbnail is None else item.thumbnail,
+            path=before.path if item.path is None else item.path,
+            code=item.code,
+            digest=item.digest or (None if recoded else before.digest),
         )
-        if row[5:7] == (origin, key):  # else it is another file of the same content
+        if (row.source, row.key) == (source, key):  # else it is another file with equal content
             base.execute("UPDATE items SET stamp = ? WHERE number = ?", (item.stamp, number))
         if row == before:
             return StoredItem(number, "unchanged", False)
-        base.execute(
-            f"UPDATE items SET ({CHECKED_COLUMNS}, checksum) = (?,?,?,?,?,?,?,?,?) "
-            "WHERE number = ?",
-            (*row, row_checksum(row), number),
-        )
+        self._file.update_row(number, row)
         if recoded:
             base.execute(
-                "INSERT OR IGNORE INTO pending VALUES (?,?,?)", (engine, number, before[4])
+                "INSERT OR IGNORE INTO pending VALUES (?,?,?)", (index_url, number, before.code)
             )
-        other = None not in (before[7], item.digest) and before[7] != item.digest
-        changed = recoded or other or row[1] != before[1]  # else only more is known of it
-        return StoredItem(number, "updated" if changed else "unchanged", recoded)
+        new_content = None not in (before.digest, item.digest) and before.digest != item.digest
+        updated = recoded or new_content or row.text != before.text
+        return StoredItem(number, "updated" if updated else "unchanged", recoded)
 
-    def _origin(self, base: sqlite3.Connection, place: str) -> int:
-        base.execute("INSERT OR IGNORE INTO origins (place) VALUES (?)", (place,))
-        return int(
-            base.execute("SELECT number FROM origins WHERE place = ?", (place,)).fetchone()[0]
-        )
-
-    def mark_pending(self, engine: str, numbers: Sequence[int]) -> None:
-        """The index of `engine` is about to lose these."""
+    def mark_pending(self, index_url: str, numbers: Sequence[int]) -> None:
+        """Note that these items are about to be removed from an index."""
         with self._file.transaction() as base:
             base.executemany(
-                "INSERT OR IGNORE INTO pending VALUES (?, ?, NULL)", [(engine, n) for n in numbers]
+                "INSERT OR IGNORE INTO pending VALUES (?, ?, NULL)",
+                [(index_url, number) for number in numbers],
             )
 
-    def mark_done(self, engine: str, numbers: Sequence[int]) -> None:
-        """The index of `engine` now holds what stands here."""
+    def mark_done(self, index_url: str, numbers: Sequence[int]) -> None:
+        """Note that an index has the current codes of these items."""
         with self._file.transaction() as base:
             base.executemany(
-                "DELETE FROM pending WHERE engine = ? AND number = ?",
-                [(engine, n) for n in numbers],
+                "DELETE FROM pending WHERE index_url = ? AND number = ?",
+                [(index_url, number) for number in numbers],
             )
 
-    def remove(self, engine: str, numbers: Sequence[int]) -> None:
+    def remove(self, index_url: str, numbers: Sequence[int]) -> None:
         with self._file.transaction() as base:
             base.executemany("DELETE FROM items WHERE number = ?", [(n,) for n in numbers])
             base.executemany(
-                "DELETE FROM pending WHERE engine = ? AND number = ?",
-                [(engine, n) for n in numbers],
+                "DELETE FROM pending WHERE index_url = ? AND number = ?",
+                [(index_url, number) for number in numbers],
             )
 
     def get_or_set(self, name: str, value: str) -> str:
-        """What is written under that name; `value` is, where nothing was and it can be."""
-        if not self._file.has_places:
-            return value
-        with self._file.errors():
-            row = self._file.base.execute(
-                "SELECT value FROM facts WHERE name = ?", (name,)
-            ).fetchone()
+        """Return the stored value of `name`; store `value` if there is none and it can be."""
+        row = self._file.fetch_one("SELECT value FROM metadata WHERE name = ?", name)
         if row is None and not self._file.read_only:
             with self._file.transaction() as base:
-                base.execute("INSERT INTO facts VALUES (?, ?)", (name, value))
+                base.execute("INSERT INTO metadata VALUES (?, ?)", (name, value))
         return value if row is None else str(row[0])
 
-    # ---- questions ----
+    # ---- queries ----
 
-    def unchanged(
-        self, modality: Modality, origin: str, key: str, item_id: str, digest: bytes
+    def find_unchanged(
+        self, modality: Modality, source: str, key: str, item_id: str, digest: bytes
     ) -> int | None:
-        """The number of the item that has this place, or this id, and this very content."""
-        with self._file.errors():
-            row = self._file.base.execute(
-                "SELECT items.number, digest FROM items JOIN origins ON origin = origins.number "
-                "WHERE modality = ? AND place = ? AND key = ?",
-                (modality, origin, key),
-            ).fetchone()
-            if row is None:
-                row = self._file.base.execute(
-                    "SELECT number, digest FROM items WHERE modality = ? AND id = ?",
-                    (modality, item_id),
-                ).fetchone()
+        """Return the number of the item with this source and key, or this id, and this content."""
+        row = self._file.fetch_one(
+            "SELECT items.number, digest FROM items JOIN sources ON source = sources.number "
+            "WHERE modality = ? AND name = ? AND key = ?",
+            modality, source, key,
+        ) or self._file.fetch_one(
+            "SELECT number, digest FROM items WHERE modality = ? AND id = ?", modality, item_id
+        )  # fmt: skip
         return int(row[0]) if row is not None and row[1] == digest else None
 
     def get(self, numbers: Sequence[int]) -> dict[int, Item]:
-        found: dict[int, Item] = {}
-        with self._file.errors():
-            for start in range(0, len(numbers), 500):
-                part = list(numbers[start : start + 500])
-                marks = ",".join("?" * len(part))
-                rows = self._file.base.execute(f"{_SELECT} WHERE number IN ({marks})", part)
-                found.update((row[0], _item(row)) for row in rows)
-        return found
+        items: dict[int, Item] = {}
+        for start in range(0, len(numbers), _CHUNK_ROWS):
+            chunk = numbers[start : start + _CHUNK_ROWS]
+            marks = ",".join("?" * len(chunk))
+            rows = self._file.fetch(f"{_SELECT} WHERE number IN ({marks})", *chunk)
+            items.update((row[0], _item(row)) for row in rows)
+        return items
 
     def find(self, modality: Modality, item_id: str) -> Item | None:
-        with self._file.errors():
-            row = self._file.base.execute(
-                f"{_SELECT} WHERE modality = ? AND id = ?", (modality, item_id)
-            ).fetchone()
+        row = self._file.fetch_one(f"{_SELECT} WHERE modality = ? AND id = ?", modality, item_id)
         return None if row is None else _item(row)
 
     def find_by_source(
-        self, modality: Modality, origin: str, key: str, item_id: str
+        self, modality: Modality, source: str, key: str, item_id: str
     ) -> Item | None:
-        """The item from that place, else the one with that id: it may have come another way."""
-        row = None
-        if self._file.has_places:
-            with self._file.errors():
-                row = self._file.base.execute(
-                    f"{_SELECT} WHERE modality = ? AND key = ? AND origin = "
-                    "(SELECT number FROM origins WHERE place = ?)",
-                    (modality, key, origin),
-                ).fetchone()
+        """Return the item with this source and key, else the item with this id."""
+        row = self._file.fetch_one(
+            f"{_SELECT} WHERE modality = ? AND key = ? AND source = "
+            "(SELECT number FROM sources WHERE name = ?)",
+            modality, key, source,
+        )  # fmt: skip
         return self.find(modality, item_id) if row is None else _item(row)
 
-    def pending(self, engine: str) -> dict[int, bytes | None]:
-        """Numbers whose code in the index may still be another one, and that one."""
-        if not self._file.has_places:
-            return {}
-        with self._file.errors():
-            rows = self._file.base.execute(
-                "SELECT number, code FROM pending WHERE engine = ?", (engine,)
-            ).fetchall()
-        return dict(rows)
+    def pending(self, index_url: str) -> dict[int, bytes | None]:
+        """Return the numbers whose code in an index may be outdated, with the outdated code."""
+        return dict(
+            self._file.fetch("SELECT number, code FROM pending WHERE index_url = ?", index_url)
+        )
 
-    def engines(self) -> list[str]:
-        """Those that codes were written to, as far as it was noted; "" is the run's own."""
-        if not self._file.has_places:
-            return []
-        with self._file.errors():
-            rows = self._file.base.execute("SELECT name FROM facts WHERE name LIKE 'engine %'")
-            return [name.removeprefix("engine ") for (name,) in rows]
+    def index_urls(self) -> list[str]:
+        """Return the indexes that codes were written to; "" is the run's own."""
+        return [url for (url,) in self._file.fetch("SELECT url FROM index_urls")]
 
     def codes(
         self, modality: Modality, width: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-        """Numbers, ascending, and codes of `width` bytes of all items."""
+        """Return the numbers of all items in ascending order, and their codes of `width` bytes."""
         with self._file.errors():
             count = self.count(modality)
             numbers, packed = np.empty(count, np.int64), np.empty((count, width), np.uint8)
@@ -458,80 +425,76 @@ class Catalog:
             for i, (number, code) in enumerate(rows):
                 if len(code) != width:
                     raise DataError(
-                        f"{self.path} holds a code of {8 * len(code)} bits where the model has "
-                        f"{8 * width}; index anew"
+                        f"{self.path} has a code of {8 * len(code)} bits, but the model has "
+                        f"{8 * width}. Delete it and the index folder, then index again."
                     )
                 numbers[i], packed[i] = number, np.frombuffer(code, np.uint8)
         return numbers, packed
 
     def thumbnail(self, number: int) -> bytes | None:
-        with self._file.errors():
-            row = self._file.base.execute(
-                "SELECT thumbnail FROM items WHERE number = ?", (number,)
-            ).fetchone()
+        row = self._file.fetch_one("SELECT thumbnail FROM items WHERE number = ?", number)
         return None if row is None else row[0]
 
     def digest(self, number: int) -> bytes | None:
-        """Of the item's content; None if it is not known."""
-        if self._file.version < CATALOG_VERSION:
-            return None
-        with self._file.errors():
-            row = self._file.base.execute(
-                "SELECT digest FROM items WHERE number = ?", (number,)
-            ).fetchone()
+        """Return the digest of an item's content, or None if it is unknown."""
+        row = self._file.fetch_one("SELECT digest FROM items WHERE number = ?", number)
         return None if row is None else row[0]
 
     def sample(self, modality: Modality, count: int) -> list[Item]:
-        """A few items spread evenly over the catalog, the same ones each time."""
-        with self._file.errors():
-            numbers = [
-                row[0]
-                for row in self._file.base.execute(
-                    "SELECT number FROM items WHERE modality = ? ORDER BY number", (modality,)
-                )
-            ]
-        chosen = numbers[:: max(1, len(numbers) // count)][:count] if numbers else []
-        found = self.get(chosen)
-        return [found[number] for number in chosen]
+        """Return a few items spread evenly over the catalog, the same ones each time."""
+        rows = self._file.fetch(
+            "SELECT number FROM items WHERE modality = ? ORDER BY number", modality
+        )
+        numbers = [number for (number,) in rows][:: max(1, len(rows) // count)][:count]
+        items = self.get(numbers)
+        return [items[number] for number in numbers]
 
     def count(self, modality: Modality) -> int:
-        with self._file.errors():
-            row = self._file.base.execute(
-                "SELECT COUNT(*) FROM items WHERE modality = ?", (modality,)
-            )
-            return int(row.fetchone()[0])
+        row = self._file.fetch_one("SELECT COUNT(*) FROM items WHERE modality = ?", modality)
+        return int(row[0])
 
-    def require_current_format(self) -> None:
-        """Refuses an older format, which only a writer may bring up to date."""
-        if self._file.version < CATALOG_VERSION:
-            raise DataError(f"{self.path} is of an older format; index once, then ask again")
-
-    def damage(self) -> list[str]:
-        """What is wrong with the file: its structure, and rows that miss their checksums."""
+    def find_corruption(self) -> list[str]:
+        """Return what is wrong with the file: its structure, and rows with a wrong checksum."""
         try:
-            said = [row[0] for row in self._file.base.execute("PRAGMA integrity_check(10)")]
-            found = [] if said == ["ok"] else said
-            if self._file.has_places:
-                rows = self._file.base.execute(
-                    f"SELECT {CHECKED_COLUMNS}, checksum FROM items WHERE checksum IS NOT NULL"
-                )
-                found += [
-                    f"the row of {row[0]!r} is not what was written"
-                    for row in rows
-                    if row_checksum(row[:-1]) != row[-1]
-                ]
+            problems = [row[0] for row in self._file.base.execute("PRAGMA integrity_check(10)")]
+            if problems == ["ok"]:
+                problems = []
+            rows = self._file.base.execute(f"SELECT {_COLUMNS}, checksum FROM items")
+            problems += [
+                f"the row of {row[0]!r} has a wrong checksum"
+                for row in rows
+                if row_checksum(row[:-1]) != row[-1]
+            ]
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            found = [str(error)]
-        return found
+            problems = [str(error)]
+        return problems
 
     def close(self) -> None:
         self._file.close()
 
 
+def is_same_item(row: ItemRow, item: NewItem) -> bool:
+    """Return whether a stored item with the id of the new one also has its content."""
+    if row.digest is not None and item.digest is not None:
+        return row.digest == item.digest
+    if row.text is not None and item.text is not None:
+        return row.text == item.text
+    return row.code == item.code
+
+
+def display_ids(item: NewItem) -> Iterator[str]:
+    """Yield the item's id, then longer ids that contain folders of its source."""
+    yield item.id
+    name = item.id
+    for folder in [part for part in reversed(Path(item.source).parts) if part.strip("/\\")][:3]:
+        name = f"{folder}/{name}"
+        yield name
+    number = 2
+    while True:
+        yield f"{name} ({number})"
+        number += 1
+
+
 def _item(row: tuple[Any, ...]) -> Item:
-    number, modality, item_id, text, source, code, has_thumbnail = row
-    return Item(number, modality, item_id, text, source, code, bool(has_thumbnail))
-
-
-def _shown(item: NewItem) -> tuple[str | None, bytes | None, str | None]:
-    return item.text, item.thumbnail, item.source
+    number, modality, item_id, text, path, code, has_thumbnail = row
+    return Item(number, modality, item_id, text, path, code, bool(has_thumbnail))

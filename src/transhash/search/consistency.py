@@ -1,4 +1,4 @@
-"""Catalog and index as one: what differs between the two, and the index mended from the catalog."""
+"""Compare an index with the catalog, and repair the index from the catalog."""
 
 from __future__ import annotations
 
@@ -14,92 +14,92 @@ from transhash.data.collection import MODALITIES, Modality
 from transhash.errors import DataError, IndexNotFoundError
 from transhash.index import Index, open_index
 from transhash.index.base import Ids
-from transhash.model.files import model_digest
 from transhash.search.catalog import Catalog
 
-_BLOCK = 100_000  # codes of one update
+_CHUNK_ROWS = 100_000
 
 
 @dataclass(frozen=True)
 class IndexDifference:
-    """Numbers of items on which the two differ."""
+    """Numbers of items on which an index and the catalog differ."""
 
-    missing: Ids  # in the catalog alone
+    missing: Ids  # only in the catalog
     mismatched: Ids  # with another code in the index
-    orphaned: Ids  # in the index alone
+    orphaned: Ids  # only in the index
 
     def __bool__(self) -> bool:
         return bool(len(self.missing) or len(self.mismatched) or len(self.orphaned))
 
 
 def check_catalog(run: Path) -> None:
-    """Refuses a catalog that is gone or empty beside codes: a new one would disown them all."""
+    """Refuse a catalog that is missing or empty although there are codes: a new one lacks them."""
     path = run / "catalog.sqlite"
     if path.exists() and path.stat().st_size:
         return
     for modality in MODALITIES:
         with contextlib.suppress(IndexNotFoundError):
             index = open_index(run / "index" / modality, read_only=True)
-            held = len(index)
+            count = len(index)
             index.close()
-            if held:
+            if count:
                 raise DataError(
-                    f"{path} is missing or empty, but {run / 'index' / modality} holds {held:,} "
-                    "codes; restore it from a copy, or delete the index and index anew"
+                    f"{path} is missing or empty, but {run / 'index' / modality} has {count:,} "
+                    "codes. Restore a backup, or delete the index folder, then index again."
                 )
 
 
-def check_model(catalog: Catalog, run: Path) -> None:
-    """Refuses codes of another model than the run's: they mean something else."""
-    model = model_digest(run)
-    if catalog.get_or_set("model", model) != model:
+def check_model(catalog: Catalog, run: Path, digest: str) -> None:
+    """Refuse a catalog whose codes are of another model than the run's."""
+    if catalog.get_or_set("model", digest) != digest:
         raise DataError(
-            f"{catalog.path} was filled by another model than the one in {run}; restore "
-            "that model's files, or index into a run of this one"
+            f"{catalog.path} was built with a different model than {run}. Restore that model, or "
+            "index into a new run."
         )
 
 
 def compare(catalog: Catalog, modality: Modality, index: Index) -> IndexDifference:
-    """Every code of the one beside every code of the other."""
+    """Compare all codes of an index with those of the catalog."""
     numbers, packed = catalog.codes(modality, index.bits // 8)
-    held, codes = index.export()
-    place = np.minimum(np.searchsorted(held, numbers), max(0, len(held) - 1))
-    there = held[place] == numbers if len(held) else np.zeros(len(numbers), np.bool_)
+    index_numbers, codes = index.export()
+    rows = np.minimum(np.searchsorted(index_numbers, numbers), max(0, len(index_numbers) - 1))
+    in_both = np.zeros(len(numbers), np.bool_)
+    if len(index_numbers):
+        in_both = index_numbers[rows] == numbers
     differs = np.zeros(len(numbers), np.bool_)
-    differs[there] = (codes.packed[place[there]] != packed[there]).any(axis=1)
-    return IndexDifference(
-        numbers[~there], numbers[differs], held[~np.isin(held, numbers, assume_unique=True)]
-    )
+    differs[in_both] = (codes.packed[rows[in_both]] != packed[in_both]).any(axis=1)
+    orphaned = index_numbers[~np.isin(index_numbers, numbers, assume_unique=True)]
+    return IndexDifference(numbers[~in_both], numbers[differs], orphaned)
 
 
 def repair_index(
-    catalog: Catalog, modality: Modality, index: Index, found: IndexDifference
+    catalog: Catalog, modality: Modality, index: Index, difference: IndexDifference
 ) -> None:
-    """The index as the catalog has it."""
-    copy_codes(catalog, index, np.union1d(found.missing, found.mismatched))
-    if len(found.orphaned):
-        index.remove(found.orphaned)
+    """Change the index so that it has the codes of the catalog."""
+    copy_codes(catalog, index, np.union1d(difference.missing, difference.mismatched))
+    if len(difference.orphaned):
+        index.remove(difference.orphaned)
 
 
-def complete_pending(catalog: Catalog, engine: str, indexes: dict[Modality, Index]) -> int:
-    """What an earlier writer began and did not finish; returns of how many items."""
-    numbers = np.array(sorted(catalog.pending(engine)), np.int64)
-    if not len(numbers):
+def complete_pending(catalog: Catalog, index_url: str, indexes: dict[Modality, Index]) -> int:
+    """Finish the changes that an earlier writer left incomplete; return the number of items."""
+    numbers = sorted(catalog.pending(index_url))
+    if not numbers:
         return 0
-    items = catalog.get(numbers.tolist())
+    items = catalog.get(numbers)
+    removed = np.array([number for number in numbers if number not in items], np.int64)
     for modality, index in indexes.items():
-        own = [n for n, item in items.items() if item.modality == modality]
-        copy_codes(catalog, index, np.array(sorted(own), np.int64))
-        index.remove(np.array([n for n in numbers.tolist() if n not in items], np.int64))
-    catalog.mark_done(engine, numbers.tolist())
+        present = sorted(n for n, item in items.items() if item.modality == modality)
+        copy_codes(catalog, index, np.array(present, np.int64))
+        index.remove(removed)
+    catalog.mark_done(index_url, numbers)
     return len(numbers)
 
 
 def copy_codes(catalog: Catalog, index: Index, numbers: npt.NDArray[np.int64]) -> None:
-    """The catalog's codes of these items into the index."""
-    for start in range(0, len(numbers), _BLOCK):
-        part = numbers[start : start + _BLOCK].tolist()
-        items = catalog.get(part)
-        packed = b"".join(items[number].code for number in part)
-        rows = np.frombuffer(packed, np.uint8).reshape(len(part), index.bits // 8)
-        index.update(np.array(part, np.int64), Codes(rows, index.bits))
+    """Write the catalog's codes of these items to the index."""
+    for start in range(0, len(numbers), _CHUNK_ROWS):
+        chunk = numbers[start : start + _CHUNK_ROWS].tolist()
+        items = catalog.get(chunk)
+        packed = b"".join(items[number].code for number in chunk)
+        rows = np.frombuffer(packed, np.uint8).reshape(len(chunk), index.bits // 8)
+        index.update(np.array(chunk, np.int64), Codes(rows, index.bits))

@@ -1,8 +1,7 @@
-"""Votes on results, kept in a run: image, text, and 1 or 0 for whether they belong together.
+"""Votes on search results, stored in a run: image, text, and 1 or 0 for a correct match or not.
 
-A file of its own, beside the catalog: an index that is made anew, and items that leave it, take no
-vote along. A vote is known by what it is on, the content of the image and the words of the text,
-and keeps what is needed to learn from it again: the text, and the image's thumbnail.
+They have a file of their own, so that they outlive items and indexes. A vote is identified by the
+content of its image and text. It contains the text and a thumbnail, which a later fit can use.
 """
 
 from __future__ import annotations
@@ -22,208 +21,202 @@ from transhash.search.catalog import Catalog, Item, row_checksum
 from transhash.storage import content_digest, write_bytes
 
 VOTES_FILE = "votes.sqlite"
-_VERSION = 1
-_TABLE = """
+_VERSION = 2
+_SCHEMA = """
 CREATE TABLE votes (
   image BLOB NOT NULL,
   text TEXT NOT NULL,
   vote INTEGER NOT NULL,
   image_id TEXT NOT NULL,
-  source TEXT,
+  path TEXT,
   thumbnail BLOB NOT NULL,
   text_id TEXT,
   checksum INTEGER NOT NULL,
   PRIMARY KEY (image, text)
 )
 """
-_COLUMNS = "image, text, vote, image_id, source, thumbnail, text_id"
+_COLUMNS = "image, text, vote, image_id, path, thumbnail, text_id"
 
 
 @dataclass(frozen=True)
 class VotedImage:
-    """What a vote keeps of an image."""
-
-    digest: bytes  # of its file; of its thumbnail where that is not known
+    digest: bytes  # of its file, or of its thumbnail if that is unknown
     id: str
-    source: str | None
+    path: str | None
     thumbnail: bytes
 
     @classmethod
-    def of(cls, catalog: Catalog, item: Item) -> VotedImage:
-        small = catalog.thumbnail(item.number) if item.modality == "images" else None
-        if small is None:
-            raise DataError(f"item {item.number} has no picture, so nothing can be learned from it")
-        return cls(voted_digest(catalog, item.number, small), item.id, item.source, small)
+    def from_item(cls, catalog: Catalog, item: Item) -> VotedImage:
+        thumbnail = catalog.thumbnail(item.number) if item.modality == "images" else None
+        if thumbnail is None:
+            raise DataError(f"Item {item.number} has no thumbnail. Vote on another image.")
+        return cls(voted_digest(catalog, item.number), item.id, item.path, thumbnail)
 
 
-def voted_digest(catalog: Catalog, number: int, small: bytes | None = None) -> bytes:
-    """What a vote knows an image by."""
-    return catalog.digest(number) or content_digest(small or catalog.thumbnail(number) or b"")
+def voted_digest(catalog: Catalog, number: int) -> bytes:
+    """Return the digest that identifies an image in votes."""
+    return catalog.digest(number) or content_digest(catalog.thumbnail(number) or b"")
 
 
 @dataclass(frozen=True)
 class StoredVote:
-    """One vote: 1, they belong together; 0, they do not."""
-
     image: VotedImage
     text: str
-    vote: int
-    text_id: str | None = None  # None: typed
+    vote: int  # 1: correct match, 0: not
+    text_id: str | None = None  # None: the text was typed
 
 
 class FeedbackStore:
-    """The votes of a run folder; each call opens the file, so any thread or process may ask."""
+    """Votes of a run folder. Each call opens the file, so any thread or process can use it."""
 
     def __init__(self, run: Path) -> None:
         self.path = run / VOTES_FILE
 
     def put(self, vote: StoredVote) -> None:
-        """On disk when this returns; a vote on the same two is replaced."""
+        """Write a vote to disk; it replaces an earlier vote on the same image and text."""
         image = vote.image
         row = (
-            image.digest, vote.text, vote.vote, image.id, image.source, image.thumbnail,
-            vote.text_id,
+            image.digest, vote.text, vote.vote, image.id, image.path, image.thumbnail, vote.text_id
         )  # fmt: skip
-        with self._changing() as base:
+        with self._transaction() as base:
             base.execute(
                 f"INSERT OR REPLACE INTO votes ({_COLUMNS}, checksum) VALUES (?,?,?,?,?,?,?,?)",
                 (*row, row_checksum(row)),
             )
 
     def delete(self, image: bytes, text: str) -> bool:
-        """Whether there was such a vote."""
+        """Delete a vote and return whether there was one."""
         if not self.path.exists():
             return False
-        with self._changing() as base:
-            gone = base.execute("DELETE FROM votes WHERE image = ? AND text = ?", (image, text))
-            return gone.rowcount > 0
+        with self._transaction() as base:
+            sql = "DELETE FROM votes WHERE image = ? AND text = ?"
+            return base.execute(sql, (image, text)).rowcount > 0
 
-    def forget(self, votes: Sequence[StoredVote]) -> None:
-        with self._changing() as base:
+    def delete_many(self, votes: Sequence[StoredVote]) -> None:
+        with self._transaction() as base:
             keys = [(vote.image.digest, vote.text) for vote in votes]
             base.executemany("DELETE FROM votes WHERE image = ? AND text = ?", keys)
 
     def for_text(self, text: str) -> dict[bytes, int]:
-        """Votes on images for a text, by the image's digest."""
-        return dict(self._rows("SELECT image, vote FROM votes WHERE text = ?", text))
+        """Return the votes on images for a text, by the digest of the image."""
+        return dict(self._fetch("SELECT image, vote FROM votes WHERE text = ?", text))
 
-    def on_image(self, image: bytes) -> dict[str, int]:
-        """Votes on texts for an image, by the text."""
-        return dict(self._rows("SELECT text, vote FROM votes WHERE image = ?", image))
+    def for_image(self, image: bytes) -> dict[str, int]:
+        """Return the votes on texts for an image, by the text."""
+        return dict(self._fetch("SELECT text, vote FROM votes WHERE image = ?", image))
 
     def all(self) -> list[StoredVote]:
-        """In the order in which they were given."""
-        rows = self._rows(f"SELECT {_COLUMNS} FROM votes ORDER BY rowid")
+        """Return all votes in the order in which they were stored."""
+        rows = self._fetch(f"SELECT {_COLUMNS} FROM votes ORDER BY rowid")
         return [
-            StoredVote(VotedImage(image, name, source, small), text, vote, text_id)
-            for image, text, vote, name, source, small, text_id in rows
+            StoredVote(VotedImage(digest, image_id, path, thumbnail), text, vote, text_id)
+            for digest, text, vote, image_id, path, thumbnail, text_id in rows
         ]
 
-    def damage(self) -> list[str]:
-        """What is wrong with the file."""
+    def find_corruption(self) -> list[str]:
+        """Return what is wrong with the file: its structure, and rows with a wrong checksum."""
         try:
-            said = [row[0] for row in self._rows("PRAGMA integrity_check(10)")]
-            if said in ([], ["ok"]):
-                rows = self._rows(f"SELECT {_COLUMNS}, checksum FROM votes")
-                bad = [row for row in rows if row_checksum(row[:-1]) != row[-1]]
-                said = [f"the vote on {row[3]!r} is not what was given" for row in bad]
-            return said
+            problems = [row[0] for row in self._fetch("PRAGMA integrity_check(10)")]
+            if problems in ([], ["ok"]):
+                rows = self._fetch(f"SELECT {_COLUMNS}, checksum FROM votes")
+                wrong = [row for row in rows if row_checksum(row[:-1]) != row[-1]]
+                problems = [f"the vote on {row[3]!r} has a wrong checksum" for row in wrong]
+            return problems
         except (DataError, EngineError) as error:
             return [str(error)]
 
-    def _rows(self, query: str, *values: Any) -> list[Any]:
+    def _fetch(self, sql: str, *values: Any) -> list[Any]:
         if not self.path.exists():
             return []
         with self._open() as base:
-            return base.execute(query, values).fetchall() if _has_table(base) else []
+            return base.execute(sql, values).fetchall() if _has_table(base) else []
 
     @contextmanager
-    def _changing(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._open() as base, base:
             base.execute("BEGIN IMMEDIATE")
             if not _has_table(base):
-                base.execute(_TABLE)
+                base.execute(_SCHEMA)
                 base.execute(f"PRAGMA user_version={_VERSION}")
             yield base
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """Without a write-ahead log: a copy of the one file has all votes."""
+        """Connect without a write-ahead log, so that a copy of the file has all votes."""
         try:
             with closing(sqlite3.connect(self.path, timeout=30)) as base:
                 version = int(base.execute("PRAGMA user_version").fetchone()[0])
                 if _has_table(base) and version != _VERSION:
                     raise DataError(
-                        f"{self.path} has format version {version}, this transhash reads "
-                        f"{_VERSION}; install a newer transhash, or restore it from a copy"
+                        f"{self.path} has format version {version}, but this transhash needs "
+                        f"{_VERSION}. Delete it to start with no votes."
                     )
                 yield base
         except sqlite3.OperationalError as error:
             raise EngineError(
-                f"{self.path} cannot be used ({error}); check the space and the permissions of its "
-                "folder; votes that were given are kept"
+                f"{self.path} cannot be used ({error}). Check the disk space and the permissions "
+                "of its folder. Earlier votes are saved."
             ) from None
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise DataError(
-                f"{self.path} is damaged or holds no votes ({error}); restore it from a copy, or "
-                "delete it to begin anew"
+                f"{self.path} is corrupt ({error}). Restore a backup, or delete it to start with "
+                "no votes."
             ) from None
 
 
 def _has_table(base: sqlite3.Connection) -> bool:
-    """Not in a file whose first vote never came through."""
+    """Return False for a file whose first vote was interrupted."""
     return bool(base.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0])
 
 
 def orphaned_votes(votes: Sequence[StoredVote], catalog: Catalog) -> list[StoredVote]:
-    """Those whose picture, or whose text if it was an item, is no longer in the run."""
-    left = []
+    """Return the votes whose image, or whose text if it was an item, is not in the run anymore."""
+    orphaned = []
     for vote in votes:
         image = catalog.find("images", vote.image.id)
+        has_image = image and voted_digest(catalog, image.number) == vote.image.digest
         text = None if vote.text_id is None else catalog.find("texts", vote.text_id)
-        same = image is not None and voted_digest(catalog, image.number) == vote.image.digest
-        if not same or (vote.text_id is not None and (text is None or text.text != vote.text)):
-            left.append(vote)
-    return left
+        has_text = vote.text_id is None or (text is not None and text.text == vote.text)
+        if not (has_image and has_text):
+            orphaned.append(vote)
+    return orphaned
 
 
 def export_votes(votes: Sequence[StoredVote], out: Path) -> int:
-    """A csv, tsv or jsonl of image, text and vote, as `fit --relation` takes it.
+    """Write a csv, tsv or jsonl file of image, text and vote, for `fit --relation`.
 
-    An image is its own file while that is what was voted on; else its thumbnail, written to a
-    folder beside `out`. Returns how many of those there are.
+    An image is the path of its file if that is unchanged. Otherwise its thumbnail is written to a
+    folder next to `out`. Returns the number of these thumbnails.
     """
     if out.suffix.lower() not in (".csv", ".tsv", ".jsonl"):
-        raise DataError(f"{out} should end in .csv, .tsv or .jsonl")
-    folder = out.with_name(f"{out.stem}-pictures")
-    places: dict[bytes, str] = {}
-    written = 0
-    for vote in votes:
-        image = vote.image
-        if image.digest in places:
-            continue
-        place = image.source if _is_unchanged(image) else None
-        if place is None:
-            file = folder / f"{image.digest.hex()}.jpg"
+        raise DataError(f"{out} has an unknown format. Use a name ending in .csv, .tsv or .jsonl.")
+    folder = out.with_name(f"{out.stem}-images")
+    images = {vote.image.digest: vote.image for vote in votes}
+    paths: dict[bytes, str] = {}
+    thumbnails = 0
+    for digest, image in images.items():
+        if image.path is not None and _is_unchanged(image.path, digest):
+            paths[digest] = image.path
+        else:
+            file = folder / f"{digest.hex()}.jpg"
             write_bytes(file, image.thumbnail)
-            place, written = f"{folder.name}/{file.name}", written + 1
-        places[image.digest] = place
-    rows = [(places[vote.image.digest], vote.text, vote.vote) for vote in votes]
-    write_bytes(out, _table(rows, out.suffix.lower()).encode())
-    return written
+            paths[digest] = f"{folder.name}/{file.name}"
+            thumbnails += 1
+    rows = [(paths[vote.image.digest], vote.text, vote.vote) for vote in votes]
+    write_bytes(out, _format_table(rows, out.suffix.lower()).encode())
+    return thumbnails
 
 
-def _is_unchanged(image: VotedImage) -> bool:
-    source = image.source or ""
-    if not source or source != source.strip() or "\\" in source:  # tables would read it otherwise
+def _is_unchanged(path: str, digest: bytes) -> bool:
+    if path != path.strip() or "\\" in path:  # tables would change such a path
         return False
     try:
-        return content_digest(Path(source).read_bytes()) == image.digest
+        return content_digest(Path(path).read_bytes()) == digest
     except OSError:
         return False
 
 
-def _table(rows: Sequence[tuple[str, str, int]], suffix: str) -> str:
+def _format_table(rows: Sequence[tuple[str, str, int]], suffix: str) -> str:
     names = ("image", "text", "vote")
     if suffix == ".jsonl":
         return "".join(json.dumps(dict(zip(names, row)), ensure_ascii=False) + "\n" for row in rows)

@@ -1,4 +1,4 @@
-"""A run kept in step with a folder or file: what is new, changed or gone there."""
+"""Sync: make a run match a folder or file by adding, updating and removing items."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from transhash.search.sources import FileStamps
 from transhash.search.writer import IndexResult, IndexWriter
 from transhash.storage import content_digest
 
-_BLOCK = 1024  # items forgotten at a time
+_CHUNK_ROWS = 1024  # items removed at a time
 
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """One kind of items of a folder or file, as it is now, and what the run has of it no more."""
+    """Items of one modality in a source, and the items of the run that it has no longer."""
 
     modality: Modality
-    origin: str
-    items: Collection[Any] | None  # None: the source is gone or empty, and was to be
+    source: str
+    items: Collection[Any] | None  # None: the source is missing or empty, and that is allowed
     removed: list[str]  # ids
 
     @property
@@ -43,156 +43,151 @@ class SyncPlan:
 
 
 def plan_sync(catalog: Catalog, path: Path, *, allow_empty: bool = False) -> list[SyncPlan]:
-    """What there is to keep in step with; nothing is changed.
+    """Compare a source with the catalog; return one plan per modality and change nothing.
 
-    A source that is gone, empty or cannot be read is refused, because a disk that is not mounted
-    looks like that, unless with `allow_empty` its items are to go.
+    A source that is missing, empty or unreadable is refused unless `allow_empty`, because a disk
+    that is not mounted looks like that.
     """
-    catalog.require_current_format()
-    origin = str(path.resolve())
-    known = [check_modality(kind) for kind in catalog.origins.modalities(origin)]
+    source = str(path.resolve())
+    modalities = [check_modality(name) for name in catalog.sources.modalities(source)]
     try:
-        found = list(_read(path, known))
+        collections = list(_read(path, modalities))
     except DataError as error:
-        if not known:
+        if not modalities:
             raise
-        counts = {kind: sum(1 for _ in catalog.origins.listing(kind, origin)) for kind in known}
+        ids = {m: [item.id for item in catalog.sources.list_items(m, source)] for m in modalities}
         if not allow_empty:
-            what = " and ".join(f"{count:,} {kind}" for kind, count in counts.items())
+            counts = " and ".join(f"{len(ids[m]):,} {m}" for m in modalities)
             raise DataError(
-                f"{error}; its {what} in this run were not forgotten: if they are to go, add "
-                "--forget-all"
+                f"{error} {path} is missing or empty, so its {counts} were not removed. Use "
+                "--allow-empty to remove them."
             ) from None
-        return [SyncPlan(kind, origin, None, _all(catalog, kind, origin)) for kind in known]
+        return [SyncPlan(modality, source, None, ids[modality]) for modality in modalities]
     return [
-        SyncPlan(kind, origin, items, list(_vanished(catalog, kind, items)))
-        for kind, items in found
+        SyncPlan(modality, source, items, list(_removed_ids(catalog, modality, items)))
+        for modality, items in collections
     ]
 
 
 def sync(
-    engine: IndexWriter, source: SyncPlan, track: Track = no_progress, *, reread: bool = False
+    writer: IndexWriter, plan: SyncPlan, track: Track = no_progress, *, reread: bool = False
 ) -> tuple[IndexResult, int]:
-    """The run as the source is: what became of its items, and how many were forgotten.
+    """Apply a plan; return the result of indexing and the number of removed items.
 
-    What vanished goes first, so that its ids are free. Killed in between, catalog and index agree
-    when the next writer opens them, and the same call goes on.
+    Items are removed first, so that their ids can be used again. If the process is killed, the
+    next writer makes catalog and index consistent, and the same call resumes.
     """
-    forgotten = 0
-    for start in range(0, len(source.removed), _BLOCK):
-        forgotten += engine.remove(source.modality, source.removed[start : start + _BLOCK])
-    if source.items is None:
-        return IndexResult(), forgotten
-    if source.modality == "images":
-        return engine.add_images(source.items, track, reread=reread), forgotten
-    return engine.add_texts(source.items, track), forgotten
+    removed = 0
+    for start in range(0, len(plan.removed), _CHUNK_ROWS):
+        removed += writer.remove(plan.modality, plan.removed[start : start + _CHUNK_ROWS])
+    if plan.items is None:
+        return IndexResult(), removed
+    if plan.modality == "images":
+        return writer.add_images(plan.items, track, reread=reread), removed
+    return writer.add_texts(plan.items, track), removed
 
 
 def preview_sync(
-    catalog: Catalog, source: SyncPlan, track: Track = no_progress, *, reread: bool = False
+    catalog: Catalog, plan: SyncPlan, track: Track = no_progress, *, reread: bool = False
 ) -> IndexResult:
-    """What `sync` would add, update, leave and skip: new and changed files are read."""
-    if source.items is None:
-        return IndexResult()
-    done = IndexResult()
-    items: Collection[Any] = source.items
-    if source.modality == "images":
-        given = len(items)
+    """Return what `sync` would do; new and changed files are read."""
+    result = IndexResult()
+    if plan.items is None:
+        return result
+    items: Collection[Any] = plan.items
+    if plan.modality == "images":
         items = drop_duplicates(items)
-        done.unchanged += given - len(items)
+        result.unchanged += len(plan.items) - len(items)
         if items.features is None and not reread:
-            rows, numbers = FileStamps(items).unchanged(catalog, track)
-            done.unchanged += len(numbers)
+            rows, numbers = FileStamps(items).find_unchanged(catalog, track)
+            result.unchanged += len(numbers)
             items = items.take(rows)
-    keys = _keys(source.modality, items)
-    for row in track(range(len(items)), f"comparing {source.modality}", len(items)):
-        digest = _digest(items, row)
-        place = (source.modality, source.origin, keys[row])
-        if isinstance(digest, str):
-            done.problems.append(Problem(items.describe(row), items.ids[row], digest))
-        elif catalog.unchanged(*place, items.ids[row], digest) is not None:
-            done.unchanged += 1
-        elif (flaw := _flaw(items, row)) is not None:
-            done.problems.append(Problem(items.describe(row), items.ids[row], flaw))
-        elif catalog.origins.number_at(*place) is not None:
-            done.updated += 1
+    keys = _item_keys(plan.modality, items)
+    for row in track(range(len(items)), f"comparing {plan.modality}", len(items)):
+        item = (plan.modality, plan.source, keys[row])
+        digest, reason = _read_digest(items, row)
+        if reason is None and catalog.find_unchanged(*item, items.ids[row], digest) is not None:
+            result.unchanged += 1
+            continue
+        reason = reason or _image_problem(items, row)
+        if reason is not None:
+            result.problems.append(Problem(items.describe(row), items.ids[row], reason))
+        elif catalog.sources.find_number(*item) is not None:
+            result.updated += 1
         else:
-            done.added += 1
-    return done
+            result.added += 1
+    return result
 
 
-def _read(path: Path, known: Sequence[Modality]) -> Iterator[tuple[Modality, Collection[Any]]]:
-    """The kinds that the run has of it; of a new source the one kind that it holds."""
-    if path.suffix.lower() == ".npy" and not known:
+def _read(path: Path, modalities: Sequence[Modality]) -> Iterator[tuple[Modality, Collection[Any]]]:
+    """Read the modalities that the run has of a source; of a new source, the one it contains."""
+    is_features = path.suffix.lower() == ".npy"
+    if is_features and not modalities:
         raise DataError(
-            f"{path} may hold either kind of features; index it once by --images or --texts"
+            f"{path} has features of unknown modality. Index it once with --images or --texts."
         )
-    if path.suffix.lower() == ".npy" or (known and path.is_dir()):
-        for kind in known:
-            yield kind, read_images(path) if kind == "images" else read_texts(path)
+    if is_features or (modalities and path.is_dir()):
+        for modality in modalities:
+            yield modality, read_images(path) if modality == "images" else read_texts(path)
         return
     manifest = read_manifest(path)
-    modalities: list[Modality] = list(known)
     if not modalities:
         if {"image", "text"} <= manifest.columns:
             raise DataError(
-                f"{path} holds images and texts; index it once by --images, --texts or both, to "
-                "say which are meant"
+                f"{path} contains images and texts. Index it once with --images, --texts or both."
             )
         modalities = ["images" if "image" in manifest.columns else "texts"]
-    for kind in modalities:
-        yield kind, manifest_images(manifest) if kind == "images" else manifest_texts(manifest)
+    for modality in modalities:
+        read = manifest_images if modality == "images" else manifest_texts
+        yield modality, read(manifest)
 
 
-def _vanished(catalog: Catalog, modality: Modality, items: Collection[Any]) -> Iterator[str]:
-    """Ids of what the source lists no more; a file that may still be there is kept."""
-    listed = set(_keys(modality, items))
-    folder = os.path.isdir(items.source)
-    for item in catalog.origins.listing(modality, items.source):
-        if item.key is None or item.key in listed:
+def _removed_ids(catalog: Catalog, modality: Modality, items: Collection[Any]) -> Iterator[str]:
+    """Yield ids of items that the source no longer lists, except files that may still exist."""
+    keys = set(_item_keys(modality, items))
+    is_folder = os.path.isdir(items.source)
+    for item in catalog.sources.list_items(modality, items.source):
+        if item.key in keys:
             continue
-        if folder:
-            if _file(os.path.join(items.source, item.key)) == "gone":
+        if is_folder:
+            if _file_state(os.path.join(items.source, item.key)) == "missing":
                 yield item.id
-        elif item.source is None or _file(item.source) != "unknown":
+        elif item.path is None or _file_state(item.path) != "unknown":
             yield item.id
 
 
-def _file(path: str) -> str:
-    """gone, there, or unknown: in a folder that cannot be entered."""
+def _file_state(path: str) -> str:
+    """Return missing, present, or unknown for a file in a folder that cannot be entered."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
-        return "gone"
+        return "missing"
     except (OSError, ValueError):
         return "unknown"
-    return "there"
+    return "present"
 
 
-def _all(catalog: Catalog, modality: Modality, origin: str) -> list[str]:
-    return [item.id for item in catalog.origins.listing(modality, origin)]
-
-
-def _keys(modality: Modality, items: Collection[Any]) -> Sequence[str]:
+def _item_keys(modality: Modality, items: Collection[Any]) -> Sequence[str]:
     return items.ids if modality == "images" else text_keys(items)
 
 
-def _flaw(items: Collection[Any], row: int) -> str | None:
-    """Why a picture could not be used, if it could not."""
+def _image_problem(items: Collection[Any], row: int) -> str | None:
+    """Return why an image cannot be used, or None."""
     if items.features is not None or isinstance(items.items[row], str):
         return None
     image = open_image(items.items[row], 256)
     return image if isinstance(image, str) else None
 
 
-def _digest(items: Collection[Any], row: int) -> bytes | str:
-    """Of an item's content; or why there is none."""
+def _read_digest(items: Collection[Any], row: int) -> tuple[bytes, str | None]:
+    """Return the digest of an item's content, and why it cannot be read or None."""
     if items.features is not None:
-        return content_digest(items.features[row].tobytes())
+        return content_digest(items.features[row].tobytes()), None
     item = items.items[row]
     if not isinstance(item, Path):
-        return content_digest(item.encode("utf-8", "replace") if isinstance(item, str) else item)
+        data = item.encode("utf-8", "replace") if isinstance(item, str) else item
+        return content_digest(data), None
     try:
-        return content_digest(item.read_bytes())
+        return content_digest(item.read_bytes()), None
     except OSError as error:
-        return f"cannot be read ({error.strerror})"
+        return b"", f"cannot be read ({error.strerror})"

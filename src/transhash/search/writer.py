@@ -1,4 +1,4 @@
-"""What a run holds: an index of each modality and the catalog, and how both change together."""
+"""IndexWriter: add, update and remove items in the catalog and the indexes of a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +17,6 @@ from transhash.data.inputs import drop_duplicates, to_images, to_texts
 from transhash.errors import DataError
 from transhash.features.decode import thumbnail
 from transhash.index import Index
-from transhash.model.query_encoder import QueryEncoder
-from transhash.model.shards import CodeShard
 from transhash.progress import Track, no_progress
 from transhash.search.catalog import Catalog, NewItem
 from transhash.search.consistency import compare, complete_pending, copy_codes, repair_index
@@ -28,206 +25,200 @@ from transhash.storage import content_digest
 
 if TYPE_CHECKING:
     from transhash.model.encoder import EncodedBatch, Encoder
+    from transhash.model.shards import CodeShard
 
 _log = logging.getLogger("transhash")
-_BLOCK = 1024  # items added at a time: bounds memory, and what an interruption repeats
+_BATCH_SIZE = 1024  # items added at a time; bounds memory and what an interruption repeats
 
 
 @dataclass
 class IndexResult:
-    """What became of the items that were given."""
-
     added: int = 0
     updated: int = 0
     unchanged: int = 0
-    problems: list[Problem] = field(default_factory=list)  # those that were skipped
-    numbers: list[int] = field(default_factory=list)  # of all others, those not read first
+    problems: list[Problem] = field(default_factory=list)  # of skipped items
+    numbers: list[int] = field(default_factory=list)  # of the other items
 
 
 class IndexWriter:
-    """Items of a run, where they are kept, and what puts them there."""
+    """Writes items to the catalog and the indexes of a run."""
 
     def __init__(
         self,
-        query_encoder: QueryEncoder,
+        encoder: Encoder,
         catalog: Catalog,
         indexes: dict[Modality, Index],
-        run: Path,
-        engine: str = "",
+        index_url: str = "",
     ) -> None:
-        self.query_encoder = query_encoder
+        self.encoder = encoder
         self.catalog = catalog
         self.indexes = indexes
-        self.run = run
-        self.temporary: TemporaryDirectory[str] | None = None  # of the run, gone with the engine
-        self._engine = engine  # what the catalog knows these indexes by; "" is the run's own
+        self.index_url = index_url  # name of these indexes in the catalog; "" is the run's own
 
-    @property
-    def encoder(self) -> Encoder:
-        return self.query_encoder.encoder
+    def reconcile(self) -> None:
+        """Bring the indexes up to date with the catalog, in case a writer was killed.
 
-    def _agree(self) -> None:
-        """Counts tell whether all codes must be compared: that is for what happened elsewhere."""
-        began = complete_pending(self.catalog, self._engine, self.indexes)
-        if began:
-            _log.warning("%d items were left half indexed by an earlier command; mended", began)
-        if self._engine or self.catalog.engines() != [""]:
-            return  # where there are several engines none need hold all
+        Codes are compared only if the counts differ.
+        """
+        count = complete_pending(self.catalog, self.index_url, self.indexes)
+        if count:
+            _log.warning(
+                "Finished indexing %d items that an earlier command left incomplete.", count
+            )
+        if self.index_url or self.catalog.index_urls() != [""]:
+            return  # with several indexes, none needs to have all codes
         for modality, index in self.indexes.items():
             if len(index) != self.catalog.count(modality):
-                found = compare(self.catalog, modality, index)
-                repair_index(self.catalog, modality, index, found)
+                difference = compare(self.catalog, modality, index)
+                repair_index(self.catalog, modality, index, difference)
                 _log.warning(
-                    "the index of %s did not agree with %s: %d codes were added, %d replaced, %d "
-                    "removed",
-                    modality, self.catalog.path, len(found.missing), len(found.mismatched),
-                    len(found.orphaned),
+                    "The index of %s did not match %s. Added %d codes, replaced %d, removed %d.",
+                    modality, self.catalog.path, len(difference.missing),
+                    len(difference.mismatched), len(difference.orphaned),
                 )  # fmt: skip
 
     def add_images(
         self, images: Any, track: Track = no_progress, *, reread: bool = False
     ) -> IndexResult:
-        """Encode and index images, block by block; those that are known and unchanged are not.
+        """Encode and index images in batches; unchanged images are skipped.
 
-        A folder or file, a list of paths, bytes, PIL images or arrays, a frame or a data set. Files
-        whose size and time are as they were are not read, unless `reread`.
+        Images are a folder or file, a list of paths, bytes, PIL images or arrays, a data frame or
+        a data set. Files with the same size and time as before are read only if `reread` is true.
         """
         images = to_images(images)
-        given = len(images)
-        images = every = drop_duplicates(images)
-        done = IndexResult(unchanged=given - len(every))
+        unique = drop_duplicates(images)
+        result = IndexResult(unchanged=len(images) - len(unique))
+        images = unique
         stamps = FileStamps(images) if images.features is None else None
         if stamps is not None and not reread:
-            rows, numbers = stamps.unchanged(self.catalog, track)
+            rows, numbers = stamps.find_unchanged(self.catalog, track)
             if numbers:
                 images, stamps = images.take(rows), stamps.take(rows)
-                self._keep("images", numbers, done)
+                self._count_unchanged("images", numbers, result)
 
-        def new(i: int, code: bytes, digest: bytes, small: bytes | None) -> NewItem:
+        def new_item(i: int, code: bytes, digest: bytes, small: bytes | None) -> NewItem:
             item, key = images.items[i], images.ids[i]
-            source = os.path.abspath(item) if stamps and isinstance(item, Path) else None
+            path = os.path.abspath(item) if stamps and isinstance(item, Path) else None
             stamp = stamps[i] if stamps else None
-            return NewItem(key, code, None, small, source, images.source, key, digest, stamp)
+            return NewItem(key, code, None, small, path, images.source, key, digest, stamp)
 
-        for block in self._add(images, images.ids, "images", new, track, done):
+        for batch in self._add(images, images.ids, "images", new_item, track, result):
             if stamps is not None:
-                seen = [(images.ids[i], stamp) for i in block.unchanged if (stamp := stamps[i])]
-                self.catalog.origins.update_stamps("images", images.source, seen)
-        if len(every) and len(done.problems) == len(every):
-            first = done.problems[0]
+                pairs = [(images.ids[i], stamp) for i in batch.unchanged if (stamp := stamps[i])]
+                self.catalog.sources.update_stamps("images", images.source, pairs)
+        if len(unique) and len(result.problems) == len(unique):
+            first = result.problems[0]
             raise DataError(
-                f"none of the {len(every)} images can be read; first: {first.location}: {first.reason}"
+                f"None of the {len(unique)} images can be read (first: {first.location}: "
+                f"{first.reason}). Check the files."
             )
-        return done
+        return result
 
     def add_texts(self, texts: Any, track: Track = no_progress) -> IndexResult:
-        """A file, a list, a frame or a data set."""
+        """Encode and index texts: a file, a list, a data frame or a data set."""
         texts = to_texts(texts)
         keys = text_keys(texts)
 
-        def new(i: int, code: bytes, digest: bytes, _: bytes | None) -> NewItem:
+        def new_item(i: int, code: bytes, digest: bytes, _: bytes | None) -> NewItem:
             text = texts.items[i] if texts.features is None else None
             return NewItem(
-                texts.ids[i], code, text, origin=texts.source, key=keys[i], digest=digest
+                texts.ids[i], code, text, source=texts.source, key=keys[i], digest=digest
             )
 
-        done = IndexResult()
-        for _ in self._add(texts, keys, "texts", new, track, done):
+        result = IndexResult()
+        for _ in self._add(texts, keys, "texts", new_item, track, result):
             pass
-        return done
+        return result
 
     def add_image(self, data: bytes, item_id: str, code: Codes) -> IndexResult:
-        """One image from its bytes, which stand nowhere else, and its code."""
+        """Index one image that is not in a file, given its code."""
         digest = content_digest(data)
         new = NewItem(item_id, code.packed[0].tobytes(), None, thumbnail(data), digest=digest)
-        done = IndexResult()
-        self._store("images", [new], code, done)
-        return done
+        result = IndexResult()
+        self._write("images", [new], code, result)
+        return result
 
-    def add_codes(self, modality: Modality, parts: Iterable[CodeShard]) -> IndexResult:
-        """Items that were encoded elsewhere: ids and codes, with nothing to show but the id."""
-        done = IndexResult()
-        for part in parts:
+    def add_codes(self, modality: Modality, shards: Iterable[CodeShard]) -> IndexResult:
+        """Index items that were encoded elsewhere, without texts or thumbnails."""
+        result = IndexResult()
+        for shard in shards:
             new = [
-                NewItem(name, code.tobytes(), origin=part.origin, key=key)
-                for name, key, code in zip(part.ids, part.keys, part.codes.packed, strict=True)
+                NewItem(name, code.tobytes(), source=shard.source, key=key)
+                for name, key, code in zip(shard.ids, shard.keys, shard.codes.packed, strict=True)
             ]
-            self._store(modality, new, part.codes, done)
-        return done
+            self._write(modality, new, shard.codes, result)
+        return result
 
     def remove(self, modality: Modality, item_ids: Sequence[str]) -> int:
-        """Forget items; returns how many were there. The index goes first: no result dangles."""
+        """Remove items and return how many there were.
+
+        They are removed from the index first, so that no search returns an unknown item.
+        """
         check_modality(modality)
-        found = [item for i in item_ids if (item := self.catalog.find(modality, i)) is not None]
-        numbers = [item.number for item in found]
-        self.catalog.mark_pending(self._engine, numbers)
+        items = [self.catalog.find(modality, item_id) for item_id in item_ids]
+        numbers = [item.number for item in items if item is not None]
+        self.catalog.mark_pending(self.index_url, numbers)
         self.indexes[modality].remove(np.array(numbers, dtype=np.int64))
-        self.catalog.remove(self._engine, numbers)
-        return len(found)
+        self.catalog.remove(self.index_url, numbers)
+        return len(numbers)
 
     def _add(
         self,
         items: Collection[Any],
         keys: Sequence[str],
         modality: Modality,
-        new: Callable[[int, bytes, bytes, bytes | None], NewItem],
+        new_item: Callable[[int, bytes, bytes, bytes | None], NewItem],
         track: Track,
-        done: IndexResult,
+        result: IndexResult,
     ) -> Iterator[EncodedBatch]:
-        """What was put in, a block at a time."""
+        """Encode and write items; yield each batch after it was written."""
         if not len(items):
             return
-        known: dict[int, int] = {}  # position -> number of what is unchanged
+        unchanged: dict[int, int] = {}  # position -> number
 
-        def same(i: int, digest: bytes) -> bool:
-            number = self.catalog.unchanged(modality, items.source, keys[i], items.ids[i], digest)
+        def is_unchanged(i: int, digest: bytes) -> bool:
+            number = self.catalog.find_unchanged(
+                modality, items.source, keys[i], items.ids[i], digest
+            )
             if number is not None:
-                known[i] = number
+                unchanged[i] = number
             return number is not None
 
-        for block in self.encoder.encode_batches(
-            items, modality, _BLOCK,
-            thumbnails=True, same=same, track=track, description=f"indexing {modality}",
+        for batch in self.encoder.encode_batches(
+            items, modality, _BATCH_SIZE,
+            thumbnails=True, is_unchanged=is_unchanged, track=track,
+            description=f"indexing {modality}",
         ):  # fmt: skip
-            rows = zip(block.readable, block.codes.packed, block.digests, block.thumbnails)
-            made = [new(i, code.tobytes(), digest, small) for i, code, digest, small in rows]
-            self._store(modality, made, block.codes, done)
-            self._keep(modality, [known.pop(i) for i in block.unchanged], done)
-            done.problems += [Problem(items.describe(i), items.ids[i], why) for i, why in block.unreadable]
-            yield block
+            rows = zip(batch.readable, batch.codes.packed, batch.digests, batch.thumbnails)
+            new = [new_item(i, code.tobytes(), digest, small) for i, code, digest, small in rows]
+            self._write(modality, new, batch.codes, result)
+            self._count_unchanged(modality, [unchanged.pop(i) for i in batch.unchanged], result)
+            result.problems += [
+                Problem(items.describe(i), items.ids[i], reason) for i, reason in batch.unreadable
+            ]
+            yield batch
 
-    def _keep(self, modality: Modality, numbers: Sequence[int], done: IndexResult) -> None:
-        """Count what is unchanged; another engine may lack what the catalog knows."""
-        if self._engine:
-            copy_codes(self.catalog, self.indexes[modality], np.unique(numbers).astype(np.int64))
-        done.unchanged += len(numbers)
-        done.numbers += numbers
-
-    def _store(
-        self, modality: Modality, new: Sequence[NewItem], codes: Codes, done: IndexResult
+    def _count_unchanged(
+        self, modality: Modality, numbers: Sequence[int], result: IndexResult
     ) -> None:
-        """Catalog first, and what it says of the index is pending until the index has it, too."""
-        stored = self.catalog.add(modality, new, self._engine)
-        changed = {one.number: row for row, one in enumerate(stored) if one.recoded or self._engine}
-        if changed:
-            numbers = np.array(sorted(changed), np.int64)
-            rows = np.array([changed[int(number)] for number in numbers], np.int64)
-            self.indexes[modality].update(numbers, codes[rows])
-            self.catalog.mark_done(self._engine, numbers.tolist())
-        for one in stored:
-            done.numbers.append(one.number)
-            done.added += one.change == "added"
-            done.updated += one.change == "updated"
-            done.unchanged += one.change == "unchanged"
+        if self.index_url:  # which may lack codes that the catalog has
+            copy_codes(self.catalog, self.indexes[modality], np.unique(numbers).astype(np.int64))
+        result.unchanged += len(numbers)
+        result.numbers += numbers
 
-    def close(self) -> None:
-        """Lets go of the run; a temporary one is deleted. `with` does it, too."""
-        for index in self.indexes.values():
-            index.close()
-        self.catalog.close()
-        if self.temporary is not None:
-            self.temporary.cleanup()
-
-    def __len__(self) -> int:
-        """How many items can be found."""
-        return sum(map(len, self.indexes.values()))
+    def _write(
+        self, modality: Modality, new: Sequence[NewItem], codes: Codes, result: IndexResult
+    ) -> None:
+        """Write to the catalog, then to the index; items are pending in between."""
+        stored = self.catalog.add(modality, new, self.index_url)
+        rows = {item.number: i for i, item in enumerate(stored) if item.recoded or self.index_url}
+        if rows:
+            numbers = sorted(rows)
+            chosen = codes[np.array([rows[number] for number in numbers], np.int64)]
+            self.indexes[modality].update(np.array(numbers, np.int64), chosen)
+            self.catalog.mark_done(self.index_url, numbers)
+        for item in stored:
+            result.numbers.append(item.number)
+            result.added += item.change == "added"
+            result.updated += item.change == "updated"
+            result.unchanged += item.change == "unchanged"
