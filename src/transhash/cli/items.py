@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from transhash.cli import (
@@ -18,6 +16,8 @@ from transhash.cli import (
     count,
     open_catalog,
     out,
+    plain_table,
+    print_facts,
     print_json,
     truncate,
     warn,
@@ -58,10 +58,7 @@ def list_items(
         for row in rows:
             print_json({name: value for name, value in row._asdict().items() if name != "key"})
         return
-    table = Table(box=None, pad_edge=False)
-    table.add_column("modality")
-    for name in ("id", "file or text"):
-        table.add_column(name, overflow="fold")
+    table = plain_table("modality", "id", "file or text")
     for row in rows:
         content = truncate(row.text) if row.text is not None else row.path or ""
         table.add_row(row.modality[:-1], Text(row.id), Text(content))
@@ -81,24 +78,13 @@ def info(run: Path = RUN, as_json: bool = JSON_OBJECT) -> None:
     if as_json:
         print_json(facts)
         return
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column()
-    table.add_column(overflow="fold")
-    for name, value in facts.items():
-        if name == "bytes":
-            table.add_row("size on disk", f"{value / 1e6:,.1f} MB")
-        elif name != "sources":
-            table.add_row(name, Text(_format(value)))
-    for row in facts["sources"]:
-        source = row["source"] or "(no file, or unknown)"
-        table.add_row(f"{row['items']:,} {row['modality']}", Text(f"from {source}"))
-    out.print(table)
-
-
-def _format(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    sources, size = facts.pop("sources"), facts.pop("bytes")
+    facts["size on disk"] = f"{size / 1e6:,.1f} MB"
+    origins = [
+        (f"{row['items']:,} {row['modality']}", f"from {row['source'] or 'no file'}")
+        for row in sources
+    ]
+    print_facts([*facts.items(), *origins])
 
 
 @app.command()

@@ -8,10 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from transhash.cli import INDEX, JSON_LINES, RUN, app, err, out, print_json, truncate, warn
+from transhash.cli import (
+    INDEX,
+    JSON_LINES,
+    RUN,
+    app,
+    err,
+    out,
+    plain_table,
+    print_json,
+    truncate,
+    warn,
+)
 from transhash.errors import DataError
 
 if TYPE_CHECKING:
@@ -147,11 +157,9 @@ def _print_json_lines(hits: Hits) -> None:
 
 
 def _print_table(hits: Hits) -> None:
-    table = Table(box=None, pad_edge=False)
-    for name in ("rank", "distance"):
-        table.add_column(name, justify="right")
-    for name in ("id", "text" if hits and hits[0].item.text else "file"):
-        table.add_column(name, overflow="fold")
+    content_name = "text" if hits and hits[0].item.text else "file"
+    right = ("rank", "distance")
+    table = plain_table(*right, "id", content_name, right=right)
     for rank, hit in enumerate(hits, 1):
         content = truncate(hit.item.text or "") or hit.item.path or ""
         table.add_row(str(rank), str(hit.distance), Text(hit.item.id), Text(content))
