@@ -1,4 +1,4 @@
-"""Features from a .npy: small ones are read, large ones stay on the disk."""
+"""Features from .npy files: small ones are copied, large ones are memory-mapped."""
 
 from pathlib import Path
 
@@ -16,31 +16,33 @@ def rows() -> np.ndarray:
 
 
 @pytest.fixture(autouse=True)
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "_WHOLE", 100)
-    monkeypatch.setattr(manifest, "_PART", 200)  # eight rows and a bit
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "_MAX_COPY_BYTES", 100)
+    monkeypatch.setattr(manifest, "_CHUNK_BYTES", 200)  # eight rows
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_a_large_file_stays_where_it_is(tmp_path: Path, rows: np.ndarray, order: str) -> None:
+def test_a_large_file_is_memory_mapped(tmp_path: Path, rows: np.ndarray, order: str) -> None:
     file = tmp_path / "x.npy"
     np.save(file, np.array(rows, order=order))  # type: ignore[call-overload]
-    found = read_array(file)
-    assert isinstance(found, np.memmap)
-    assert np.array_equal(found, rows)
+    array = read_array(file)
+    assert isinstance(array, np.memmap)
+    assert np.array_equal(array, rows)
 
 
-def test_a_small_file_and_one_of_other_numbers_are_read(tmp_path: Path, rows: np.ndarray) -> None:
-    for name, array in (("small", rows[:2]), ("double", rows.astype(np.float64))):
-        np.save(tmp_path / f"{name}.npy", array)
-        found = read_array(tmp_path / f"{name}.npy")
-        assert not isinstance(found, np.memmap)
-        assert found.dtype == np.float32
-        assert np.array_equal(found, array.astype(np.float32))
+def test_small_files_and_other_number_types_are_copied(tmp_path: Path, rows: np.ndarray) -> None:
+    for name, saved in (("small", rows[:2]), ("double", rows.astype(np.float64))):
+        np.save(tmp_path / f"{name}.npy", saved)
+        array = read_array(tmp_path / f"{name}.npy")
+        assert not isinstance(array, np.memmap)
+        assert array.dtype == np.float32
+        assert np.array_equal(array, saved.astype(np.float32))
 
 
-def test_rows_that_are_not_finite_are_found_in_every_part(tmp_path: Path, rows: np.ndarray) -> None:
+def test_rows_that_are_not_finite_are_counted_in_all_chunks(
+    tmp_path: Path, rows: np.ndarray
+) -> None:
     rows[[9, 49], 3] = np.nan
     np.save(tmp_path / "x.npy", rows)
-    with pytest.raises(DataError, match=r"row 9: .* as in 2 of 50 rows"):
+    with pytest.raises(DataError, match=r"Row 9 .*2 of 50 rows"):
         read_array(tmp_path / "x.npy")

@@ -7,7 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from transhash.data.benchmark import Benchmark, SplitSizes, load_benchmark, shrink_sizes
+from transhash.data.benchmark import (
+    PROTOCOLS,
+    Benchmark,
+    SplitSizes,
+    load_benchmark,
+    shrink_sizes,
+)
 from transhash.data.collection import Collection
 from transhash.errors import DataError
 from transhash.storage import write_json
@@ -36,25 +42,25 @@ def test_a_split_follows_the_papers_cross_domain_protocol(folder: Path) -> None:
     assert not np.array_equal(split.auxiliary_images, split.auxiliary_texts)  # not paired
     assert not set(split.auxiliary_images) & set(split.held_out_images)
     assert not set(split.query_images) & set(split.database_images)
-    assert set(split.target_images) <= set(split.database_images)  # no query is ever seen
+    assert set(split.target_images) <= set(split.database_images)  # no query is trained on
     assert set(split.target_texts) <= set(split.database_texts)
     assert len(split.database_images) == 40
     assert len(split.database_texts) == 30
 
 
-def made_up(protocol: str, items: int, classes: int, sizes: SplitSizes) -> Benchmark:
-    """A benchmark of ids and labels; a split looks at nothing else."""
+def random_benchmark(protocol: str, items: int, classes: int, sizes: SplitSizes) -> Benchmark:
+    """Return a benchmark of ids and labels, which is all that `split` uses."""
     rng = np.random.default_rng(items)
 
     def part(letter: str) -> Collection[str]:
         names = [f"{letter}{row}" for row in range(items)]
-        drawn = [rng.choice(classes, rng.integers(1, 3)) for _ in names]
-        return Collection(names, names, [frozenset(map(str, row)) for row in drawn])
+        labels = [rng.choice(classes, rng.integers(1, 3)) for _ in names]
+        return Collection(names, names, [frozenset(map(str, row)) for row in labels])
 
     parts = [part(letter) for letter in "abcd"]
     if protocol == "nus-wide":
         parts = [parts[0], parts[0], parts[0], parts[0]]
-    return Benchmark("made up", protocol, *parts, sizes)  # type: ignore[arg-type]
+    return Benchmark("random", protocol, *parts, sizes)  # type: ignore[arg-type, call-arg]
 
 
 @given(
@@ -67,38 +73,39 @@ def made_up(protocol: str, items: int, classes: int, sizes: SplitSizes) -> Bench
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=30, deadline=None, derandomize=True, database=None)
-def test_no_part_of_a_split_meets_one_that_it_must_not(
+def test_the_parts_of_a_split_do_not_overlap(
     items: int, classes: int, queries: int, auxiliary: int, target: int, per_class: int, seed: int
 ) -> None:
     sizes = SplitSizes(queries, auxiliary, target, per_class)
 
-    def apart(*parts: npt.NDArray[np.int64]) -> None:
+    def check_disjoint(*parts: npt.NDArray[np.int64]) -> None:
         rows = [int(row) for part in parts for row in part]
         assert len(rows) == len(set(rows))
 
-    cross = made_up("imagenet-yahooqa", items, classes, sizes).split(seed)
-    apart(cross.auxiliary_images, cross.held_out_images)
-    apart(cross.auxiliary_texts, cross.held_out_texts)
+    cross = random_benchmark("imagenet-yahooqa", items, classes, sizes).split(seed)
+    check_disjoint(cross.auxiliary_images, cross.held_out_images)
+    check_disjoint(cross.auxiliary_texts, cross.held_out_texts)
     assert len(cross.auxiliary_images) == len(cross.auxiliary_texts) == auxiliary
     assert len(cross.held_out_images) == len(cross.held_out_texts) == items - auxiliary
-    inside = made_up("nus-wide", items, classes, sizes).split(seed)
-    # Rows are pairs here: no half of one may be where the other half is.
-    apart(
-        inside.query_images, inside.auxiliary_images, inside.auxiliary_texts,
-        inside.held_out_images, inside.held_out_texts, inside.target_images, inside.target_texts,
+    in_domain = random_benchmark("nus-wide", items, classes, sizes).split(seed)
+    # Rows are pairs here: the two halves of one must not be in different parts.
+    check_disjoint(
+        in_domain.query_images, in_domain.auxiliary_images, in_domain.auxiliary_texts,
+        in_domain.held_out_images, in_domain.held_out_texts,
+        in_domain.target_images, in_domain.target_texts,
     )  # fmt: skip
-    for split in (cross, inside):
+    for split in (cross, in_domain):
         for query, database, target_part in (
             (split.query_images, split.database_images, split.target_images),
             (split.query_texts, split.database_texts, split.target_texts),
         ):
-            apart(query, database)
+            check_disjoint(query, database)
             assert len(query) == queries
             assert len(query) + len(database) == items
             assert set(target_part) <= set(database)
 
 
-def test_a_seed_fixes_the_split_and_another_changes_it(folder: Path) -> None:
+def test_a_split_depends_only_on_its_seed(folder: Path) -> None:
     benchmark = load_benchmark(folder, SIZES)
     first, again, other = benchmark.split(1), benchmark.split(1), benchmark.split(2)
     assert np.array_equal(first.query_images, again.query_images)
@@ -115,37 +122,47 @@ def test_the_in_domain_protocol_never_trains_on_both_halves_of_a_pair(folder: Pa
     assert np.array_equal(split.query_images, split.query_texts)
 
 
-def test_sizes_that_leave_nothing_over_are_refused(folder: Path) -> None:
-    with pytest.raises(DataError, match="ask for smaller sizes"):
+def test_sizes_without_a_rest_are_refused(folder: Path) -> None:
+    with pytest.raises(DataError, match="smaller sizes"):
         load_benchmark(folder, SplitSizes(queries=50)).split(0)
 
 
-def test_small_data_get_smaller_sizes(folder: Path) -> None:
+def test_small_benchmarks_get_smaller_sizes(folder: Path) -> None:
     benchmark = load_benchmark(folder)
     sizes = shrink_sizes(benchmark)
     assert sizes == SplitSizes(queries=13, auxiliary=48, target=13, per_class=30)
-    fitted = Benchmark(**{**benchmark.__dict__, "sizes": sizes})
-    assert len(fitted.split(0).query_texts) == 13
+    shrunk = Benchmark(**{**benchmark.__dict__, "sizes": sizes})
+    assert len(shrunk.split(0).query_texts) == 13
 
 
 def test_an_unknown_protocol_is_refused(folder: Path) -> None:
     write_json(folder / "benchmark.json", {"protocol": "mine"})
-    with pytest.raises(DataError, match="protocol must be one of"):
+    with pytest.raises(DataError, match="Unknown protocol"):
         load_benchmark(folder)
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"),
+    ("content", "message"),
     [
-        ([], "must be"),
-        ({"sizes": 3}, "must be"),
-        ({"sizes": {"queries": "many"}}, "size of queries must be a number of items, not 'many'"),
-        ({"sizes": {"target": -1}}, "size of target must be a number of items, not -1"),
+        ([], "description"),
+        ({"sizes": 3}, "description"),
+        ({"sizes": {"queries": "many"}}, "queries = 'many'"),
+        ({"sizes": {"target": -1}}, "target = -1"),
     ],
 )
-def test_a_description_of_the_wrong_kind_is_one_sentence(
-    folder: Path, content: object, sentence: str
+def test_an_invalid_description_is_a_data_error(
+    folder: Path, content: object, message: str
 ) -> None:
     write_json(folder / "benchmark.json", content)
-    with pytest.raises(DataError, match=f"benchmark.json.*{sentence}"):
+    with pytest.raises(DataError, match=f"benchmark.json.*{message}"):
         load_benchmark(folder)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_name_does_not_depend_on_how_the_folder_is_given(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    write_json(folder / "benchmark.json", {"protocol": protocol})
+    monkeypatch.chdir(folder)
+    for path in (folder, ".", Path(), f"../{folder.name}"):
+        assert load_benchmark(path).name == folder.name

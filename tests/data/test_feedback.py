@@ -1,4 +1,4 @@
-"""Votes beside labels, pairs and clicks: what is known of voted items, and what is not."""
+"""Votes added to labels, pairs and clicks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from transhash.data.relation import GradedRelation, LabelRelation, Relation, Spa
 from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 
-LABELS = LabelRelation.of_classes(["a", "b", "b", "c"], ["a", "b", "c"])
+LABELS = LabelRelation.from_classes(["a", "b", "b", "c"], ["a", "b", "c"])
 PAIRS = SparseRelation.from_pairs(["1", "2", "3", "4"], ["1", "2", "3"])
 CLICKS = SparseRelation.from_triples([(0, 0), (1, 1), (3, 0)], [1, 1, 0], (4, 3))
 BASES = {
@@ -30,18 +30,19 @@ BASES = {
     "both": GradedRelation(LABELS, PAIRS),
     "clicks": CLICKS,
 }
-VOTES = {(0, 0): 1, (1, 0): 0, (1, 1): 1}  # of two images and two texts more
+VOTES = {(0, 0): 1, (1, 0): 0, (1, 1): 1}  # on two more images and texts
 ROWS, COLUMNS = np.arange(6), np.arange(5)
 
 
-def voted(base: Relation) -> FeedbackRelation:
+def with_votes(base: Relation) -> FeedbackRelation:
     return FeedbackRelation.extend(base, VOTES, 2, 2)
 
 
 @pytest.mark.parametrize("base", BASES.values(), ids=BASES)
-def test_nothing_is_known_of_voted_items_but_the_votes(base: Relation) -> None:
-    s, known = voted(base).block(ROWS, COLUMNS)
+def test_only_the_votes_are_known_about_voted_items(base: Relation) -> None:
+    s, known = with_votes(base).block(ROWS, COLUMNS)
     own, mask = base.block(np.arange(4), np.arange(3))
+    assert known is not None
     assert np.array_equal(s[:4, :3], own)
     assert np.array_equal(known[:4, :3], np.ones((4, 3)) if mask is None else mask)
     assert s[4:, 3:].tolist() == [[1, 0], [0, 1]]
@@ -49,23 +50,23 @@ def test_nothing_is_known_of_voted_items_but_the_votes(base: Relation) -> None:
     for part in (s, known):
         assert not part[:4, 3:].any()
         assert not part[4:, :3].any()
-    assert voted(base).positives == s.sum()
-    assert voted(base).known == known.sum()
+    assert with_votes(base).positives == s.sum()
+    assert with_votes(base).known == known.sum()
 
 
 @pytest.mark.parametrize("base", BASES.values(), ids=BASES)
-def test_a_part_in_any_order_is_the_part_of_the_whole(base: Relation) -> None:
+def test_a_subset_equals_the_block_of_its_rows(base: Relation) -> None:
     rows, columns = np.array([5, 0, 3, 4]), np.array([4, 1, 3])
-    part = voted(base).subset(rows, columns)
-    whole = voted(base).block(rows, columns)
-    for one, other in zip(part.block(np.arange(4), np.arange(3)), whole):
-        assert np.array_equal(one, other)
+    part = with_votes(base).subset(rows, columns)
+    expected = with_votes(base).block(rows, columns)
+    for block, other in zip(part.block(np.arange(4), np.arange(3)), expected):
+        assert np.array_equal(block, other)
     assert part.voted_images.tolist() == [True, False, False, True]
 
 
 @pytest.mark.parametrize("base", BASES.values(), ids=BASES)
-def test_sums_weigh_voted_items_as_others_on_average(base: Relation) -> None:
-    relation = voted(base)
+def test_products_weight_voted_items_like_others_on_average(base: Relation) -> None:
+    relation = with_votes(base)
     of_image = relation.times(np.ones((5, 1)))[:, 0]
     of_text = relation.transposed_times(np.ones((6, 1)))[:, 0]
     s = relation.block(ROWS, COLUMNS)[0]
@@ -81,31 +82,31 @@ def test_sums_weigh_voted_items_as_others_on_average(base: Relation) -> None:
 
 
 def test_partners_of_voted_images_are_voted_texts() -> None:
-    drawn = voted(LABELS).sample_partners(np.array([4, 5, 0]), np.random.default_rng(0))
-    assert drawn.tolist() == [3, 4, 0]
+    sample = with_votes(LABELS).sample_partners(np.array([4, 5, 0]), np.random.default_rng(0))
+    assert sample.tolist() == [3, 4, 0]
 
 
-def test_without_votes_is_what_there_was_before() -> None:
+def test_dropping_votes_restores_the_training_set() -> None:
     x, y = (
         np.random.default_rng(0).normal(size=(6, 3)),
         np.random.default_rng(1).normal(size=(5, 2)),
     )
-    before = drop_votes(TrainingSet(x, y, voted(LABELS)))
+    before = drop_votes(TrainingSet(x, y, with_votes(LABELS)))
     assert np.array_equal(before.images, x[:4])
     assert np.array_equal(before.texts, y[:3])
     assert isinstance(before.relation, LabelRelation)
     assert before.relation.positives == LABELS.positives
 
 
-def bridge() -> AuxiliaryCollection:
-    pictures = [b"one", b"two", b"three"]
+def auxiliary() -> AuxiliaryCollection:
     ids = ["1", "2", "3"]
-    return AuxiliaryCollection.from_collections(Collection(ids, pictures), Collection(ids, ["a", "b", "c"]))
+    images, texts = Collection(ids, [b"one", b"two", b"three"]), Collection(ids, ["a", "b", "c"])
+    return AuxiliaryCollection.from_collections(images, texts)
 
 
-def test_voted_items_stand_after_the_bridge_each_once_and_the_last_vote_counts() -> None:
+def test_voted_items_are_appended_once_and_the_last_vote_counts() -> None:
     votes = [Vote(b"x", "a", 1), Vote(b"x", "d", 1), Vote(b"x", "a", 0)]
-    both = add_votes(bridge(), votes)
+    both = add_votes(auxiliary(), votes)
     assert list(both.images.items) == [b"one", b"two", b"three", b"x"]
     assert list(both.texts.items) == ["a", "b", "c", "a", "d"]
     s, known = both.relation.block(np.array([3]), np.arange(5))
@@ -115,12 +116,12 @@ def test_voted_items_stand_after_the_bridge_each_once_and_the_last_vote_counts()
     assert len(set(both.images.ids)) == 4
 
 
-def test_features_cannot_be_mixed_with_voted_pictures() -> None:
+def test_votes_cannot_be_added_to_features() -> None:
     features = Collection(["1"], [b""], features=np.ones((1, 2)))
     part = AuxiliaryCollection(
         features, Collection(["1"], ["a"]), SparseRelation.from_pairs(["1"], ["1"])
     )
-    with pytest.raises(DataError, match="the auxiliary images are features"):
+    with pytest.raises(DataError, match="set of features"):
         add_votes(part, [Vote(b"x", "a", 1)])
 
 
@@ -141,7 +142,7 @@ def test_features_cannot_be_mixed_with_voted_pictures() -> None:
         ),
     ],
 )
-def test_votes_are_read_from_tables_and_bad_rows_cost_themselves(
+def test_votes_are_read_from_files_and_bad_rows_are_skipped(
     tmp_path: Path, name: str, content: str
 ) -> None:
     Image.new("RGB", (4, 4)).save(tmp_path / "p.png")
@@ -152,11 +153,11 @@ def test_votes_are_read_from_tables_and_bad_rows_cost_themselves(
     assert votes == [Vote(tmp_path / "p.png", text, v) for text, v in (("a, b", 1), ("c", 0))]
     assert len(problems) == 3
     file.write_text(content.split("\n")[0] if name[-1] == "v" else "{}")
-    with pytest.raises(DataError, match="holds no vote"):
+    with pytest.raises(DataError, match="no votes"):
         read_votes(file)
 
 
-def test_clicks_by_ids_are_no_votes(tmp_path: Path) -> None:
+def test_a_relation_of_ids_is_not_a_feedback_file(tmp_path: Path) -> None:
     file = tmp_path / "clicks.csv"
     for content in ("image,text,value\na,b,1\n", "a,b,1\n", ""):
         file.write_text(content)

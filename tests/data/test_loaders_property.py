@@ -1,4 +1,4 @@
-"""Whatever stands in a file, a loader gives a collection with its problems, or one sentence."""
+"""For any file content, a loader returns a collection with its problems or raises DataError."""
 
 import io
 import json
@@ -21,41 +21,41 @@ from transhash.errors import DataError
 T = TypeVar("T")
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".txt", ".npy")
 EXAMPLES = settings(max_examples=60, deadline=None, derandomize=True, database=None)
-# Characters that mean something to one of the formats, and some that mean trouble.
-TROUBLE = st.text('",;\t\r\n\0|[]{}\\ué\u2028\ufeff😀 ab', max_size=12)
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | TROUBLE | st.text(max_size=5)
+# Characters with a meaning in one of the formats, and some that often cause errors.
+SPECIAL = st.text('",;\t\r\n\0|[]{}\\ué\u2028\ufeff😀 ab', max_size=12)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | SPECIAL | st.text(max_size=5)
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(TROUBLE, inner), max_leaves=4
+    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(SPECIAL, inner), max_leaves=4
 )
 
 
-def sentence_or(call: Callable[[], T]) -> T | None:
-    """What the call gives, or None after one sentence; all else is an error of the test."""
+def or_data_error(call: Callable[[], T]) -> T | None:
+    """Return the result of the call, or None if it raises a DataError with a valid message."""
     try:
         return call()
     except DataError as error:
-        sentence = str(error)
-    assert sentence
-    assert "\n" not in sentence
-    sentence.encode()
+        message = str(error)
+    assert message
+    assert "\n" not in message
+    message.encode()
     return None
 
 
 def check(read: Callable[[Path], Collection[Any]], path: Path) -> None:
-    """The contract of every loader."""
-    found = sentence_or(lambda: read(path))
-    if found is None:
+    """Check the contract of every loader."""
+    items = or_data_error(lambda: read(path))
+    if items is None:
         return
-    assert len(found) == len(found.ids) == len(found.items) > 0
-    assert len(set(found.ids)) == len(found.ids)
-    assert all(found.ids)
-    for problem in found.problems:
+    assert len(items) == len(items.ids) == len(items.items) > 0
+    assert len(set(items.ids)) == len(items.ids)
+    assert all(items.ids)
+    for problem in items.problems:
         assert problem.location
         assert problem.reason
         "".join(problem).encode()
-    json.dumps([str(item) for item in (*found.ids, *found.items)], ensure_ascii=False).encode()
-    if found.features is not None:
-        assert np.isfinite(found.features).all()
+    json.dumps([str(item) for item in (*items.ids, *items.items)], ensure_ascii=False).encode()
+    if items.features is not None:
+        assert np.isfinite(items.features).all()
 
 
 def check_bytes(content: bytes, suffix: str) -> None:
@@ -74,7 +74,7 @@ def test_any_bytes(suffix: str, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".txt", ".jsonl"])
-@given(lines=st.lists(TROUBLE | st.text(max_size=20), max_size=8))
+@given(lines=st.lists(SPECIAL | st.text(max_size=20), max_size=8))
 @EXAMPLES
 def test_any_lines_under_a_good_header(suffix: str, lines: list[str]) -> None:
     mark = "\t" if suffix == ".tsv" else ","
@@ -100,17 +100,17 @@ def test_any_json_values(rows: list[dict[str, Any]]) -> None:
     flips=st.lists(st.tuples(st.integers(0, 10**4), st.integers(1, 255)), max_size=3),
 )
 @EXAMPLES
-def test_any_parquet_table_whole_or_damaged(
+def test_any_parquet_table_intact_or_damaged(
     ids: list[str | None], texts: list[bytes], labels: list[list[str]],
     flips: list[tuple[int, int]],
 ) -> None:  # fmt: skip
     names = [name and name.encode("utf-8", "replace").decode() for name in ids]
-    words = [[word.encode("utf-8", "replace").decode() for word in each] for each in labels]
+    cells = [[label.encode("utf-8", "replace").decode() for label in row] for row in labels]
     file = io.BytesIO()
-    pq.write_table(pa.table({"id": names, "text": texts, "labels": words}), file)
+    pq.write_table(pa.table({"id": names, "text": texts, "labels": cells}), file)
     content = bytearray(file.getvalue())
-    for place, mask in flips:
-        content[place % len(content)] ^= mask
+    for position, mask in flips:
+        content[position % len(content)] ^= mask
     check_bytes(bytes(content), ".parquet")
 
 
@@ -122,7 +122,7 @@ def test_any_parquet_table_whole_or_damaged(
     cut=st.integers(0, 400),
 )
 @EXAMPLES
-def test_any_array_whole_or_damaged(
+def test_any_array_intact_or_damaged(
     kind: str, shape: list[int], data: bytes, flips: list[tuple[int, int]], cut: int
 ) -> None:
     file = io.BytesIO()
@@ -131,8 +131,8 @@ def test_any_array_whole_or_damaged(
     raw = (data * 8)[: number * itemsize].ljust(number * itemsize, b"\0")
     np.save(file, np.frombuffer(raw, np.dtype(kind)).reshape(shape))
     content = bytearray(file.getvalue())
-    for place, mask in flips:
-        content[place % len(content)] ^= mask
+    for position, mask in flips:
+        content[position % len(content)] ^= mask
     check_bytes(bytes(content[: len(content) - cut] if cut < 200 else content), ".npy")
 
 
@@ -147,21 +147,21 @@ def test_any_file_names_in_a_folder(names: list[bytes]) -> None:
         check(read_images, Path(folder))
 
 
-@given(lines=st.lists(TROUBLE | st.tuples(TROUBLE, TROUBLE, st.sampled_from("012")).map(",".join)))
+@given(lines=st.lists(SPECIAL | st.tuples(SPECIAL, SPECIAL, st.sampled_from("012")).map(",".join)))
 @EXAMPLES
 def test_any_relation(lines: list[str]) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "clicks.csv"
         path.write_text("\n".join(lines), encoding="utf-8", newline="")
-        found = sentence_or(lambda: read_triples(path))
-        if found is None:
+        result = or_data_error(lambda: read_triples(path))
+        if result is None:
             return
-        triples, problems = found
+        triples, problems = result
         assert {value for *_, value in triples} <= {0.0, 1.0}
         assert all(problem.reason for problem in problems)
         names = ["0", "1", "a"]
         images, texts = Collection(names, [Path(n) for n in names]), Collection(names, names)
-        sentence_or(lambda: AuxiliaryCollection.from_collections(images, texts, triples))
+        or_data_error(lambda: AuxiliaryCollection.from_collections(images, texts, triples))
 
 
 def os_name(name: bytes) -> str:

@@ -19,15 +19,15 @@ from transhash.data.relation import GradedRelation
 from transhash.errors import DataError
 
 
-def picture(path: Path) -> Path:
+def save_image(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (8, 8), "red").save(path)
     return path
 
 
-def test_a_folder_gives_its_images_recursively_and_names_what_it_skipped(tmp_path: Path) -> None:
-    picture(tmp_path / "b.png")
-    picture(tmp_path / "deep" / "er" / "a.JPG")
+def test_a_folder_is_read_recursively_and_other_files_are_listed(tmp_path: Path) -> None:
+    save_image(tmp_path / "b.png")
+    save_image(tmp_path / "deep" / "er" / "a.JPG")
     (tmp_path / "empty.jpg").touch()
     (tmp_path / "notes.csv").write_text("x")
     (tmp_path / ".DS_Store").touch()
@@ -63,7 +63,7 @@ def test_every_table_format_gives_the_same_collection(tmp_path: Path, suffix: st
     assert texts.labels[0] == {"dog", "animal"}
 
 
-def test_a_text_file_gives_one_text_a_line(tmp_path: Path) -> None:
+def test_a_text_file_has_one_text_per_line(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("first\n\nthird\n", encoding="utf-8-sig")
     texts = read_texts(path)
@@ -71,7 +71,7 @@ def test_a_text_file_gives_one_text_a_line(tmp_path: Path) -> None:
     assert list(texts.ids) == ["1", "3"]
 
 
-def test_bad_rows_cost_themselves_only_and_are_listed_with_reasons(tmp_path: Path) -> None:
+def test_bad_rows_are_skipped_and_listed_with_reasons(tmp_path: Path) -> None:
     path = tmp_path / "mixed.csv"
     path.write_bytes(
         b"id,text\n1,good\n2,caf\xe9\n3\n1,twice\n4,\n5,also good\n"  # Latin-1, short, twice, empty
@@ -85,7 +85,7 @@ def test_bad_rows_cost_themselves_only_and_are_listed_with_reasons(tmp_path: Pat
 
 
 def test_a_row_whose_image_is_missing_or_empty_is_skipped(tmp_path: Path) -> None:
-    picture(tmp_path / "here.png")
+    save_image(tmp_path / "here.png")
     (tmp_path / "empty.png").touch()
     path = tmp_path / "list.tsv"
     path.write_text("image\ttext\nhere.png\ta\ngone.png\tb\nempty.png\tc\n")
@@ -95,41 +95,41 @@ def test_a_row_whose_image_is_missing_or_empty_is_skipped(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "sentence"),
+    ("name", "content", "message"),
     [
         ("a.csv", b"", "is empty"),
-        ("a.csv", b"foo,bar\n1,2\n", "no column named image or text"),
+        ("a.csv", b"foo,bar\n1,2\n", "no column image or text"),
         ("a.csv", "id,text\n1,x\n".encode("utf-16"), "UTF-16"),
         ("a.txt", b"PK\x00\x03binary", "binary file"),
-        ("a.docx", b"x", "not readable"),
+        ("a.docx", b"x", "unknown file type"),
         ("a.parquet", b"not parquet", "not a readable parquet"),
         ("a.npy", b"not numpy", "not a plain .npy"),
         ("a.csv", b"id,text\n1,\n", "no usable text"),
     ],
 )
-def test_a_bad_structure_is_one_sentence(
-    tmp_path: Path, name: str, content: bytes, sentence: str
+def test_an_unusable_file_is_a_data_error(
+    tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(DataError, match=sentence) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         read_texts(path)
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_source_says_what_may_be_given(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="does not exist; give a folder of images"):
+def test_a_missing_source_is_a_data_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist"):
         read_images(tmp_path / "nowhere")
 
 
 def test_texts_are_not_taken_from_a_file_of_images(tmp_path: Path) -> None:
-    picture(tmp_path / "a.png")
-    with pytest.raises(DataError, match="where texts are needed"):
+    save_image(tmp_path / "a.png")
+    with pytest.raises(DataError, match="no texts"):
         manifest_texts(read_manifest(tmp_path))
 
 
-def test_precomputed_features_come_with_numbers_as_ids(tmp_path: Path) -> None:
+def test_precomputed_features_get_row_numbers_as_ids(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((3, 5), np.float16))
     images = read_images(tmp_path / "x.npy")
     assert list(images.ids) == ["0", "1", "2"]
@@ -139,34 +139,36 @@ def test_precomputed_features_come_with_numbers_as_ids(tmp_path: Path) -> None:
 
 def test_the_relation_comes_from_triples_else_labels_else_pairing(tmp_path: Path) -> None:
     for name in "ab":
-        picture(tmp_path / f"{name}.png")
+        save_image(tmp_path / f"{name}.png")
     rows = "id\timage\ttext\tlabels\n1\ta.png\tone\tk|l\n2\tb.png\ttwo\tl\n"
-    (tmp_path / "labelled.tsv").write_text(rows)
+    (tmp_path / "labeled.tsv").write_text(rows)
     (tmp_path / "paired.tsv").write_text("id\timage\ttext\n1\ta.png\tone\n2\tb.png\ttwo\n")
     (tmp_path / "clicks.csv").write_text("image,text,related\n1,2,1\n2,2,0\n9,9,maybe\n")
     everything = np.arange(2)
 
-    def relation(name: str, clicks: bool = False) -> list[list[float]]:
+    def matrix(name: str, clicks: bool = False) -> list[list[float]]:
         images, texts = read_images(tmp_path / name), read_texts(tmp_path / name)
         triples = read_triples(tmp_path / "clicks.csv")[0] if clicks else None
-        found = AuxiliaryCollection.from_collections(images, texts, triples).relation
-        return found.block(everything, everything)[0].tolist()  # type: ignore[no-any-return]
+        relation = AuxiliaryCollection.from_collections(images, texts, triples).relation
+        return relation.block(everything, everything)[0].tolist()  # type: ignore[no-any-return]
 
-    assert relation("labelled.tsv") == [[1, 1], [1, 1]]
-    assert relation("paired.tsv") == [[1, 0], [0, 1]]
+    assert matrix("labeled.tsv") == [[1, 1], [1, 1]]
+    assert matrix("paired.tsv") == [[1, 0], [0, 1]]
     both = AuxiliaryCollection.from_collections(
-        *(read(tmp_path / "labelled.tsv") for read in (read_images, read_texts))
+        read_images(tmp_path / "labeled.tsv"), read_texts(tmp_path / "labeled.tsv")
     )
     assert isinstance(both.relation, GradedRelation)
     pairs, _ = both.relation.pairs.block(everything, everything)
     assert pairs.tolist() == [[1, 0], [0, 1]]
-    assert relation("paired.tsv", clicks=True) == [[0, 1], [0, 0]]
+    assert matrix("paired.tsv", clicks=True) == [[0, 1], [0, 0]]
     assert len(read_triples(tmp_path / "clicks.csv")[1]) == 1
 
 
-def test_labels_that_never_meet_are_explained(tmp_path: Path) -> None:
-    picture(tmp_path / "a.png")
+def test_images_and_texts_must_share_a_label(tmp_path: Path) -> None:
+    save_image(tmp_path / "a.png")
     (tmp_path / "i.tsv").write_text("image\tlabels\na.png\tdog\n")
     (tmp_path / "t.tsv").write_text("text\tlabels\nwoof\tDog\n")
-    with pytest.raises(DataError, match="same label words"):
-        AuxiliaryCollection.from_collections(read_images(tmp_path / "i.tsv"), read_texts(tmp_path / "t.tsv"))
+    with pytest.raises(DataError, match="share no label"):
+        AuxiliaryCollection.from_collections(
+            read_images(tmp_path / "i.tsv"), read_texts(tmp_path / "t.tsv")
+        )

@@ -1,4 +1,4 @@
-"""Benchmarks: a three-part folder, and seeded splits by the paper's two protocols."""
+"""Benchmark folders, and seeded splits by the paper's two protocols."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from transhash.errors import DataError
 from transhash.storage import read_json
 
 PROTOCOLS = ("imagenet-yahooqa", "nus-wide")
-Supervision = Literal["labels", "pairs"]  # what relates auxiliary items
+Supervision = Literal["labels", "pairs"]  # source of the relation S
 
 
 @dataclass(frozen=True)
 class SplitSizes:
-    """How many items each part of a split takes; the paper's numbers, Section 4."""
+    """Number of items in each part of a split; the defaults are from Section 4 of the paper."""
 
     queries: int = 2000  # of each modality
     auxiliary: int = 2000  # images, and as many texts, drawn independently
-    target: int = 500  # unlabelled images, and as many texts, out of the databases
-    per_class: int = 30  # nus-wide only: training images, and texts, of each class
+    target: int = 500  # unlabeled images, and as many texts, from the databases
+    per_class: int = 30  # nus-wide only: training images, and texts, per class
 
 
 @dataclass(frozen=True)
 class SplitRows:
-    """Row numbers of one seeded split, the same for every method."""
+    """Row numbers of one seeded split."""
 
     auxiliary_images: Rows
     auxiliary_texts: Rows
@@ -53,7 +53,7 @@ class SplitRows:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Auxiliary pairs and target items, all labelled; what `fit` may see is decided by `split`."""
+    """Labeled auxiliary pairs and target items. `split` decides which of them `fit` sees."""
 
     name: str
     protocol: str
@@ -77,151 +77,156 @@ class Benchmark:
         return tuple(dict.fromkeys(problem for part in parts for problem in part.problems))
 
     def auxiliary(self, images: Rows, texts: Rows) -> AuxiliaryCollection:
-        """Those items and their relation, of labels or of pairs alone."""
         x, y = self.auxiliary_images.take(images), self.auxiliary_texts.take(texts)
         if self.supervision == "pairs":
             x, y = x.without_labels(), y.without_labels()
         return AuxiliaryCollection.from_collections(x, y, labels_only=True)
 
     def split(self, seed: int = 0) -> SplitRows:
-        """Taught by pairs, the auxiliary texts are those of the auxiliary images."""
-        rng = np.random.default_rng([seed, 0x7EA5])  # splits have a stream of their own
-        found = self._in_domain(rng) if self.protocol == "nus-wide" else self._cross_domain(rng)
+        """Draw a split. With pair supervision, auxiliary texts belong to auxiliary images."""
+        rng = np.random.default_rng([seed, 0x7EA5])  # an independent random stream for splits
+        rows = self._in_domain(rng) if self.protocol == "nus-wide" else self._cross_domain(rng)
         if self.supervision == "labels":
-            return found
+            return rows
         return replace(
-            found,
-            auxiliary_texts=self._paired_texts(found.auxiliary_images),
-            held_out_texts=self._paired_texts(found.held_out_images),
+            rows,
+            auxiliary_texts=self._paired_texts(rows.auxiliary_images),
+            held_out_texts=self._paired_texts(rows.held_out_images),
         )
 
     def _paired_texts(self, images: Rows) -> Rows:
-        """The texts of these auxiliary images' own rows."""
-        wanted = {self.auxiliary_images.ids[row] for row in images}
+        names = {self.auxiliary_images.ids[row] for row in images}
         ids = self.auxiliary_texts.ids
-        return np.array([row for row, name in enumerate(ids) if name in wanted], np.int64)
+        return np.array([row for row, name in enumerate(ids) if name in names], np.int64)
 
     def _cross_domain(self, rng: np.random.Generator) -> SplitRows:
-        """2,000 + 2,000 auxiliary items and 500 + 500 unlabelled items that are no queries."""
+        """Draw auxiliary items, queries, and unlabeled target items that are not queries."""
         sizes = self.sizes
         aux_x, held_x = _draw(rng, len(self.auxiliary_images), sizes.auxiliary, "auxiliary images")
         aux_y, held_y = _draw(rng, len(self.auxiliary_texts), sizes.auxiliary, "auxiliary texts")
         query_x, base_x = _draw(rng, len(self.images), sizes.queries, "target images")
         query_y, base_y = _draw(rng, len(self.texts), sizes.queries, "target texts")
         return SplitRows(
-            aux_x,
-            aux_y,
-            held_x,
-            held_y,
-            query_x,
-            query_y,
-            base_x,
-            base_y,
-            np.sort(rng.permutation(base_x)[: sizes.target]),
-            np.sort(rng.permutation(base_y)[: sizes.target]),
+            auxiliary_images=aux_x,
+            auxiliary_texts=aux_y,
+            held_out_images=held_x,
+            held_out_texts=held_y,
+            query_images=query_x,
+            query_texts=query_y,
+            database_images=base_x,
+            database_texts=base_y,
+            target_images=np.sort(rng.permutation(base_x)[: sizes.target]),
+            target_texts=np.sort(rng.permutation(base_y)[: sizes.target]),
         )
 
     def _in_domain(self, rng: np.random.Generator) -> SplitRows:
-        """2,000 query pairs; 30 images and 30 texts a class out of the rest, never of one pair."""
+        """Draw query pairs, then images and texts per class from the rest, never of one pair."""
         n = len(self.images)
         query, base = _draw(rng, n, self.sizes.queries, "pairs")
-        of_class: dict[str, list[int]] = {}
+        class_rows: dict[str, list[int]] = {}
         labels = _labels(self.images)
         for row in rng.permutation(base):
             for name in labels[row]:
-                of_class.setdefault(name, []).append(int(row))
-        taken: set[int] = set()
-        drawn: tuple[list[int], list[int]] = ([], [])
-        held: tuple[list[int], list[int]] = ([], [])
-        wanted = self.sizes.per_class
-        for name in sorted(of_class):
-            free = [row for row in of_class[name] if row not in taken]
-            for part, start in ((0, 0), (1, wanted)):
-                drawn[part].extend(free[start : start + wanted])
-            # As many again, out of the database too, to choose hyper-parameters on.
-            held[0].extend(free[2 * wanted : 3 * wanted])
-            held[1].extend(free[3 * wanted : 4 * wanted])
-            taken.update(free[: 4 * wanted])
-        left = np.array([row for row in base if row not in taken], dtype=np.int64)
-        target = rng.permutation(left)[: 2 * self.sizes.target]
+                class_rows.setdefault(name, []).append(int(row))
+        used: set[int] = set()
+        # Auxiliary images and texts, then as many held out for choosing hyperparameters.
+        parts: tuple[list[int], ...] = ([], [], [], [])
+        count = self.sizes.per_class
+        for name in sorted(class_rows):
+            free = [row for row in class_rows[name] if row not in used]
+            for i, part in enumerate(parts):
+                part.extend(free[i * count : (i + 1) * count])
+            used.update(free[: 4 * count])
+        rest = np.array([row for row in base if row not in used], dtype=np.int64)
+        target = rng.permutation(rest)[: 2 * self.sizes.target]
         half = len(target) // 2
-        aux_x, aux_y, held_x, held_y = (
-            np.sort(np.array(rows, dtype=np.int64)) for rows in (*drawn, *held)
-        )
+        aux_x, aux_y, held_x, held_y = (np.sort(np.array(part, dtype=np.int64)) for part in parts)
         return SplitRows(
-            aux_x,
-            aux_y,
-            held_x,
-            held_y,
-            query,
-            query,
-            base,
-            base,
-            np.sort(target[:half]),
-            np.sort(target[half:]),
+            auxiliary_images=aux_x,
+            auxiliary_texts=aux_y,
+            held_out_images=held_x,
+            held_out_texts=held_y,
+            query_images=query,
+            query_texts=query,
+            database_images=base,
+            database_texts=base,
+            target_images=np.sort(target[:half]),
+            target_texts=np.sort(target[half:]),
         )
 
 
 def load_benchmark(folder: str | Path, sizes: SplitSizes | None = None) -> Benchmark:
-    """A three-part folder: auxiliary.tsv, images.tsv, texts.tsv (see docs/data.md)."""
+    """Read a benchmark folder: auxiliary.tsv, images.tsv and texts.tsv (see docs/data.md)."""
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(
-            f"{folder} is not a folder; give one with auxiliary.tsv, images.tsv, texts.tsv"
+            f"{folder} is not a folder. Pass one with auxiliary.tsv, images.tsv and texts.tsv."
         )
-    protocol, stated = _described(folder / "benchmark.json")
-    sizes = sizes or stated
+    protocol, default_sizes = _read_description(folder / "benchmark.json")
     auxiliary = read_manifest(folder / "auxiliary.tsv")
-    pairs_x = manifest_images(auxiliary, labelled=True)
-    pairs_y = manifest_texts(auxiliary, labelled=True)
-    if protocol == "nus-wide":
-        return Benchmark(folder.name, protocol, pairs_x, pairs_y, pairs_x, pairs_y, sizes)
-    images = manifest_images(read_manifest(folder / "images.tsv"), labelled=True)
-    texts = manifest_texts(read_manifest(folder / "texts.tsv"), labelled=True)
-    return Benchmark(folder.resolve().name, protocol, pairs_x, pairs_y, images, texts, sizes)
+    pairs_x = manifest_images(auxiliary, labeled=True)
+    pairs_y = manifest_texts(auxiliary, labeled=True)
+    images, texts = pairs_x, pairs_y
+    if protocol != "nus-wide":
+        images = manifest_images(read_manifest(folder / "images.tsv"), labeled=True)
+        texts = manifest_texts(read_manifest(folder / "texts.tsv"), labeled=True)
+    return Benchmark(
+        name=folder.resolve().name,  # not empty for "."
+        protocol=protocol,
+        auxiliary_images=pairs_x,
+        auxiliary_texts=pairs_y,
+        images=images,
+        texts=texts,
+        sizes=sizes or default_sizes,
+    )
 
 
-def _described(path: Path) -> tuple[str, SplitSizes]:
-    """Protocol and sizes by benchmark.json; the paper's where it does not say."""
-    described = read_json(path) if path.exists() else {}
-    if not isinstance(described, dict) or not isinstance(described.get("sizes", {}), dict):
-        raise DataError(f'{path} must be {{"protocol": ..., "sizes": {{"queries": 2000, ...}}}}')
-    protocol = described.get("protocol", "imagenet-yahooqa")
+def _read_description(path: Path) -> tuple[str, SplitSizes]:
+    """Return protocol and sizes from benchmark.json, by default those of the paper."""
+    description = read_json(path) if path.exists() else {}
+    if not isinstance(description, dict) or not isinstance(description.get("sizes", {}), dict):
+        raise DataError(
+            f"{path} is not a benchmark description. "
+            'Write {"protocol": ..., "sizes": {"queries": 2000, ...}}.'
+        )
+    protocol = description.get("protocol", "imagenet-yahooqa")
     if protocol not in PROTOCOLS:
-        raise DataError(f"{path}: protocol must be one of {PROTOCOLS}")
-    known = {field.name for field in fields(SplitSizes)}
-    sizes = {name: size for name, size in described.get("sizes", {}).items() if name in known}
+        raise DataError(
+            f"Unknown protocol {protocol!r} in {path}. Choose from: {', '.join(PROTOCOLS)}."
+        )
+    names = {field.name for field in fields(SplitSizes)}
+    sizes = {name: size for name, size in description.get("sizes", {}).items() if name in names}
     for name, size in sizes.items():
         if not isinstance(size, int) or size < 0:
-            raise DataError(f"{path}: the size of {name} must be a number of items, not {size!r}")
+            raise DataError(f"{path} has the size {name} = {size!r}. Use a number of items.")
     return protocol, SplitSizes(**sizes)
 
 
 def shrink_sizes(benchmark: Benchmark) -> SplitSizes:
-    """Sizes for small data: the paper's where they fit, else a third of what there is."""
-    paper = benchmark.sizes
+    """Return the sizes of the benchmark, reduced if it has too few items for them."""
+    sizes = benchmark.sizes
     target = min(len(benchmark.images), len(benchmark.texts))
     auxiliary = min(len(benchmark.auxiliary_images), len(benchmark.auxiliary_texts))
     return SplitSizes(
-        queries=min(paper.queries, target // 3),
-        auxiliary=min(paper.auxiliary, auxiliary * 4 // 5),
-        target=min(paper.target, target // 3),
-        per_class=paper.per_class,
+        queries=min(sizes.queries, target // 3),
+        auxiliary=min(sizes.auxiliary, auxiliary * 4 // 5),
+        target=min(sizes.target, target // 3),
+        per_class=sizes.per_class,
     )
 
 
-def _draw(rng: np.random.Generator, n: int, wanted: int, what: str) -> tuple[Rows, Rows]:
-    """`wanted` rows and the rest, both ascending."""
-    if wanted >= n:
+def _draw(rng: np.random.Generator, n: int, count: int, name: str) -> tuple[Rows, Rows]:
+    """Return `count` rows and the rest, both ascending."""
+    if count >= n:
         raise DataError(
-            f"the split takes {wanted} of the {what} and needs some left over, but there are {n}; "
-            "ask for smaller sizes"
+            f"The split takes {count} {name} and needs a rest, but there are only {n}. "
+            "Set smaller sizes."
         )
     order = rng.permutation(n)
-    return np.sort(order[:wanted]), np.sort(order[wanted:])
+    return np.sort(order[:count]), np.sort(order[count:])
 
 
 def _labels(collection: Collection[ItemData]) -> list[frozenset[str]]:
     if collection.labels is None:
-        raise DataError("a benchmark needs labels on every part; add a labels column")
+        raise DataError(f"{collection.source} has no labels. Add a labels column.")
     return list(collection.labels)

@@ -1,4 +1,4 @@
-"""Items as they exist before learning: pictures, texts, labels, and what was wrong with some."""
+"""Collections of images or texts, before features are computed from them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from transhash.storage import content_digest
 
 Modality = Literal["images", "texts"]
 MODALITIES: tuple[Modality, Modality] = ("images", "texts")
-ImageSource = Path | bytes  # a file, or the content of one
-ItemData = TypeVar("ItemData", ImageSource, str)  # what an item is: an image, or a text
+ImageSource = Path | bytes  # an image file, or its content
+ItemData = TypeVar("ItemData", ImageSource, str)
 Labels = frozenset[str]
 
 
@@ -31,15 +31,15 @@ def check_modality(name: str) -> Modality:
 
 
 class Problem(NamedTuple):
-    """A row or file that was skipped, and why."""
+    """A row or file that was skipped, and the reason."""
 
-    source: str  # the file it was found in
-    location: str  # line, row or item
+    source: str  # the folder or file that was read
+    location: str  # line, row, path or id in it
     reason: str
 
 
 class FolderPaths(Sequence[Path]):
-    """Paths in a folder, made when asked for: a million of them held would be half a gigabyte."""
+    """Paths in a folder, created on access: a million Path objects take half a gigabyte."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self._folder, self._names = folder, names
@@ -64,15 +64,15 @@ class FolderPaths(Sequence[Path]):
 
 @dataclass(frozen=True)
 class Collection(Generic[ItemData]):
-    """Items of one modality in one domain: images or texts."""
+    """Items of one modality: images or texts."""
 
     ids: Sequence[str]
     items: Sequence[ItemData]
     labels: Sequence[Labels] | None = None
-    features: npt.NDArray[Any] | None = None  # one row an item, where already computed
+    features: npt.NDArray[Any] | None = None  # one row per item, if already computed
     problems: tuple[Problem, ...] = ()
-    source: str = ""  # the file or folder they were read from, resolved; "" if from none
-    ids_are_row_numbers: bool = False  # ids are places in the file, because it gives none
+    source: str = ""  # resolved path of the folder or file; "" for items from memory
+    ids_are_row_numbers: bool = False  # because the source has no ids
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -90,7 +90,7 @@ class Collection(Generic[ItemData]):
         )
 
     def describe(self, row: int) -> str:
-        """Where an item stands, for a report: its path, else its id."""
+        """Return the path of an item, or its id if it is not a file."""
         item = self.items[row]
         return str(item) if isinstance(item, Path) else self.ids[row]
 
@@ -104,7 +104,7 @@ Texts = Collection[str]
 
 @dataclass(frozen=True)
 class AuxiliaryCollection:
-    """The bridge: images and texts of one domain and the relation between them."""
+    """The auxiliary set: images, texts and the relation between them."""
 
     images: Images
     texts: Texts
@@ -119,37 +119,37 @@ class AuxiliaryCollection:
         *,
         labels_only: bool = False,
     ) -> AuxiliaryCollection:
-        """S from triples if given, else from shared labels and equal ids (pairing).
+        """Build the relation from triples if given, else from shared labels and equal ids.
 
-        With `labels_only`, as in the paper, labels make the pairing count for nothing.
+        With `labels_only`, as in the paper, equal ids count only if there are no labels.
         """
         if not len(images) or not len(texts):
-            missing = "image" if not len(images) else "text"
-            raise DataError(f"the auxiliary data hold no usable {missing}; see the reported rows")
+            missing = "images" if not len(images) else "texts"
+            raise DataError(f"The auxiliary set has no usable {missing}. See the skipped rows.")
         if triples is not None:
             return cls(images, texts, _from_triples(images, texts, triples))
-        one_table = images.source == texts.source
+        numbered_apart = (
+            images.ids_are_row_numbers
+            and texts.ids_are_row_numbers
+            and images.source != texts.source
+        )
         if images.labels is not None and texts.labels is not None:
             classes = sorted(set().union(*images.labels) & set().union(*texts.labels))
             if not classes:
                 raise DataError(
-                    "no label occurs on both an auxiliary image and an auxiliary text; "
-                    "use the same label words for both, or leave labels out to use the pairing"
+                    "Auxiliary images and texts share no label. Use the same label names, or "
+                    "remove the labels column to use row pairs."
                 )
             shared = LabelRelation(
                 label_matrix(images.labels, classes, ignore_others=True),
                 label_matrix(texts.labels, classes, ignore_others=True),
             )
-            if labels_only or (
-                images.ids_are_row_numbers and texts.ids_are_row_numbers and not one_table
-            ):
-                return cls(images, texts, shared)
-            if set(images.ids).isdisjoint(texts.ids):
+            if labels_only or numbered_apart or set(images.ids).isdisjoint(texts.ids):
                 return cls(images, texts, shared)
             pairs = SparseRelation.from_pairs(images.ids, texts.ids)
             return cls(images, texts, GradedRelation(shared, pairs))
-        if images.ids_are_row_numbers and texts.ids_are_row_numbers and not one_table:
-            rows = _same_rows(images, texts)
+        if numbered_apart:
+            rows = _row_keys(images, texts)
             return cls(images, texts, SparseRelation.from_pairs(rows, rows))
         return cls(images, texts, SparseRelation.from_pairs(images.ids, texts.ids))
 
@@ -173,38 +173,40 @@ def text_keys(texts: Texts) -> Sequence[str]:
 def label_matrix(
     labels: Sequence[Iterable[str]], classes: Sequence[str], *, ignore_others: bool = False
 ) -> npt.NDArray[np.bool_]:
-    """(items, classes) truth of "item i has class k".
+    """Return an (items, classes) matrix that is true where item i has class k.
 
-    A label outside `classes` is refused; with `ignore_others` it relates the item to nothing.
+    A label outside `classes` is an error, or is ignored with `ignore_others`.
     """
     column = {name: k for k, name in enumerate(classes)}
     if len(column) != len(classes):
-        raise DataError("the list of classes names one twice")
+        raise DataError("The list of classes has duplicates. Pass each class once.")
     matrix = np.zeros((len(labels), len(classes)), dtype=np.bool_)
     for row, names in enumerate(labels):
         if isinstance(names, str):  # would be read letter by letter
-            raise DataError(f"item {row}: labels must be a collection, got the string {names!r}")
+            raise DataError(f"Item {row} has the string {names!r} as labels. Pass a list.")
         for name in names:
             if name in column:
                 matrix[row, column[name]] = True
             elif not ignore_others:
-                raise DataError(f"item {row} has the label {name!r}, which is not a class")
+                raise DataError(
+                    f"Item {row} has the unknown label {name!r}. Add it to the classes."
+                )
     return matrix
 
 
-def _same_rows(images: Images, texts: Texts) -> list[str]:
-    """Keys that pair the n-th image with the n-th text, where order is all that relates them."""
-    remedy = "give tables with a column id, or --relation"
+def _row_keys(images: Images, texts: Texts) -> list[str]:
+    """Return keys that pair the n-th image with the n-th text of two files without ids."""
+    remedy = "Add an id column to both files, or use --relation."
     if len(images) != len(texts):
         raise DataError(
-            f"{images.source} has {len(images)} rows and {texts.source} {len(texts)}, so row by "
-            f"row they do not belong together; {remedy}"
+            f"{images.source} has {len(images)} rows but {texts.source} has {len(texts)}, so they "
+            f"cannot be paired by row. {remedy}"
         )
     for part in (images, texts):
         if part.problems:
             raise DataError(
-                f"rows of {part.source} were skipped ({part.problems[0].location}: "
-                f"{part.problems[0].reason}), so the others no longer pair by order; {remedy}"
+                f"Rows of {part.source} were skipped ({part.problems[0].location}: "
+                f"{part.problems[0].reason}), so the rest cannot be paired by row. {remedy}"
             )
     return [str(row) for row in range(len(images))]
 
@@ -214,14 +216,18 @@ def _from_triples(
 ) -> SparseRelation:
     row_of = {name: i for i, name in enumerate(images.ids)}
     column_of = {name: j for j, name in enumerate(texts.ids)}
-    found = [t for t in triples if t[0] in row_of and t[1] in column_of]
-    if not found:
+    matches = [
+        (row_of[image], column_of[text], value)
+        for image, text, value in triples
+        if image in row_of and text in column_of
+    ]
+    if not matches:
         raise DataError(
-            "no line of the relation names an image id and a text id of the auxiliary data; "
-            f"image ids look like {images.ids[0]!r}, text ids like {texts.ids[0]!r}"
+            "No line of the relation names an auxiliary image and an auxiliary text. Use image "
+            f"ids such as {images.ids[0]!r} and text ids such as {texts.ids[0]!r}."
         )
     return SparseRelation.from_triples(
-        [(row_of[i], column_of[j]) for i, j, _ in found],
-        [value for _, _, value in found],
+        [(i, j) for i, j, _ in matches],
+        [value for _, _, value in matches],
         (len(images), len(texts)),
     )

@@ -124,7 +124,7 @@ def read_votes(source: str | Path) -> tuple[list[Vote], list[Problem]]:
                 raise RowError(record.problem)
             image, text = image_and_text(manifest.source, record.values)
             if image is None or text is None:
-                raise RowError("A vote needs an image and a text")
+                raise RowError("a vote needs an image and a text")
             votes.append(
                 Vote(manifest.source.parent / image, text, parse_vote(record.values.get("vote")))
             )
@@ -132,7 +132,7 @@ def read_votes(source: str | Path) -> tuple[list[Vote], list[Problem]]:
             manifest.report(f"line {record.number}", str(error))
     if not votes:
         raise DataError(
-            f"{source} contains no votes. "
+            f"{source} contains no votes{manifest.first_problem}. "
             "Add columns image, text and vote (0 or 1)."
         )
     return votes, manifest.problems

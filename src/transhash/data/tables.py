@@ -1,6 +1,6 @@
-"""The rows of a table as they stand in the file: csv, tsv, jsonl, parquet, txt.
+"""Rows of csv, tsv, jsonl, parquet and txt files.
 
-A row that cannot be read costs itself; only a file that cannot be read at all is a DataError.
+A row that cannot be read is reported with the reason. Only an unreadable file is a DataError.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any, NamedTuple
 from transhash.errors import DataError
 
 COLUMNS = ("id", "image", "text", "labels")
-_LONGEST_FIELD = 1 << 24  # the default of 128 KiB refuses long documents
-_SAMPLE = 1 << 16  # bytes looked at to tell a binary file
+_MAX_FIELD_CHARS = 1 << 24  # csv's default of 128 KiB is too little for long documents
+_SAMPLE_BYTES = 1 << 16
 
 
 class Record(NamedTuple):
-    """One row by its columns, or what is wrong with it."""
+    """The values of one row by column, or the problem with it."""
 
-    number: int  # the line it begins in, from 1; in parquet the row, from 0
+    number: int  # its first line, from 1; in parquet the row, from 0
     values: Mapping[str, Any]
     problem: str = ""
 
 
 def read_records(source: Path) -> Iterator[Record]:
-    """The rows of a file that `is_table` knows, in order."""
+    """Read the rows of a file for which `is_table` is true."""
     return _READERS[source.suffix.lower()](source)
 
 
@@ -38,18 +38,18 @@ def is_table(source: Path) -> bool:
 
 
 def escape_invalid(text: str) -> str:
-    """The text with what UTF-8 cannot say written as escapes, fit for a report."""
+    """Replace characters that UTF-8 cannot encode by escapes, for messages."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def os_reason(error: Exception) -> str:
-    """What the system says, on one line."""
+    """Return the operating system's reason for an error on one line."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return escape_invalid(" ".join(reason.split()))[:200] or type(error).__name__
 
 
 def shorten(text: str) -> str:
-    """Long names cut in the middle, fit for a report."""
+    """Cut long names in the middle, for messages."""
     return escape_invalid(text if len(text) <= 120 else text[:100] + "..." + text[-17:])
 
 
@@ -58,71 +58,68 @@ def delimiter_of(source: Path) -> str:
 
 
 def open_text(source: Path) -> io.StringIO:
-    """A text file, opened so that one bad byte costs one row."""
+    """Open a UTF-8 file. Invalid bytes become surrogates, so that they cost only their row."""
     try:
-        raw = source.read_bytes()
+        content = source.read_bytes()
     except OSError as error:
-        raise DataError(f"{source} cannot be read ({error.strerror})") from None
-    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise DataError(f"{source} is UTF-16; save it as UTF-8")
-    if _is_binary(raw[:_SAMPLE]):
-        raise DataError(
-            f"{source} is a binary file, or text that is not UTF-8, whatever its name says; "
-            "save it as UTF-8"
-        )
-    # utf-8-sig drops Excel's mark; surrogateescape keeps bad bytes apart from all characters.
-    return io.StringIO(raw.decode("utf-8-sig", errors="surrogateescape"), newline="")
+        raise DataError(f"Cannot read {source} ({error.strerror}). Check the file.") from None
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise DataError(f"{source} is UTF-16. Save it as UTF-8.")
+    if _is_binary(content[:_SAMPLE_BYTES]):
+        raise DataError(f"{source} is a binary file or not UTF-8. Save it as UTF-8 text.")
+    # utf-8-sig drops the byte order mark that Excel writes.
+    return io.StringIO(content.decode("utf-8-sig", errors="surrogateescape"), newline="")
 
 
 def read_fields(
     lines: Iterable[str], delimiter: str, width: int | None = None
 ) -> Iterator[tuple[int, list[str], str]]:
-    """The first line, the fields and the flaw ("" if none) of each row; blank lines are left out.
+    """Yield first line number, fields and problem ("" if none) of each row; skip blank lines.
 
-    All rows have `width` fields, or as many as the first. A quote that is never closed would
-    swallow the rows after it: where a row of several lines is flawed, it is its first line that is
-    given up, and the others are read again.
+    All rows must have `width` fields, or as many as the first. A quote that is never closed would
+    swallow the rows after it, so of a bad row of several lines only the first line is skipped and
+    the others are parsed again.
     """
     source = iter(lines)
-    again: deque[str] = deque()
-    taken: list[str] = []
-    cut_off = False
+    pending: deque[str] = deque()
+    used: list[str] = []
+    at_end = False
 
-    def feed() -> Iterator[str]:
-        nonlocal cut_off
-        while (line := again.popleft() if again else next(source, None)) is not None:
-            taken.append(line)
+    def next_lines() -> Iterator[str]:
+        nonlocal at_end
+        while (line := pending.popleft() if pending else next(source, None)) is not None:
+            used.append(line)
             yield line
-        cut_off = bool(taken)
+        at_end = bool(used)
 
-    number, read_again = 1, 0
+    number, reparsed = 1, 0
     while True:
-        taken.clear()
-        fields, problem = _next_fields(feed(), delimiter)
-        if not taken:
+        used.clear()
+        fields, problem = _next_fields(next_lines(), delimiter)
+        if not used:
             return
-        start, number = number, number + len(taken)
-        if cut_off or (len(taken) > 1 and not problem and not _well_quoted(taken, delimiter)):
-            problem = "a quote is opened and not closed; double the quotes inside a field"
+        start, number = number, number + len(used)
+        if at_end or (len(used) > 1 and not problem and not _is_well_quoted(used, delimiter)):
+            problem = "a quote is not closed (double the quotes inside a field)"
         elif not problem and fields:
             width = width or len(fields)
             if len(fields) != width:
                 problem = f"{len(fields)} fields, the header has {width}"
-        if problem and len(taken) > 1:
-            # The bound: some nests of quotes would have every line read with all others.
-            if read_again < 10 * number + 10_000:
-                again.extendleft(reversed(taken[1:]))
-                read_again += len(taken) - 1
+        if problem and len(used) > 1:
+            # Some nested quotes would make every line be parsed with all others, so set a bound.
+            if reparsed < 10 * number + 10_000:
+                pending.extendleft(reversed(used[1:]))
+                reparsed += len(used) - 1
                 number = start + 1
             else:
-                problem += f"; the lines up to {number - 1} are skipped with it"
-        cut_off = False
+                problem += f", lines up to {number - 1} are skipped"
+        at_end = False
         if problem or fields:
             yield start, fields, problem
 
 
 def read_json_lines(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any], str]]:
-    """The number, the object and the flaw ("" if none) of each line of JSON."""
+    """Yield number, object and problem ("" if none) of each line of JSON."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -139,26 +136,21 @@ def read_json_lines(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any],
             yield number, {}, problem
 
 
-def _next_fields(lines: Iterator[str], delimiter: str) -> tuple[list[str], str]:
-    # The limit belongs to the whole process, so it is put back after every row.
-    before = csv.field_size_limit(_LONGEST_FIELD)
+def _next_fields(
+    lines: Iterable[str], delimiter: str, *, strict: bool = False
+) -> tuple[list[str], str]:
+    # The field limit is global to the process, so it is restored after every row.
+    before = csv.field_size_limit(_MAX_FIELD_CHARS)
     try:
-        return next(csv.reader(lines, delimiter=delimiter), []), ""
+        return next(csv.reader(lines, delimiter=delimiter, strict=strict), []), ""
     except csv.Error as error:
         return [], f"not valid csv ({error})"
     finally:
         csv.field_size_limit(before)
 
 
-def _well_quoted(lines: list[str], delimiter: str) -> bool:
-    try:
-        before = csv.field_size_limit(_LONGEST_FIELD)
-        next(csv.reader(lines, delimiter=delimiter, strict=True), [])
-    except csv.Error:
-        return False
-    finally:
-        csv.field_size_limit(before)
-    return True
+def _is_well_quoted(lines: list[str], delimiter: str) -> bool:
+    return not _next_fields(lines, delimiter, strict=True)[1]
 
 
 def _csv(source: Path) -> Iterator[Record]:
@@ -167,28 +159,31 @@ def _csv(source: Path) -> Iterator[Record]:
         if header:
             yield Record(number, {} if problem else dict(zip(header, fields, strict=True)), problem)
         elif problem:
-            raise DataError(f"{source}, line {number}, should name the columns: {problem}")
+            raise DataError(
+                f"The header of {source} in line {number} is invalid ({problem}). "
+                "Name the columns in the first line."
+            )
         else:
             header = [name.strip().lower() for name in fields]
-            _check(source, header)
+            _check_header(source, header)
     if not header:
-        raise DataError(f"{source} is empty; its first line must name the columns")
+        raise DataError(f"{source} is empty. Name the columns in the first line.")
 
 
-def _check(source: Path, header: list[str]) -> None:
+def _check_header(source: Path, header: list[str]) -> None:
     if not set(header) & {"image", "text"}:
-        hint = "its first line must name the columns"
+        remedy = "Name the columns in the first line."
         if len(header) == 1 and ";" in header[0]:
-            hint = "its columns are separated by semicolons; save it with commas"
-        found = escape_invalid(", ".join(header)[:200])
-        raise DataError(f"{source} has no column named image or text (found: {found}); {hint}")
+            remedy = "Save it with commas instead of semicolons."
+        names = escape_invalid(", ".join(header)[:200])
+        raise DataError(f"{source} has no column image or text (columns: {names}). {remedy}")
     for name in COLUMNS:
         if header.count(name) > 1:
-            raise DataError(f"{source} has two columns named {name}; rename one of them")
+            raise DataError(f"{source} has two columns named {name}. Rename one of them.")
 
 
 def _jsonl(source: Path) -> Iterator[Record]:
-    return (Record(*found) for found in read_json_lines(open_text(source)))
+    return (Record(*row) for row in read_json_lines(open_text(source)))
 
 
 def _parquet(source: Path) -> Iterator[Record]:
@@ -200,30 +195,25 @@ def _parquet(source: Path) -> Iterator[Record]:
             names = [name for name in file.schema_arrow.names if name.lower() in COLUMNS]
             for batch in file.iter_batches(batch_size=4096, columns=names):
                 for row in _python_rows(batch):
-                    problem = "" if row is not None else "a text in it is not UTF-8"
+                    problem = "" if row is not None else "a text is not UTF-8"
                     values = {name.lower(): value for name, value in (row or {}).items()}
                     yield Record(number, values, problem)
                     number += 1
-    except Exception as error:  # in a damaged file pyarrow meets anything, even names of bad bytes
+    except Exception as error:  # pyarrow raises many types for damaged files
         reason = escape_invalid(str(error)).strip().split("\n")[0][:200]
-        raise DataError(f"{source} is not a readable parquet file ({reason})") from None
+        raise DataError(
+            f"{source} is not a readable parquet file ({reason}). Write the file again."
+        ) from None
 
 
-def _python_rows(batch: Any) -> Iterable[dict[str, Any] | None]:
-    """The rows of a batch; None for one that is no Python value."""
+def _python_rows(batch: Any) -> list[dict[str, Any] | None]:
+    """Return the rows of a batch, None for each with a text that is not UTF-8."""
     try:
-        rows: list[dict[str, Any] | None] = batch.to_pylist()
-        return rows
-    except ValueError:  # one text of bytes that are no UTF-8 fails the whole batch
-        return [_python_row(batch.slice(i, 1)) for i in range(batch.num_rows)]
-
-
-def _python_row(batch: Any) -> dict[str, Any] | None:
-    try:
-        row: dict[str, Any] = batch.to_pylist()[0]
-        return row
+        return list(batch.to_pylist())
     except ValueError:
-        return None
+        if batch.num_rows == 1:
+            return [None]
+        return [_python_rows(batch.slice(i, 1))[0] for i in range(batch.num_rows)]
 
 
 def _txt(source: Path) -> Iterator[Record]:
@@ -236,7 +226,7 @@ _READERS = {".csv": _csv, ".tsv": _csv, ".jsonl": _jsonl, ".parquet": _parquet, 
 
 
 def _is_binary(sample: bytes) -> bool:
-    """Whether there are NUL bytes, and half of the lines have one or are no UTF-8."""
+    """Return whether half of the lines have NUL bytes or are not UTF-8, and some have NUL bytes."""
     if b"\0" not in sample:
         return False
     lines = [line for line in sample.split(b"\n") if line.strip()]
