@@ -1,14 +1,17 @@
 # ruff: noqa: E501 - a fault is a line
-"""Small faults, each put into a copy of the sources: does a test notice?
+"""Plant small faults in a copy of the sources, one at a time, and check that a test fails.
 
-    python tests/mutation.py            all of them; prints survivors, exits with 1 if there are any
-    python tests/mutation.py thn ramp   those in which one of the words occurs
+    python tests/mutation.py                    all faults; prints survivors and exits with 1 if any
+    python tests/mutation.py thn ramp           faults whose entry contains one of the words
+    python tests/mutation.py --changed main     faults in sources or tests that differ from a commit
+    python tests/mutation.py --minutes 20       start no new fault after 20 minutes
 
-Every fault names the tests that should notice it, so that all of them take minutes and not hours.
+Every fault names the tests that should fail, so that all of them take minutes and not hours.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -25,9 +28,24 @@ JOBS = int(os.environ.get("JOBS", "2"))
 
 class Mutant(NamedTuple):
     file: str  # below src/transhash
-    right: str  # must occur there once
-    wrong: str
-    tests: str  # what to run, below tests
+    original: str  # occurs there exactly once
+    mutated: str
+    tests: str  # files below tests, and -k WORDS
+
+    @property
+    def source(self) -> Path:
+        return ROOT / "src" / "transhash" / self.file
+
+    @property
+    def test_files(self) -> list[Path]:
+        return [ROOT / "tests" / word for word in self.tests.partition(" -k ")[0].split()]
+
+    def mutate(self) -> str:
+        """Return the text of the source file with the fault in it."""
+        text = self.source.read_text(encoding="utf-8")
+        if (number := text.count(self.original)) != 1:
+            raise SystemExit(f"{self.file} contains {number} times: {self.original}")
+        return text.replace(self.original, self.mutated)
 
 
 OBJECTIVE = "hashers/test_objective.py"
@@ -115,9 +133,12 @@ MUTANTS = (
         "weight is None else weight[: len(rows)]",
         OBJECTIVE,
     ),
-    # The transfer step and the bridge.
+    # The transfer step and the input layer.
     Mutant(
-        "hashers/thn/bridge.py", "self.target_centre if target else self.centre", "self.centre", GAP
+        "hashers/thn/input_layer.py",
+        "self.target_centre if target else self.centre",
+        "self.centre",
+        GAP,
     ),
     Mutant(
         "hashers/thn/transfer.py",
@@ -150,43 +171,46 @@ MUTANTS = (
         OBJECTIVE,
     ),
     Mutant(
-        "hashers/fed.py",
+        "hashers/transductive.py",
         'self._centred(images, "image.target")',
         'self._centred(images, "image.auxiliary")',
-        "hashers/test_fed.py",
+        "hashers/test_transductive.py",
     ),
     Mutant(
-        "hashers/fed.py",
+        "hashers/transductive.py",
         "extended = Extended(relation, images.match, texts.match)",
         "extended = Extended(relation, images.match * 0, texts.match * 0)",
-        "hashers/test_fed.py",
+        "hashers/test_transductive.py",
     ),
     Mutant(
         "data/relation.py",
         "return self._x.toarray(), self._y @ self._sets.T.astype(np.float64)",
         "return self._x.toarray(), self._y.toarray()",
-        "data/test_relation.py hashers/test_fed.py",
+        "data/test_relation.py hashers/test_transductive.py",
     ),
     Mutant(
-        "data/votes.py",
+        "data/feedback.py",
         "drawn[voted] = self.votes.partners(rows[voted], rng)",
         "pass",
-        "data/test_votes.py",
+        "data/test_feedback.py",
     ),
     Mutant(
-        "runs/feedback.py",
+        "search/feedback.py",
         "INSERT OR REPLACE INTO votes",
         "INSERT OR IGNORE INTO votes",
-        "runs/test_feedback.py",
+        "search/test_feedback.py",
     ),
     Mutant(
-        "hashers/numpy_texts.py",
+        "model/query_encoder.py",
         "shifted = rows - centre",
         "shifted = rows + centre",
         "hashers/test_numpy_texts.py",
     ),
     Mutant(
-        "features/meaning.py", "if found != _PUBLISHED", "if not found", "features/test_text.py"
+        "features/texts.py",
+        "if digest != _PUBLISHED_SHA256",
+        "if not digest",
+        "features/test_text.py",
     ),
     Mutant(
         "hashers/thn/transfer.py",
@@ -195,7 +219,7 @@ MUTANTS = (
         OBJECTIVE,
     ),
     Mutant(
-        "hashers/directions.py",
+        "hashers/components.py",
         "(z - leverage * partner / strength) / (1 - leverage)",
         "z",
         THN + " -k left_out",
@@ -210,7 +234,7 @@ MUTANTS = (
         "hashers/canonical.py", "ridge * largest * np.eye", "ridge * np.eye", "hashers/test_cvh.py"
     ),
     Mutant(
-        "hashers/directions.py",
+        "hashers/components.py",
         "positive(correlations[:k]) if weigh else np.ones(k)",
         "np.ones(k)",
         "hashers/test_qch.py",
@@ -221,35 +245,40 @@ MUTANTS = (
         "np.minimum(np.arange(self.bits), len(found.s) - 1)",
         "hashers/test_cvh.py",
     ),
-    Mutant("hashers/thn/finer.py", "- axes @ back", "+ axes @ back", "hashers/test_finer.py"),
     Mutant(
-        "hashers/thn/bridge.py",
+        "hashers/thn/initialization.py",
+        "- axes @ back",
+        "+ axes @ back",
+        "hashers/test_residual_bits.py",
+    ),
+    Mutant(
+        "hashers/thn/input_layer.py",
         "self._shifted(features, target) @ self.finer",
         "self._shifted(features, not target) @ self.finer",
-        "hashers/test_finer.py",
+        "hashers/test_residual_bits.py",
     ),
     # The training.
     Mutant("hashers/thn/thn.py", "average.copy_to(parameters)", "pass", THN + " -k moving_average"),
     Mutant(
-        "hashers/training.py",
+        "hashers/training_loop.py",
         "keep = min(self.decay, (step + 1) / (step + 10))",
         "keep = self.decay",
         THN + " -k moving_average",
     ),
     Mutant(
-        "hashers/training.py",
+        "hashers/training_loop.py",
         "digest.update(np.ascontiguousarray(array[::step]).tobytes())",
         "pass",
         THN + " -k named_by",
     ),
     Mutant(
-        "hashers/training.py",
+        "hashers/training_loop.py",
         "digest.update(relation.times(halves).tobytes())",
         "pass",
         THN + " -k another_relation",
     ),
     Mutant(
-        "hashers/training.py",
+        "hashers/training_loop.py",
         "default_rng([seed, step, stream])",
         "default_rng([seed, stream])",
         "hashers/test_golden.py -k THN-Q",
@@ -261,7 +290,7 @@ MUTANTS = (
         THN + " -k literal_paper_aligns",
     ),
     Mutant(
-        "hashers/towers.py",
+        "hashers/deep.py",
         "self.fch(hidden) + self.straight(x)",
         "self.fch(hidden)",
         "hashers/test_golden.py -k THN-Q",
@@ -272,7 +301,7 @@ MUTANTS = (
         "state.items() if False), None)",
         "hashers/test_contract.py -k finite",
     ),
-    # Rivals and baselines.
+    # Baselines.
     Mutant("hashers/qch.py", "whiten.T @ total", "whiten @ total", "hashers/test_qch.py"),
     Mutant("hashers/imh.py", "+ np.median(zx @ weights_x, axis=0)", "", "hashers/test_imh.py"),
     Mutant("hashers/hth.py", "own @ self.translator_", "own", "hashers/test_hth.py"),
@@ -282,11 +311,11 @@ MUTANTS = (
         "code = torch.where(outputs.detach() > 0, -1.0, 1.0)",
         "test_losses.py",
     ),
-    Mutant("hashers/knn.py", "/ of_image[own_x]", "", "hashers/test_baselines.py"),
+    Mutant("hashers/baselines.py", "/ of_image[own_x]", "", "hashers/test_baselines.py"),
     Mutant(
         "hashers/tuning.py", "trial.score > max(", "trial.score < min(", "hashers/test_tuning.py"
     ),
-    # Splits and words: what may not be seen.
+    # Splits and words: test data must not reach training.
     Mutant(
         "data/benchmark.py",
         "            held_y,\n            query_x,",
@@ -307,63 +336,63 @@ MUTANTS = (
         SPLITS,
     ),
     Mutant(
-        "data/training.py",
+        "data/training_set.py",
         "rest_x, rest_y = np.setdiff1d(np.arange(n), held_x)",
         "rest_x, rest_y = np.arange(n)",
         "data/test_relation.py hashers/test_tuning.py",
     ),
     Mutant(
-        "runs/task.py",
+        "training/split_data.py",
         "fit(known, *([target_texts.items] if uses_target else ()))",
         "fit(known, benchmark.texts.items)",
         SPLITS,
     ),
     Mutant(
-        "runs/task.py",
+        "training/split_data.py",
         "*([target_texts.items] if uses_target else ())",
         "target_texts.items",
         SPLITS,
     ),
     Mutant(
-        "runs/fit.py",
+        "training/fit.py",
         "if hasher.uses_target and target is not None",
         "if target is not None",
-        "runs/test_text_features.py",
+        "training/test_text_features.py",
     ),
     Mutant(
-        "experiments/run.py",
+        "experiments/runner.py",
         "**settings).uses_target",
         "**settings).uses_target or True",
         "experiments/test_splits.py",
     ),
-    Mutant("features/words.py", ") ** _RARITY)", ") ** 0)", "features/test_words.py"),
-    Mutant("features/words.py", ".sum() >= _AVOIDED", ".sum() < 0", "features/test_words.py"),
+    Mutant("features/words.py", ") ** _RARITY_POWER", ") ** 0", "features/test_words.py"),
+    Mutant("features/words.py", ".sum() >= _MIN_AVOIDED", ".sum() < 0", "features/test_words.py"),
     Mutant(
         "features/words.py",
-        "apart - by_chance < _EMPTY",
-        "apart < _EMPTY",
+        "divergence - by_chance < _STOP",
+        "divergence < _STOP",
         "features/test_words.py",
     ),
     Mutant(
         "features/words.py",
-        "likeness[best] >= _LIKENESS",
-        "likeness[best] >= 2",
+        "similarity[best] >= _MIN_SIMILARITY",
+        "similarity[best] >= 2",
         "features/test_words.py",
     ),
     Mutant(
-        "features/text.py",
-        "self.words.transform(texts) * by_word",
+        "features/texts.py",
+        "self.words.transform(texts) * word_scale",
         "self.words.transform(texts)",
         "features/test_text.py",
     ),
     Mutant(
-        "features/meaning.py",
+        "features/texts.py",
         "if folder_digest(folder) != digest",
         "if not digest",
         "features/test_text.py",
     ),
     Mutant(
-        "features/bag_of_words.py",
+        "features/words.py",
         "counts.data = np.log1p(counts.data)",
         "pass",
         "features/test_bag_of_words.py",
@@ -379,7 +408,7 @@ MUTANTS = (
         "evaluation/test_average_precision.py",
     ),
     Mutant(
-        "evaluation/counting.py",
+        "evaluation/histogram.py",
         "return items, hits",
         "return hits, hits",
         "evaluation/test_counting.py",
@@ -403,42 +432,47 @@ MUTANTS = (
         "index/test_weighted.py -k plain_loop",
     ),
     Mutant(
-        "index/grouped/parts.py",
+        "index/grouped/segments.py",
         "keys.append(np.concatenate(costs, axis=1))",
         "keys.insert(1, np.concatenate(costs, axis=1))",
         "index/test_weighted.py -k changes_leave",
     ),
     Mutant(
-        "evaluation/rankings.py",
+        "evaluation/scores.py",
         "-weighted_costs(queries[rows], database, weights[rows])",
         "weighted_costs(queries[rows], database, weights[rows])",
         "evaluation/test_weighted.py",
     ),
     Mutant(
-        "service/desk.py",
+        "service/search_service.py",
         "weights[[isinstance(query, TextQuery) for query in request.queries]] = weighed",
         "weights[: len(texts)] = weighed",
         "service/test_search.py -k batch",
     ),
-    # The verdict: what was shown must not ask, and no baseline is ahead by luck.
+    # Validation: no training item is a query, and no baseline wins by chance.
     Mutant(
-        "runs/verdict.py",
+        "training/validation.py",
         "tried = learn(replace(hasher), question.rest,",
         "tried = learn(replace(hasher), training,",
-        "runs/test_verdict.py",
+        "training/test_validation.py",
     ),
     Mutant(
-        "runs/verdict.py",
+        "training/validation.py",
         "aside_x = np.flatnonzero(np.isin(copies, drawn))",
         "aside_x = np.sort(drawn)",
-        "runs/test_verdict.py",
+        "training/test_validation.py",
     ),
-    Mutant("runs/verdict.py", "gain.mean() > _SURE * error", "True", "runs/test_verdict.py"),
     Mutant(
-        "runs/coverage.py",
+        "training/validation.py",
+        "gain.mean() > _SURE * error",
+        "True",
+        "training/test_validation.py",
+    ),
+    Mutant(
+        "training/validation.py",
         "of_own, near = _carried(own[::step], own, partners, k, itself=step)",
         "of_own, near = _carried(own[::step], own, partners, k)",
-        "runs/test_verdict.py",
+        "training/test_validation.py",
     ),
     # Fine-tuning.
     Mutant(
@@ -454,99 +488,133 @@ MUTANTS = (
         f"{TUNING} -k average",
     ),
     Mutant(
-        "hashers/fine_tuning/settings.py",
+        "hashers/fine_tuning/loop.py",
         "return 0 if self.blocks is None else stages - self.blocks",
         "return 0",
         f"{TUNING} -k all_stages",
     ),
     Mutant(
-        "hashers/fine_tuning/budget.py",
+        "hashers/fine_tuning/loop.py",
         'if found.get("name") != self.name:',
         "if True:",
         f"{TUNING} -k budget",
     ),
     Mutant(
-        "hashers/fine_tuning/views.py",
+        "hashers/fine_tuning/batches.py",
         "drawn = draw_crops(len(rows), seeds)[share]",
         "drawn = draw_crops(len(rows), [int.from_bytes(os.urandom(4))])[share]",
         f"{TUNING} -k killed",
     ),
     Mutant(
         "features/backbone.py",
-        'return f"{self.name}:{self.size}:1:{arithmetic(self.device)}:{self.digest}"',
-        'return f"{self.name}:{self.size}:1:{arithmetic(self.device)}"',
+        'return f"{self.name}:{self.size}:1:{precision_key(self.device)}:{self.digest}"',
+        'return f"{self.name}:{self.size}:1:{precision_key(self.device)}"',
         "features/test_backbone.py -k cache",
     ),
     Mutant(
-        "features/lite.py",
+        "features/efficientnet.py",
         "bias = norm.bias - norm.running_mean * scale",
         "bias = norm.bias + norm.running_mean * scale",
         "features/test_backbone.py",
     ),
     Mutant(
-        "runs/model_files.py",
+        "model/files.py",
         '"vocabulary.json", BACKBONE_FILE',
         '"vocabulary.json"',
-        "runs/test_fine_tuned_run.py -k another_backbone",
+        "training/test_fine_tuned_run.py -k another_backbone",
     ),
 )
 
 
 def survives(mutant: Mutant) -> tuple[bool, float]:
-    """Whether the named tests pass in spite of it, and how long they took."""
-    source = ROOT / "src" / "transhash" / mutant.file
-    text = source.read_text(encoding="utf-8")
-    if text.count(mutant.right) != 1:
-        raise SystemExit(f"{mutant.file} holds {text.count(mutant.right)} times: {mutant.right}")
+    """Return whether the named tests pass with the fault, and the seconds they took."""
     with tempfile.TemporaryDirectory() as folder:
         sources = Path(folder) / "src"
         shutil.copytree(ROOT / "src", sources, ignore=shutil.ignore_patterns("__pycache__"))
-        changed = sources / "transhash" / mutant.file
-        changed.write_text(text.replace(mutant.right, mutant.wrong), encoding="utf-8")
+        (sources / "transhash" / mutant.file).write_text(mutant.mutate(), encoding="utf-8")
         start = time.monotonic()
-        passed, _ = run(mutant.tests, sources)
+        passed, _ = run(mutant, sources)
     return passed, time.monotonic() - start
 
 
-def run(tests: str, sources: Path) -> tuple[bool, str]:
-    """Whether the tests pass on these sources, and what they said."""
+def run(mutant: Mutant, sources: Path) -> tuple[bool, str]:
+    """Return whether the mutant's tests pass on these sources, and their output."""
     environment = os.environ | {
         "PYTHONPATH": str(sources), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
-    words = tests.split(" ")
-    cut = words.index("-k") if "-k" in words else len(words)
-    paths, options = [str(ROOT / "tests" / word) for word in words[:cut]], words[cut:]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *paths, *options],
+    _, has_words, words = mutant.tests.partition(" -k ")
+    arguments = [*map(str, mutant.test_files), *(["-k", words] if has_words else [])]
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments],
         cwd=sources.parent, env=environment, capture_output=True, text=True,
     )  # fmt: skip
-    if done.returncode not in (0, 1, 2):  # no test was found, or pytest itself failed
-        raise SystemExit(f"{tests} cannot be run: {done.stdout[-2000:]}{done.stderr[-500:]}")
-    return done.returncode == 0, done.stdout
+    if result.returncode not in (0, 1, 2):  # no test was selected, or pytest itself failed
+        output = result.stdout[-2000:] + result.stderr[-500:]
+        raise SystemExit(f"{mutant.tests} cannot be run: {output}")
+    return result.returncode == 0, result.stdout
 
 
-def main(words: list[str]) -> int:
-    chosen = [m for m in MUTANTS if not words or any(word in str(m) for word in words)]
+def changed_files(reference: str) -> set[Path]:
+    """Return the files that differ from a commit."""
+    command = ["git", "diff", "--name-only", reference]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return {ROOT / line for line in result.stdout.splitlines()}
+
+
+def select(words: list[str], reference: str | None) -> list[Mutant]:
+    mutants = [m for m in MUTANTS if not words or any(word in str(m) for word in words)]
+    if reference is None:
+        return mutants
+    changed = changed_files(reference)
+    return [m for m in mutants if changed & {m.source, *m.test_files}]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("words", nargs="*", help="select faults whose entry contains one of them")
+    parser.add_argument("--changed", metavar="REF", help="only files that differ from a commit")
+    parser.add_argument("--minutes", type=float, help="start no new fault after that time")
+    options = parser.parse_args()
     start = time.monotonic()
-    survivors = []
+    end = None if options.minutes is None else start + 60 * options.minutes
+    selected = select(options.words, options.changed)
+    survivors: list[Mutant] = []
+    finished = 0
+
+    def is_late() -> bool:
+        return end is not None and time.monotonic() > end
+
     with ThreadPoolExecutor(JOBS) as pool:
-        # Tests that fail anyway would notice everything.
-        tests = sorted({mutant.tests for mutant in chosen})
-        for named, (passed, said) in zip(
-            tests, pool.map(run, tests, [ROOT / "src"] * len(tests)), strict=True
-        ):
+        # A test that fails without a fault would detect every fault.
+        by_tests = {mutant.tests: mutant for mutant in selected}
+
+        def check(mutant: Mutant) -> tuple[bool, str]:
+            return (True, "") if is_late() else run(mutant, ROOT / "src")
+
+        for tests, (passed, output) in zip(by_tests, pool.map(check, by_tests.values())):
             if not passed:
-                raise SystemExit(f"{named} fails without a fault:\n{said[-2000:]}")
-        for mutant, (survived, seconds) in zip(chosen, pool.map(survives, chosen), strict=True):
-            verdict = "SURVIVED" if survived else "noticed"
-            right = " ".join(mutant.right.split())
-            print(f"{verdict:8} {seconds:5.1f} s  {mutant.file}: {right[:70]}", flush=True)
-            survivors += [mutant] if survived else []
+                raise SystemExit(f"{tests} fails without a fault:\n{output[-2000:]}")
+
+        def test(mutant: Mutant) -> tuple[bool, float] | None:
+            return None if is_late() else survives(mutant)
+
+        for mutant, result in zip(selected, pool.map(test, selected)):
+            if result is None:
+                continue
+            finished += 1
+            state = "SURVIVED" if result[0] else "detected"
+            line = " ".join(mutant.original.split())[:70]
+            print(f"{state:8} {result[1]:5.1f} s  {mutant.file}: {line}", flush=True)
+            survivors += [mutant] if result[0] else []
     for mutant in survivors:
-        print(f"\nnot noticed by {mutant.tests}: {mutant.file}\n- {mutant.right}\n+ {mutant.wrong}")
-    print(f"\n{len(survivors)} of {len(chosen)} survived, {time.monotonic() - start:.0f} s")
+        print(f"\nnot detected by {mutant.tests}: {mutant.file}")
+        print(f"- {mutant.original}\n+ {mutant.mutated}")
+    print(
+        f"\n{len(survivors)} of {finished} survived, {len(selected) - finished} not run, "
+        f"{time.monotonic() - start:.0f} s"
+    )
     return 1 if survivors else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
