@@ -31,7 +31,7 @@ STEPPED = [
     for method in METHODS
     if "learning_rate" in method.settings() and method.fixed.get("steps") != 0
 ]
-LONG = ("--set", "steps=1000000", "--no-verdict")
+LONG = ("--set", "steps=1000000", "--no-validate")
 
 
 @pytest.fixture
@@ -158,16 +158,16 @@ def with_value(value: float, row: int = 3) -> Any:
 
 
 BAD = {
-    "NaN": ("images", with_value(np.nan), "row 3: a feature is not a finite number"),
-    "infinity": ("texts", with_value(np.inf), "row 3: a feature is not a finite number"),
-    "NaN in a target": ("target-images", with_value(np.nan), "not a finite number"),
-    "infinity in a target": ("target-texts", with_value(-np.inf), "not a finite number"),
+    "NaN": ("images", with_value(np.nan), "not a finite float32"),
+    "infinity": ("texts", with_value(np.inf), "not a finite float32"),
+    "NaN in a target": ("target-images", with_value(np.nan), "not a finite float32"),
+    "infinity in a target": ("target-texts", with_value(-np.inf), "not a finite float32"),
     "too large": ("images", with_value(1e37), "auxiliary image 3 has the feature 1e+37"),
     "too large a target": ("target-texts", with_value(1e37), "target text 3 has the feature"),
-    "zeros": ("images", np.zeros_like, "every auxiliary image is a row of zeros"),
-    "zero targets": ("target-images", np.zeros_like, "every target image is a row of zeros"),
-    "no rows": ("texts", lambda rows: rows[:0], "must be a matrix of numbers"),
-    "other width": ("target-images", lambda rows: rows[:, :5], "use the same features for both"),
+    "zeros": ("images", np.zeros_like, "All auxiliary image features are zero"),
+    "zero targets": ("target-images", np.zeros_like, "All target image features are zero"),
+    "no rows": ("texts", lambda rows: rows[:0], "Pass a matrix of numbers"),
+    "other width": ("target-images", lambda rows: rows[:, :5], "Use the same features"),
 }
 
 
@@ -193,7 +193,7 @@ def test_a_relation_that_tells_nothing_apart_is_refused_by_every_method(
     relation.write_text("\n".join(lines) + "\n")
     said = command.refused("fit", method, *options, "--out", tmp_path / "run")
     assert said.startswith(
-        "every known pair" if value == "1" else "the relation holds no similar pair"
+        "All known pairs" if value == "1" else "No pair is related"
     )
     assert not (tmp_path / "run").exists()
 

@@ -74,7 +74,7 @@ def test_the_same_content_again_is_the_same_item(engine: Any) -> None:
 
 @pytest.mark.parametrize("modality", ["image", "pictures", "all"])
 def test_a_kind_that_does_not_exist_is_one_sentence(engine: Any, modality: str) -> None:
-    with pytest.raises(DataError, match=f"items are images or texts, got '{modality}'"):
+    with pytest.raises(DataError, match="Unknown modality"):
         engine.similar_to_text("red", modality=modality)
 
 
