@@ -70,19 +70,19 @@ def shares_label(
 @pytest.mark.parametrize("distinct", [1, 7, 5000])
 def test_counts_equal_a_loop_over_all_pairs(bits: int, distinct: int) -> None:
     data = draw(bits, bits, 9, 150, 5, distinct)
-    assert DistanceHistogram.of(*data) == shares_label(*data)
+    assert DistanceHistogram.from_codes(*data) == shares_label(*data)
 
 
 @pytest.mark.parametrize("classes", [0, 1, 8, 9, 64, 65, 200])
 def test_any_number_of_classes_is_counted(classes: int) -> None:
     data = draw(classes, 16, 7, 80, classes, 20)
-    assert DistanceHistogram.of(*data) == shares_label(*data)
+    assert DistanceHistogram.from_codes(*data) == shares_label(*data)
 
 
 def test_counts_do_not_depend_on_workers() -> None:
     data = draw(1, 16, 40, 3000, 6, 500)
-    whole = DistanceHistogram.of(*data, workers=1)
-    assert DistanceHistogram.of(*data, workers=3) == whole
+    whole = DistanceHistogram.from_codes(*data, workers=1)
+    assert DistanceHistogram.from_codes(*data, workers=3) == whole
 
 
 def relations(rng: np.random.Generator, images: int, texts: int) -> list[Relation]:
@@ -119,7 +119,7 @@ def test_a_relation_is_counted_both_ways_over_its_known_pairs(
 def test_a_relation_of_labels_counts_as_the_labels_do() -> None:
     images, texts, image_labels, text_labels = draw(5, 24, 50, 60, 5, 40)
     relation = LabelRelation(image_labels, text_labels)
-    by_labels = DistanceHistogram.of(images, texts, image_labels, text_labels)
+    by_labels = DistanceHistogram.from_codes(images, texts, image_labels, text_labels)
     assert DistanceHistogram.from_relation(images, texts, relation) == by_labels
 
 
@@ -142,19 +142,19 @@ def test_histograms_add_over_any_shards(seed: int, bits: int, cuts: list[int]) -
     queries, database, query_labels, labels = draw(seed, bits, 5, 60, 4, 1 + seed % 30)
     bounds = [0, *sorted(cuts), 60]
     shards = [
-        DistanceHistogram.of(
+        DistanceHistogram.from_codes(
             queries, database[slice(a, b)], query_labels, labels[slice(a, b)], workers=1
         )
         for a, b in pairwise(bounds)
     ]
-    whole = DistanceHistogram.of(queries, database, query_labels, labels, workers=1)
+    whole = DistanceHistogram.from_codes(queries, database, query_labels, labels, workers=1)
     assert reduce(add, shards) == whole
 
 
 def test_labels_that_are_every_other_column_of_a_table_are_counted() -> None:
     queries, database, query_labels, labels = draw(2, 32, 9, 70, 8, 30)
     halves = query_labels[:, ::2], labels[:, ::2]
-    assert DistanceHistogram.of(queries, database, *halves) == shares_label(
+    assert DistanceHistogram.from_codes(queries, database, *halves) == shares_label(
         queries, database, *halves
     )
 
@@ -162,6 +162,6 @@ def test_labels_that_are_every_other_column_of_a_table_are_counted() -> None:
 @pytest.mark.parametrize(("queries", "items"), [(0, 5), (5, 0), (0, 0)])
 def test_nothing_to_count_gives_empty_tables(queries: int, items: int) -> None:
     data = draw(1, 16, queries, items, 3, 9)
-    table = DistanceHistogram.of(*data)
+    table = DistanceHistogram.from_codes(*data)
     assert table.items.shape == (queries, 17)
     assert table.items.sum() == 0

@@ -85,7 +85,7 @@ def test_scores_carry_their_meaning_and_print_as_json() -> None:
     scores = evaluate(*with_ties(), definition="thulab/DeepHash", at=100)
     plain = json.loads(json.dumps(scores.to_dict()))
     assert plain["definition"] == "thulab/DeepHash"
-    assert plain["definition_in_words"].startswith("mAP@100, divided by the relevant items found")
+    assert plain["definition_text"].startswith("mAP@100, divided by the relevant items found")
     assert plain["queries"] == 20
     assert plain["database"] == 300
     assert set(plain["precision_at"]) == {"1", "5", "10", "50", "100"}

@@ -34,7 +34,7 @@ def test_scores_without_ties_equal_ir_measures(seed: int) -> None:
     ]
     theirs = ir_measures.calc_aggregate([AP, P @ 5, P @ 10, R @ 5, R @ 10], qrels, run)
     blocks = score_tie_groups(lambda rows: score[rows], LabelRelation(encode_queries, labels))
-    ours = Scores.of(blocks, ranks=[5, 10, 1000])
+    ours = Scores.from_counts(blocks, ranks=[5, 10, 1000])
     assert ours.map == pytest.approx(theirs[AP], rel=1e-9)
     assert ours.precision_at == pytest.approx({5: theirs[P @ 5], 10: theirs[P @ 10]})
     assert ours.recall_at == pytest.approx({5: theirs[R @ 5], 10: theirs[R @ 10]})
@@ -56,12 +56,12 @@ def test_hamming_distances_as_scores_give_the_scores_of_the_codes() -> None:
         ("torchcmh", 4),
         ("scikit-learn", None),
     ):
-        by_code = evaluate(queries, database, encode_queries, labels, definition=definition, at=at)
+        by_code = evaluate(queries, database, encode_queries, labels, definition=definition, cutoff=at)
         far = queries.hamming(database)
         blocks = score_tie_groups(
             lambda rows: -1.5 * far[rows], LabelRelation(encode_queries, labels)
         )
-        by_score = Scores.of(blocks, definition=definition, at=at)
+        by_score = Scores.from_counts(blocks, definition=definition, cutoff=at)
         expected = by_code.to_dict() | {
             "bits": None,
             "ranking": "scores",
@@ -85,7 +85,7 @@ def test_the_scores_do_not_depend_on_how_the_queries_are_cut(
 
     def scored() -> Scores:
         blocks = score_tie_groups(lambda rows: score[rows], LabelRelation(encode_queries, labels))
-        return Scores.of(blocks, definition=definition, at=cut)
+        return Scores.from_counts(blocks, definition=definition, at=cut)
 
     whole = scored()
     monkeypatch.setattr(scores, "_PAIRS", 130)  # two queries at a time
@@ -117,7 +117,7 @@ def test_texts_ask_through_the_same_relation() -> None:
     there = LabelRelation(encode_queries, labels)
     back = LabelRelation(labels, encode_queries)
     texts_ask = score_tie_groups(lambda rows: score.T[rows], there, from_texts=True)
-    assert Scores.of(texts_ask) == Scores.of(score_tie_groups(lambda rows: score.T[rows], back))
+    assert Scores.from_counts(texts_ask) == Scores.from_counts(score_tie_groups(lambda rows: score.T[rows], back))
 
 
 def test_pairs_of_unknown_relation_are_left_out_of_the_list() -> None:

@@ -78,7 +78,7 @@ def test_what_an_engine_answers_is_scored_alike(mode: RankingMode) -> None:
     index.add(np.arange(40), codes)
     found = index.search(queries, 40, weights)
     assert found.costs is not None
-    ours = Scores.of([result_tie_groups(found.ids, found.costs, encode_queries, labels)])
+    ours = Scores.from_counts([result_tie_groups(found.ids, found.costs, encode_queries, labels)])
     whole = evaluate(queries, codes, encode_queries, labels, ranking=mode, query_projections=z)
     assert ours.map == pytest.approx(whole.map, abs=1e-12)
     # An engine that leaves items out: they come last, in any order.
@@ -90,7 +90,7 @@ def test_what_an_engine_answers_is_scored_alike(mode: RankingMode) -> None:
         cut.relevant.sum(axis=1).tolist()
         == (encode_queries.astype(int) @ labels.T).sum(axis=1).tolist()
     )
-    assert Scores.of([cut]).chance == pytest.approx(whole.chance, abs=1e-12)
+    assert Scores.from_counts([cut]).chance == pytest.approx(whole.chance, abs=1e-12)
 
 
 def test_projections_of_other_queries_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""FAISS's threads spin while they wait, which on a busy machine costs seconds a test."""
+"""FAISS with one thread: its threads spin while waiting, which slows down a busy machine."""
 
 from __future__ import annotations
 

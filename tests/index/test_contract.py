@@ -1,4 +1,4 @@
-"""One suite over all engines: whatever the engine, the answers are those of `exact`."""
+"""One suite for all backends: each returns the results of `exact`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ Open = Callable[[int], Index]
 
 
 def random_codes(count: int, bits: int, seed: int = 0, spread: int = 256) -> Codes:
-    """`spread` small means few distinct bytes, so that codes repeat and distances tie."""
+    """A small `spread` means few distinct bytes, so that codes repeat and distances tie."""
     generator = np.random.default_rng(seed)
     return Codes(generator.integers(0, spread, (count, bits // 8), dtype=np.uint8), bits)
 
 
-@pytest.fixture(params=[f"{engine}-{place}" for engine in BACKENDS for place in ("memory", "disk")])
+@pytest.fixture(
+    params=[f"{backend}-{store}" for backend in BACKENDS for store in ("memory", "disk")]
+)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    engine, place = request.param.split("-")
-    url = f"{engine}:" if place == "memory" else f"{engine}:{tmp_path / 'index'}"
+    backend, store = request.param.split("-")
+    url = f"{backend}:" if store == "memory" else f"{backend}:{tmp_path / 'index'}"
     return lambda bits: open_index(url, bits)
 
 
@@ -38,14 +40,12 @@ def test_search_agrees_with_exact_for_every_code_length(
 ) -> None:
     codes, queries = random_codes(700, bits, 1, spread), random_codes(9, bits, 2, spread)
     ids = np.random.default_rng(3).permutation(5_000)[:700]
-    index, exact = opened(bits), ExactIndex(bits)
-    index.add(ids, codes)
+    exact = ExactIndex(bits)
     exact.add(ids, codes)
-    for k in (1, 10, 699, 700, 800):
-        assert_same(index.search(queries, k), exact.search(queries, k))
-    for radius in (0, 1, bits // 3, bits):
-        assert_same(index.search_radius(queries, radius), exact.search_radius(queries, radius))
-    index.close()
+    with opened(bits) as index:
+        index.add(ids, codes)
+        for k in (1, 10, 699, 700, 800):
+            assert_same(index.search(queries, k), exact.search(queries, k))
 
 
 def test_equal_distances_come_by_ascending_id(opened: Open) -> None:
@@ -64,35 +64,32 @@ def test_add_update_and_remove_follow_a_plain_history(opened: Open) -> None:
         codes = random_codes(40, 32, step, 3)
         fresh = np.arange(40) + step * 40
         known = generator.choice(step * 40 + 40, 40, replace=False)
-        for engine in (index, exact):
-            engine.add(fresh, codes)
-            engine.update(known, random_codes(40, 32, step + 100, 3))
-        gone = generator.choice(step * 40 + 80, 15, replace=False)
-        assert index.remove(gone) == exact.remove(gone)
+        for each in (index, exact):
+            each.add(fresh, codes)
+            each.update(known, random_codes(40, 32, step + 100, 3))
+        removed = generator.choice(step * 40 + 80, 15, replace=False)
+        assert index.remove(removed) == exact.remove(removed)
         assert len(index) == len(exact)
         queries = random_codes(5, 32, step + 200, 3)
         assert_same(index.search(queries, 25), exact.search(queries, 25))
-        assert_same(index.search_radius(queries, 4), exact.search_radius(queries, 4))
     (ids, codes), (exact_ids, exact_codes) = index.export(), exact.export()
     assert np.array_equal(ids, exact_ids)
     assert codes == exact_codes
 
 
-def test_an_empty_index_answers_with_nothing(opened: Open) -> None:
+def test_an_empty_index_returns_nothing(opened: Open) -> None:
     index = opened(16)
     queries = random_codes(2, 16)
     assert index.search(queries, 3).ids.shape == (2, 0)
     assert index.search(queries, 3).distances.shape == (2, 0)
-    assert index.search_radius(queries, 16).offsets.tolist() == [0, 0, 0]
     assert len(index.search(queries[:0], 3).ids) == 0
-    assert index.search_radius(queries[:0], 3).offsets.tolist() == [0]
     assert index.remove([3]) == 0
     assert len(index) == 0
     ids, codes = index.export()
     assert len(ids) == len(codes) == 0
 
 
-def test_k_may_be_any_whole_number_and_costs_what_is_there(opened: Open) -> None:
+def test_k_may_be_any_integer_and_the_result_is_as_wide_as_the_index(opened: Open) -> None:
     index = opened(16)
     codes = random_codes(5, 16)
     index.add(np.arange(5), codes)
@@ -101,25 +98,20 @@ def test_k_may_be_any_whole_number_and_costs_what_is_there(opened: Open) -> None
     everything = index.search(codes, 10**9)
     assert everything.ids.shape == everything.distances.shape == (5, 4)
     assert_same(everything, index.search(codes, 4))
-    near = index.search_radius(codes, np.int64(16))  # type: ignore[arg-type]
-    assert_same(near, index.search_radius(codes, 10**9))
     for wrong in (1.5, "3", None):
-        with pytest.raises(DataError, match="must be a whole number"):
+        with pytest.raises(DataError, match="integer"):
             index.search(codes, wrong)  # type: ignore[arg-type]
-        with pytest.raises(DataError, match="must be a whole number"):
-            index.search_radius(codes, wrong)  # type: ignore[arg-type]
 
 
 def test_the_longest_codes_are_searched_and_longer_ones_refused(opened: Open) -> None:
     codes = random_codes(30, MAX_BITS)
     index, exact = opened(np.int64(MAX_BITS)), ExactIndex(MAX_BITS)  # type: ignore[arg-type]
-    for engine in (index, exact):
-        engine.add(np.arange(30), codes)
+    for each in (index, exact):
+        each.add(np.arange(30), codes)
     assert_same(index.search(codes[:4], 9), exact.search(codes[:4], 9))
-    assert_same(index.search_radius(codes[:4], 32_600), exact.search_radius(codes[:4], 32_600))
     index.close()
     for bits in (MAX_BITS + 8, 10**9):
-        with pytest.raises(DataError, match="up to 65,528 bits"):
+        with pytest.raises(DataError, match="65,528"):
             opened(bits)
 
 
@@ -133,7 +125,7 @@ def test_strided_ids_and_codes_are_stored_as_they_read(opened: Open) -> None:
     assert index.search(Codes(wide[::-2, ::2], 32), 1).distances.tolist() == [[0]] * 10
 
 
-def test_ingest_sends_what_is_lacking_or_other(opened: Open) -> None:
+def test_ingest_sends_missing_and_changed_items(opened: Open) -> None:
     index, codes = opened(32), random_codes(300, 32)
     ids = np.random.default_rng(0).permutation(1000)[:300]
     index.add(ids[:100], codes[:100])
@@ -144,34 +136,32 @@ def test_ingest_sends_what_is_lacking_or_other(opened: Open) -> None:
     index.wait_until_ready()
     assert len(index) == 301
     order = np.argsort(ids)
-    stored, kept = index.export()
-    assert np.array_equal(stored[:-1], ids[order])
-    assert kept[:-1] == codes[order]
-    with pytest.raises(DataError, match="same id occurs twice"):
+    stored_ids, stored_codes = index.export()
+    assert np.array_equal(stored_ids[:-1], ids[order])
+    assert stored_codes[:-1] == codes[order]
+    with pytest.raises(DataError, match="twice"):
         index.ingest([1, 1], codes[:2])
 
 
 def test_wrong_items_are_refused_and_nothing_is_stored(opened: Open) -> None:
     index = opened(16)
     index.add([7], random_codes(1, 16))
-    with pytest.raises(EngineError, match="id 7 is already in the index"):
+    with pytest.raises(EngineError, match="7 is already"):
         index.add([8, 7], random_codes(2, 16))
-    with pytest.raises(DataError, match="same id occurs twice"):
+    with pytest.raises(DataError, match="twice"):
         index.add([8, 8], random_codes(2, 16))
     with pytest.raises(DataError, match="0 or more"):
         index.add([-1], random_codes(1, 16))
     with pytest.raises(DataError, match="integers"):
         index.add([0.5], random_codes(1, 16))
-    with pytest.raises(DataError, match="2 ids were given for 1 codes"):
+    with pytest.raises(DataError, match="one id per code"):
         index.add([1, 2], random_codes(1, 16))
-    with pytest.raises(EngineError, match="16-bit codes, got 32-bit"):
+    with pytest.raises(EngineError, match="32-bit"):
         index.add([8], random_codes(1, 32))
-    with pytest.raises(EngineError, match="16-bit codes, got 32-bit"):
+    with pytest.raises(EngineError, match="32-bit"):
         index.search(random_codes(1, 32), 1)
     with pytest.raises(DataError, match="got 0"):
         index.search(random_codes(1, 16), 0)
-    with pytest.raises(DataError, match="got -1"):
-        index.search_radius(random_codes(1, 16), -1)
     assert len(index) == 1
 
 
@@ -185,58 +175,54 @@ def test_ids_may_be_as_large_as_63_bits(opened: Open) -> None:
     assert sorted(index.export()[0].tolist()) == [0, 2**32, 2**63 - 1]
 
 
-@pytest.mark.parametrize("engine", BACKENDS)
-def test_a_folder_gives_back_what_was_stored(engine: str, tmp_path: Path) -> None:
-    url = f"{engine}:{tmp_path / 'index'}"
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_folder_gives_back_what_was_stored(backend: str, tmp_path: Path) -> None:
+    url = f"{backend}:{tmp_path / 'index'}"
     codes = random_codes(300, 32, 1, 4)
-    index = open_index(url, 32)
-    index.add(np.arange(300) * 3, codes)
-    index.remove([3, 6])
-    index.update([9], random_codes(1, 32, 2))
-    expected = index.search(codes[:10], 20)
-    index.close()
-    again = open_index(url)
-    assert again.bits == 32
-    assert len(again) == 298
-    assert_same(again.search(codes[:10], 20), expected)
-    again.close()
+    with open_index(url, 32) as index:
+        index.add(np.arange(300) * 3, codes)
+        index.remove([3, 6])
+        index.update([9], random_codes(1, 32, 2))
+        expected = index.search(codes[:10], 20)
+    with open_index(url) as again:
+        assert again.bits == 32
+        assert len(again) == 298
+        assert_same(again.search(codes[:10], 20), expected)
     with pytest.raises(EngineError, match="32-bit codes, not 64-bit"):
         open_index(url, 64)
 
 
-@pytest.mark.parametrize("engine", BACKENDS)
-def test_a_second_writer_is_refused_and_a_reader_is_not(engine: str, tmp_path: Path) -> None:
-    url = f"{engine}:{tmp_path / 'index'}"
-    writer = open_index(url, 16)
-    writer.add([1], random_codes(1, 16))
-    with pytest.raises(EngineError, match="locked by process"):
-        open_index(url)
-    reader = open_index(url, read_only=True)
-    assert len(reader) == 1
-    with pytest.raises(EngineError, match="read-only"):
-        reader.add([2], random_codes(1, 16))
-    reader.close()
-    writer.close()
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_second_writer_is_refused_and_a_reader_is_not(backend: str, tmp_path: Path) -> None:
+    url = f"{backend}:{tmp_path / 'index'}"
+    with open_index(url, 16) as writer:
+        writer.add([1], random_codes(1, 16))
+        with pytest.raises(EngineError, match="process"):
+            open_index(url)
+        with open_index(url, read_only=True) as reader:
+            assert len(reader) == 1
+            with pytest.raises(EngineError, match="read-only"):
+                reader.add([2], random_codes(1, 16))
     open_index(url).close()
 
 
-def test_open_index_says_what_is_wrong_with_a_url(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no engine 'fais'"):
+def test_a_wrong_index_url_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="backend 'fais'"):
         open_index("fais:here", 16)
-    with pytest.raises(DataError, match="pass bits="):
+    with pytest.raises(DataError, match="bits="):
         open_index(tmp_path / "new")
     with pytest.raises(DataError, match="multiple of 8"):
         open_index("exact:", 12)
     with pytest.raises(EngineError, match="no index at"):
         open_index(tmp_path / "new", 16, read_only=True)
-    for nowhere in ("", None):
-        with pytest.raises(DataError, match="needs a place"):
-            open_index(nowhere, 16)  # type: ignore[arg-type]
+    for wrong in ("", None):
+        with pytest.raises(DataError, match="index URL"):
+            open_index(wrong, 16)  # type: ignore[arg-type]
 
 
 def assert_same(left: tuple[Any, ...], right: tuple[Any, ...]) -> None:
     for ours, theirs in zip(left, right, strict=True):
-        if ours is None:  # the costs, where nothing weighs
+        if ours is None:  # the costs, of a search without weights
             assert theirs is None
             continue
         assert ours.dtype == theirs.dtype

@@ -1,4 +1,4 @@
-"""The native kernel: every variant, both ways to answer, threads, and life without it."""
+"""The native kernel: every variant, scan and tables, threads, and the fallback without it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from transhash.index.grouped.segment import Segment, build, to_packed, to_words
 from transhash.index.kernel import kernel_status, native
 
 needs_kernel = pytest.mark.skipif(native is None, reason="the native kernel was not built")
-SCAN, TABLES = 0.0, 1e9  # patience: none, and more than any query needs
+SCAN, TABLES = 0.0, 1e9  # probe budgets: none, and more than any query needs
 
 
 def clustered(count: int, bits: int, seed: int) -> Codes:
-    """Codes around 20 centres: many equal ones, many ties."""
+    """Codes around 20 centers: many equal ones, many ties."""
     generator = np.random.default_rng(seed)
-    centres = np.random.default_rng(99).integers(0, 256, (20, bits // 8), dtype=np.uint8)
+    centers = np.random.default_rng(99).integers(0, 256, (20, bits // 8), dtype=np.uint8)
     flips = np.packbits(generator.random((count, bits)) < 0.03, axis=1)
-    return Codes(centres[generator.integers(0, 20, count)] ^ flips, bits)
+    return Codes(centers[generator.integers(0, 20, count)] ^ flips, bits)
 
 
 @pytest.fixture(params=["avx512", "avx2", "popcnt", "neon", "portable"])
@@ -64,11 +64,18 @@ def test_every_variant_and_method_agrees_with_exact(variant: str, bits: int) -> 
                 ranking = segment.search(words, k, threads, probe_budget)
                 np.testing.assert_array_equal(ranking.ids, expected.ids)
                 np.testing.assert_array_equal(ranking.distances, expected.distances)
+    distances = queries.hamming(codes)
     for radius in (0, 3, bits // 4):
-        near = exact.search_radius(queries, radius)
-        for probe_budget in (SCAN, None, TABLES):
-            for ours, theirs in zip(segment.within(words, radius, 2, probe_budget), near):
-                np.testing.assert_array_equal(ours, theirs)
+        for probe_budget in (SCAN, TABLES):
+            counts, hits, _ = native.within(*segment._arrays(words), radius, probe_budget, 2)
+            within = [np.flatnonzero(row <= radius) for row in distances]
+            assert np.frombuffer(counts, np.int64).tolist() == [len(rows) for rows in within]
+            expected_ids = [
+                ids[rows[np.lexsort((ids[rows], d[rows]))]] for rows, d in zip(within, distances)
+            ]
+            np.testing.assert_array_equal(
+                np.frombuffer(hits, np.int64), np.concatenate(expected_ids)
+            )
 
 
 @needs_kernel
@@ -86,7 +93,7 @@ def test_tables_are_exact_for_queries_far_from_everything() -> None:
 
 
 @pytest.mark.parametrize("bits", [8, 24, 32, 56, 64, 72, 512])
-def test_words_keep_the_bytes_and_their_order(bits: int) -> None:
+def test_words_preserve_the_bytes_and_their_order(bits: int) -> None:
     packed = np.random.default_rng(0).integers(0, 256, (500, bits // 8), dtype=np.uint8)
     words = to_words(packed)
     np.testing.assert_array_equal(to_packed(words, bits), packed)
@@ -108,7 +115,7 @@ def test_memory_stays_within_twice_the_codes_and_eight_bytes(
 
 
 @needs_kernel
-def test_damaged_arrays_are_an_error_and_not_a_crash() -> None:
+def test_corrupt_arrays_are_an_error_and_not_a_crash() -> None:
     codes = clustered(200_000, 32, 1)
     segment = build(np.arange(200_000), to_words(codes.packed), 32)
     assert segment.starts is not None
@@ -118,11 +125,11 @@ def test_damaged_arrays_are_an_error_and_not_a_crash() -> None:
     for name in ("starts", "orders", "offsets"):
         arrays = {key: array.copy() for key, array in segment.arrays().items()}
         arrays[name][:] = 0xFFFFFFF0
-        damaged = Segment(**{"sorted_ids": None, **arrays})
-        with pytest.raises(EngineError, match="index is damaged"):
-            damaged.search(words, 10, 1, TABLES)
+        corrupt = Segment(**{"sorted_ids": None, **arrays})
+        with pytest.raises(EngineError, match="corrupt"):
+            corrupt.search(words, 10, 1, TABLES)
     short = Segment(segment.words, segment.offsets[:-1], segment.ids, None, None, None)
-    with pytest.raises(EngineError, match="do not fit together"):
+    with pytest.raises(EngineError, match="do not match"):
         short.search(words, 10)
 
 
@@ -137,17 +144,16 @@ ORDERS = {
 
 @needs_kernel
 @pytest.mark.parametrize("order", ORDERS)
-def test_tied_items_come_by_id_in_whatever_order_they_lie(order: str) -> None:
+def test_tied_items_are_ordered_by_id_however_they_are_stored(order: str) -> None:
     words = np.arange(1 << 20, dtype=np.uint32)
     words = words[np.bitwise_count(words) == 8][:5000, None]  # all equally far from 0
     ids = 3 * ORDERS[order].astype(np.int64)
     segment = Segment(words, None, ids, np.sort(ids), None, None)
     for k in (1, 10, 2499, 5000, 6000):
         ranking = segment.search(np.zeros((1, 1), np.uint32), k)
-        found = min(k, 5000)
-        assert ranking.ids[0, :found].tolist() == list(range(0, 3 * found, 3))
-        assert (ranking.ids[0, found:] == -1).all()
-    assert segment.within(np.zeros((1, 1), np.uint32), 8).ids.tolist() == list(range(0, 15000, 3))
+        count = min(k, 5000)
+        assert ranking.ids[0, :count].tolist() == list(range(0, 3 * count, 3))
+        assert (ranking.ids[0, count:] == -1).all()
 
 
 @needs_kernel
@@ -165,14 +171,14 @@ def test_a_hundred_thousand_ties_with_the_last_id_first_are_sorted() -> None:
 def test_an_array_that_cannot_be_read_is_named_in_a_type_error() -> None:
     segment = build(np.arange(500), to_words(clustered(500, 32, 1).packed), 32)
     words = to_words(clustered(6, 32, 2).packed)
-    with pytest.raises(TypeError, match="queries must be a C-contiguous array, got ndarray"):
+    with pytest.raises(TypeError, match=r"queries must be .* got ndarray"):
         segment.search(words[::2], 3)
-    with pytest.raises(TypeError, match="queries must be a C-contiguous array, got list"):
+    with pytest.raises(TypeError, match=r"queries must be .* got list"):
         native.within(*segment._arrays([1, 2]), 3, 0.0, 1)
     ranking = np.zeros((6, 3), np.int64), np.zeros((6, 3), np.int32)
     ranking[0].setflags(write=False)
     for outputs in (ranking, (b"", ranking[1])):
-        with pytest.raises(TypeError, match="out_ids must be a C-contiguous writable array"):
+        with pytest.raises(TypeError, match="out_ids must be"):
             native.search(*segment._arrays(words), 3, 0.0, 1, *outputs)
 
 
@@ -182,11 +188,11 @@ def test_sizes_that_do_not_fit_the_output_are_refused_even_when_their_product_wr
     words = to_words(clustered(8, 32, 2).packed)
     nothing = np.zeros(0, np.int64), np.zeros(0, np.int32)
     for k in (0, -1, 3, 1 << 58, 1 << 61, (1 << 63) - 1):
-        with pytest.raises(ValueError, match="the output does not fit the queries and k"):
+        with pytest.raises(ValueError, match="output"):
             native.search(*segment._arrays(words), k, 0.0, 1, *nothing)
     with pytest.raises(OverflowError):
         native.search(*segment._arrays(words), 1 << 64, 0.0, 1, *nothing)
-    with pytest.raises(ValueError, match="a radius is 0 or more"):
+    with pytest.raises(ValueError, match="radius"):
         native.within(*segment._arrays(words), -1, 0.0, 1)
 
 
@@ -244,38 +250,38 @@ def test_counting_refuses_arrays_that_do_not_fit() -> None:
         (None, None, bits, bits[:3]),
         (None, None, None, None),
     ):
-        with pytest.raises(ValueError, match="the arrays do not fit the queries and codes"):
+        with pytest.raises(ValueError, match="do not match"):
             counted(words, queries, truth, 1, 33)
-    with pytest.raises(ValueError, match="the codes do not fit the length of a code"):
+    with pytest.raises(ValueError, match="code length"):
         native.count(words, 3, queries, labels, holders, None, None, 1, bits, bits)
-    with pytest.raises(ValueError, match="farther apart than the tables reach"):
+    with pytest.raises(ValueError, match="distance"):
         counted(words, queries, (labels, holders, None, None), 1, 2)
-    with pytest.raises(TypeError, match="holders must be a C-contiguous array"):
+    with pytest.raises(TypeError, match="holders must be"):
         counted(words, queries, (labels, np.ones((3, 2), np.uint8).T, None, None), 1, 33)
 
 
 def test_status_is_a_sentence() -> None:
-    assert kernel_status().startswith("Hamming search scans with ")
+    assert kernel_status().startswith("Hamming search uses ")
     assert kernel_status().endswith(".")
 
 
 @pytest.mark.parametrize("value", ["0", "no-such-kernel", "portable"])
-def test_the_switch_chooses_the_kernel_and_says_why(value: str) -> None:
-    said = run_python(
+def test_the_switch_chooses_the_kernel_and_the_status_says_why(value: str) -> None:
+    status = run_python(
         "from transhash.index.kernel import kernel_status; print(kernel_status())", value
     )
     if value == "0":
-        assert "scans with FAISS" in said
-        assert "TRANSHASH_NATIVE=0" in said
+        assert "uses FAISS" in status
+        assert "TRANSHASH_NATIVE=0" in status
     elif native is not None:
-        assert "native kernel" in said
-        assert value in said
+        assert "native kernel" in status
+        assert value in status
 
 
-def test_without_the_kernel_faiss_does_the_scan() -> None:
-    """The whole contract again, in a process that cannot use the kernel."""
+def test_without_the_kernel_faiss_scans() -> None:
+    """Run the contract tests in a process that cannot use the kernel."""
     tests = Path(__file__).parent
-    finished = subprocess.run(
+    result = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"),
             *(str(tests / "test_contract.py"), "-k", "grouped and not disk-256"),
@@ -284,15 +290,15 @@ def test_without_the_kernel_faiss_does_the_scan() -> None:
         capture_output=True,
         text=True,
     )
-    assert finished.returncode == 0, finished.stdout[-2000:]
+    assert result.returncode == 0, result.stdout[-2000:]
 
 
 def run_python(source: str, switch: str) -> str:
-    finished = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", source],
         env={**os.environ, "TRANSHASH_NATIVE": switch},
         capture_output=True,
         text=True,
         check=True,
     )
-    return finished.stdout
+    return result.stdout

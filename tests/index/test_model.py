@@ -1,4 +1,4 @@
-"""Any sequence of operations leaves a grouped index as it leaves a dictionary."""
+"""Any sequence of operations has the same effect on a grouped index and on a dictionary."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEEDS = st.integers(0, 2**16)
 
 
 class GroupedAgainstDictionary(RuleBasedStateMachine):
-    """A delta of 12 changes makes segments, merges and removed ids appear within a few steps."""
+    """Segments after 12 changes, so that merges and deleted ids appear within a few steps."""
 
     @initialize(bits=st.sampled_from([8, 16, 40, 64, 128]), on_disk=st.booleans())
     def create(self, bits: int, on_disk: bool) -> None:
@@ -67,22 +67,13 @@ class GroupedAgainstDictionary(RuleBasedStateMachine):
     @rule(k=st.integers(1, 80), seed=SEEDS, through_reader=st.booleans())
     def search(self, k: int, seed: int, through_reader: bool) -> None:
         queries = self.codes(3, seed)
-        found = ((through_reader and self.reader) or self.index).search(queries, k)
+        ranking = ((through_reader and self.reader) or self.index).search(queries, k)
         for row, expected in enumerate(self.expected(queries)):
             best = expected[:k]
-            assert found.ids[row, : len(best)].tolist() == [i for _, i in best]
-            assert found.distances[row, : len(best)].tolist() == [d for d, _ in best]
-            assert (found.ids[row, len(best) :] == -1).all()
-            assert (found.distances[row, len(best) :] == -1).all()
-
-    @rule(share=st.floats(0, 1), seed=SEEDS, through_reader=st.booleans())
-    def search_radius(self, share: float, seed: int, through_reader: bool) -> None:
-        queries, radius = self.codes(3, seed), int(share * self.bits)
-        found = ((through_reader and self.reader) or self.index).search_radius(queries, radius)
-        for row, expected in enumerate(self.expected(queries)):
-            mine = slice(found.offsets[row], found.offsets[row + 1])
-            near = [(d, i) for d, i in expected if d <= radius]
-            assert list(zip(found.distances[mine].tolist(), found.ids[mine].tolist())) == near
+            assert ranking.ids[row, : len(best)].tolist() == [i for _, i in best]
+            assert ranking.distances[row, : len(best)].tolist() == [d for d, _ in best]
+            assert (ranking.ids[row, len(best) :] == -1).all()
+            assert (ranking.distances[row, len(best) :] == -1).all()
 
     @rule()
     def compact(self) -> None:
@@ -95,7 +86,7 @@ class GroupedAgainstDictionary(RuleBasedStateMachine):
             self.index = GroupedIndex.open(self.folder, None)
 
     @invariant()
-    def holds_what_the_dictionary_holds(self) -> None:
+    def has_the_items_of_the_dictionary(self) -> None:
         for index in (self.index, self.reader):
             if index is not None:
                 assert len(index) == len(self.model)

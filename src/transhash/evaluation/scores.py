@@ -17,7 +17,7 @@ from transhash.evaluation.average_precision import Floats
 from transhash.evaluation.definitions import Definition, find_definition
 from transhash.evaluation.histogram import RECALL_STEPS, DistanceHistogram
 from transhash.index.weighted import (
-    LAST,
+    MAX_COST,
     BitWeights,
     RankingMode,
     check_ranking,
@@ -36,7 +36,7 @@ def score_tie_groups(
     *,
     from_texts: bool = False,
 ) -> Iterator[DistanceHistogram]:
-    """Tie groups of all queries, some queries at a time, for `Scores.of`.
+    """Tie groups of all queries, some queries at a time, for `Scores.from_counts`.
 
     `score(rows)` gives (rows, items), larger for what comes first. The relation's images ask, or
     its texts if `from_texts`. Pairs of unknown s_ij are left out of the list.
@@ -84,7 +84,7 @@ def result_tie_groups(
     """
     labels = np.asarray(database_labels, np.float32)
     related = np.asarray(query_labels, np.float32) @ labels.T > 0  # (queries, items)
-    scores = np.full(related.shape, -LAST)
+    scores = np.full(related.shape, -MAX_COST)
     asked, place = np.nonzero(rows >= 0)
     scores[asked, rows[asked, place]] = -costs[asked, place]
     return tie_groups(scores, related)
@@ -151,7 +151,7 @@ class Scores:
     ranking: str  # hamming, ties or all (docs/search.md); "scores" where no code ranks
     queries_without_relevant: int
     definition: str
-    definition_in_words: str
+    definition_text: str
     at: int | None
     precision_at: dict[int, float]
     recall_at: dict[int, float]
@@ -209,7 +209,7 @@ class Scores:
             ranking="scores" if codes is None and bits is None else ranking,
             queries_without_relevant=int((~answerable).sum()),
             definition=definition,
-            definition_in_words=meaning.relevance_label(at),
+            definition_text=meaning.relevance_label(at),
             at=at,
             precision_at=means("precision_at"),
             recall_at=means("recall_at"),
@@ -230,7 +230,7 @@ class Scores:
             "ranking": self.ranking,
             "queries_without_relevant": self.queries_without_relevant,
             "definition": self.definition,
-            "definition_in_words": self.definition_in_words,
+            "definition_text": self.definition_text,
             "at": self.at,
             "best_tie_order": _number(self.best_tie_order),
             "worst_tie_order": _number(self.worst_tie_order),
@@ -244,7 +244,7 @@ class Scores:
         """One line that can stand beside a published figure."""
         answered = self.queries - self.queries_without_relevant
         return (
-            f"{self.map:.4f} {self.definition_in_words} [{self.definition}]; "
+            f"{self.map:.4f} {self.definition_text} [{self.definition}]; "
             f"ranking {self.ranking}; "
             f"{answered} of {self.queries} queries have something relevant among "
             f"{self.database} items; chance {self.chance:.4f}; "
@@ -273,10 +273,10 @@ def evaluate(
     """
     find_definition(definition, at)  # refuse a wrong name before the work
     if check_ranking(ranking) == "hamming":
-        histogram = DistanceHistogram.of(
+        histogram = DistanceHistogram.from_codes(
             query_codes, database_codes, query_labels, database_labels, workers=workers
         )
-        return Scores.of(histogram, definition=definition, at=at, ranks=ranks)
+        return Scores.from_counts(histogram, definition=definition, cutoff=at, ranks=ranks)
     if query_projections is None or Codes.from_projections(query_projections) != query_codes:
         raise DataError(
             f"the ranking {ranking!r} needs query_projections, the real values whose signs the "
@@ -287,8 +287,8 @@ def evaluate(
     blocks = weighted_tie_groups(
         query_codes, database_codes, weights, query_labels, database_labels
     )
-    return Scores.of(
-        blocks, definition=definition, at=at, ranks=ranks, ranking=ranking, bits=query_codes.bits
+    return Scores.from_counts(
+        blocks, definition=definition, cutoff=at, ranks=ranks, ranking=ranking, bits=query_codes.bits
     )
 
 

@@ -1,22 +1,22 @@
-/* Exact Hamming search over one segment (distinct codes, their postings, and chunk tables), and
- * the counts by distance that scores are made of.
+/* Exact Hamming search over one segment (distinct codes, their postings and chunk tables), and the
+ * counts by distance that scores are computed from.
  *
- * Codes are stored as rows of `stride` bytes: one 32-bit word, or 64-bit words. Word order is
- * lexicographic order of the packed bytes, unused low bits are 0 (segment.py does the packing).
+ * Codes are stored as rows of `stride` bytes: one 32-bit word, or 64-bit words. The order of words is
+ * the lexicographic order of the packed bytes; unused low bits are 0 (segment.py packs them).
  *
- * A query is answered in two ways, both exact:
- *   tables  multi-index hashing: look up the codes that agree with the query in some 16-bit chunk
- *           up to a few flips, cheapest look-up first; given up as soon as it would cost more
- *           than a part of the scan;
- *   scan    all codes, tile by tile; a tile stays in the L1 cache while all queries pass over it.
- * Both feed the same counting selection: candidates are kept with their distance, a histogram
- * counts them, and the threshold falls as soon as k candidates lie below it. Nothing is sorted
- * before the end, and almost all codes fail one vector comparison.
- * Where bits have weights, the k-th smallest sum of the weights of differing bits bounds the
- * distance: d bits cost at least the d smallest weights. So the same filters and tables serve, and
- * only what passes them is priced.
+ * A query is answered in one of two ways, both exact:
+ *   tables  multi-index hashing: look up the codes that agree with the query in some 16-bit chunk up
+ *           to a few flips, cheapest lookup first; stop when it would cost more than a fraction of
+ *           the scan;
+ *   scan    all codes, tile by tile; a tile stays in the L1 cache while all queries are compared.
+ * Both feed the same counting selection: candidates are stored with their distance, a histogram
+ * counts them, and the threshold falls as soon as k candidates are below it. Nothing is sorted until
+ * the end, and almost all codes fail one vector comparison.
+ * If bits have weights, the k-th smallest sum of the weights of differing bits bounds the distance: d
+ * bits cost at least the d smallest weights. So the same filters and tables work, and costs are only
+ * computed for codes that pass them.
  *
- * Only the inner filters differ between CPUs; they are chosen at run time.
+ * Only the inner filters differ between CPUs; they are selected at run time.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -40,13 +40,13 @@
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
-#define TILE_BYTES 16384 /* half of a usual L1 data cache: the queries' own state needs the rest */
+#define TILE_BYTES 16384 /* half of a typical L1 data cache; the rest is for query state */
 #define GROUP 64         /* queries that share one pass over the codes */
 #define CHUNKS 65536     /* values of a 16-bit chunk */
 #define MOST_TABLES 64
 #define MOST_THREADS 64
 
-enum { NO_MEMORY = 1, DAMAGED = 2 }; /* why a job failed */
+enum { NO_MEMORY = 1, DAMAGED = 2 }; /* reasons for failure; DAMAGED: corrupt arrays */
 
 typedef struct {
     uint32_t row;
@@ -97,7 +97,7 @@ INLINE uint32_t chunk(const uint8_t *code, uint32_t stride, uint32_t j) {
 typedef uint32_t (*Filter)(const uint8_t *codes, uint32_t n, const uint8_t *query, uint32_t stride,
                            uint32_t limit, Hit *hits);
 
-/* Rows [from, to), one by one; branch-free, since it also runs where hits are dense. */
+/* Rows [from, to) one by one; branch-free, because it also runs where hits are dense. */
 INLINE uint32_t each(const uint8_t *codes, uint32_t from, uint32_t to, const uint8_t *query,
                      uint32_t stride, uint32_t limit, Hit *hits, uint32_t found) {
     for (uint32_t i = from; i < to; i++) {
@@ -112,8 +112,8 @@ INLINE uint32_t each(const uint8_t *codes, uint32_t from, uint32_t to, const uin
 #define ARGS \
     const uint8_t *codes, uint32_t n, const uint8_t *query, uint32_t stride, uint32_t limit, Hit *hits
 
-/* A vector filter takes the smallest distance of a block; only a block with a hit is looked at
- * again row by row. One comparison and one branch a block, and no order of lanes to restore. */
+/* A vector filter computes the smallest distance of a block; only a block with a hit is scanned again
+ * row by row. One comparison and one branch per block, and no order of lanes to restore. */
 #define VECTOR_FILTER(NAME, TARGET, STRIDE, BLOCK, PREPARE, ANY_HIT)                              \
     TARGET static uint32_t NAME(ARGS) {                                                           \
         uint32_t i = 0, found = 0;                                                                \
@@ -140,10 +140,10 @@ PLAIN_FILTER(plain_any, )
 #define X512(at) _mm512_xor_si512(_mm512_loadu_si512(p + (at)), q)
 #define POP32(at) _mm512_popcnt_epi32(X512(at))
 #define POP64(at) _mm512_popcnt_epi64(X512(at))
-/* Blocks of 256 bytes: at 512 the single scan fell from 97% of the memory's speed to 65%. */
+/* Blocks of 256 bytes: with 512 a single scan fell from 97% of memory bandwidth to 65%. */
 #define MIN4_512(suffix, a, b, c, d) \
     _mm512_min_##suffix(_mm512_min_##suffix(a, b), _mm512_min_##suffix(c, d))
-/* sums of neighbouring 64-bit lanes of two vectors; the order does not matter */
+/* sums of adjacent 64-bit lanes of two vectors; the order does not matter */
 #define PAIRS512(a, b) _mm512_add_epi64(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
 
 AVX512 INLINE __m512i pair512(const uint8_t *p, __m512i q) {
@@ -175,7 +175,7 @@ VECTOR_FILTER(avx512_32, AVX512, 32, 8,
               __m512i most = _mm512_set1_epi64(limit),
               _mm512_cmple_epu64_mask(quad512(p, q), most))
 
-/* AVX2 has no popcount: two table look-ups give it for each byte, sad sums eight of them. */
+/* AVX2 has no popcount: two table lookups give it for each byte, sad sums eight bytes. */
 AVX2 INLINE __m256i bytes256(const uint8_t *p, __m256i q) {
     const __m256i table = _mm256_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4,
                                            0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
@@ -206,7 +206,7 @@ AVX2 INLINE __m256i quad256(const uint8_t *p, __m256i q) {
                             _mm256_permute2x128_si256(a, b, 0x31));
 }
 
-/* Distances are small, so the 32-bit minimum serves 64-bit lanes too. */
+/* Distances are small, so the 32-bit minimum also works for 64-bit lanes. */
 #define MIN4_256(a, b, c, d) _mm256_min_epi32(_mm256_min_epi32(a, b), _mm256_min_epi32(c, d))
 #define BELOW32(x) _mm256_movemask_epi8(_mm256_cmpgt_epi32(above, x))
 #define BELOW64(x) _mm256_movemask_epi8(_mm256_cmpgt_epi64(above, x))
@@ -238,7 +238,7 @@ INLINE uint32x4_t pop32_neon(const uint8_t *p, uint8x16_t q) {
     return vpaddlq_u16(vpaddlq_u8(vcntq_u8(veorq_u8(vld1q_u8(p), q))));
 }
 
-INLINE uint32x4_t pop64_neon(const uint8_t *p, uint8x16_t q) { /* sums of pairs: two codes a call */
+INLINE uint32x4_t pop64_neon(const uint8_t *p, uint8x16_t q) { /* sums of pairs: two codes per call */
     uint32x4_t a = pop32_neon(p, q), b = pop32_neon(p + 16, q);
     return vpaddq_u32(a, b);
 }
@@ -262,8 +262,8 @@ VECTOR_FILTER(neon_16, , 16, 16, uint8x16_t q = vld1q_u8(query),
 /* ---- weights ------------------------------------------------------------------------------ */
 
 typedef struct {
-    uint64_t *sums;  /* (2 stride, 16): what the bits of each value of a half byte weigh together */
-    uint64_t *least; /* (bits + 1,): what that many differing bits weigh at least */
+    uint64_t *sums;  /* (2 stride, 16): sum of the weights of the bits in each value of a half byte */
+    uint64_t *least; /* (bits + 1,): smallest possible cost of that many differing bits */
     uint32_t bits;
 } Price; /* of one query */
 
@@ -283,7 +283,7 @@ static int by_cost(const void *a, const void *b) {
     return (x->distance > y->distance) - (x->distance < y->distance);
 }
 
-/* Weight i is that of bit i of the packed code, whose bytes stand in a word highest first. */
+/* Weight i belongs to bit i of the packed code, whose bytes are in a word highest first. */
 static void price_set(Price *p, const int64_t *weights, uint32_t stride) {
     uint32_t width = stride == 4 ? 4 : 8;
     for (uint32_t at = 0; at < 2 * stride; at++) {
@@ -321,19 +321,19 @@ static uint64_t price_of(const Price *p, const uint8_t *code, const uint8_t *que
 /* ---- counting selection ------------------------------------------------------------------- */
 
 typedef struct {
-    uint64_t k;      /* wanted items; UINT64_MAX: all within the limit */
-    uint32_t limit;  /* farther rows cannot matter any more */
-    uint64_t total;  /* items at distance <= limit seen so far */
+    uint64_t k;      /* requested items; UINT64_MAX: all within the limit */
+    uint32_t limit;  /* rows farther away are not in the result */
+    uint64_t total;  /* items at distance <= limit so far */
     uint64_t *seen;  /* items by distance */
     Hit *hits;
     size_t used, room;
     int failed;      /* NO_MEMORY or DAMAGED */
     /* With weights: */
-    const Price *price; /* NULL: the distance alone ranks, and what follows is not used */
+    const Price *price; /* NULL: rank by distance; the fields below are unused */
     const uint8_t *query;
-    uint64_t worst;     /* dearer rows cannot matter any more */
-    Priced *priced;     /* instead of the hits */
-    size_t settled;     /* of them in order, none of them too dear */
+    uint64_t worst;     /* rows of higher cost are not in the result */
+    Priced *priced;     /* used instead of hits */
+    size_t settled;     /* number of sorted entries, all with cost <= worst */
 } Selector;
 
 static void selector_reset(Selector *s, uint32_t most, uint64_t k, uint32_t limit) {
@@ -351,8 +351,8 @@ static void selector_shrink(Selector *s) {
     s->used = kept;
 }
 
-/* The array with room for `needed` > 0 elements, and as many again if it had to move; NULL when
- * there is no memory, and then the array is as it was. */
+/* Return the array with room for `needed` > 0 elements, and twice that if it had to move; NULL if
+ * there is no memory, and then the array is unchanged. */
 INLINE void *grown(void *array, size_t *room, size_t needed, size_t size) {
     size_t bytes;
     if (needed <= *room) return array;
@@ -375,7 +375,7 @@ INLINE uint64_t items_of(const Segment *g, uint32_t row) {
     return g->offsets ? g->offsets[row + 1] - g->offsets[row] : 1;
 }
 
-/* Puts what was priced in order and drops what k items are cheaper than. */
+/* Sort the priced rows and drop those that have k cheaper items before them. */
 static void settle(Selector *s, const Segment *g) {
     if (s->settled == s->used) return;
     qsort(s->priced, s->used, sizeof *s->priced, by_cost);
@@ -448,7 +448,7 @@ static void list_flips(void) {
     flips_of[17] = at;
 }
 
-/* Found before, through another table? Saves a mark for every row. */
+/* Return whether another table has already yielded the row; saves a mark for every row. */
 INLINE int met_before(const Segment *g, const uint8_t *code, const uint8_t *query, uint32_t table,
                       const int32_t *probed) {
     for (uint32_t t = 0; t < g->tables; t++) {
@@ -466,8 +466,8 @@ INLINE void look(Selector *sel, const Segment *g, const uint8_t *query, uint32_t
     if (d <= sel->limit && !met_before(g, code, query, table, probed)) offer(sel, g, row, d);
 }
 
-/* ns to look at all rows that differ from the query by exactly s bits in chunk t, from counts.
- * Measured: a row in sorted order 1, a row anywhere 1.5 (cached) to 20, a bucket a few of those. */
+/* Estimated ns to compare all rows that differ from the query by exactly s bits in chunk t.
+ * Measured: a row in sorted order 1, any other row 1.5 (cached) to 20, a bucket a few of those. */
 INLINE double cost_of(const Segment *g, const uint8_t *query, uint32_t t, int32_t s, double left) {
     if (s > 16 || 2.0 * (flips_of[s + 1] - flips_of[s]) > left) return 1e30;
     const uint32_t *starts = g->starts + (size_t)t * (CHUNKS + 1);
@@ -480,7 +480,7 @@ INLINE double cost_of(const Segment *g, const uint8_t *query, uint32_t t, int32_
     return 4 * jump * (flips_of[s + 1] - flips_of[s]) + (t ? jump : 1.0) * (double)rows;
 }
 
-/* 0 when the arrays are damaged. */
+/* Return 0 if the arrays are corrupt. */
 INLINE int probe_table(const Segment *g, const uint8_t *query, Selector *sel, uint32_t t, int32_t s,
                        const int32_t *probed) {
     const uint32_t *starts = g->starts + (size_t)t * (CHUNKS + 1);
@@ -502,10 +502,10 @@ INLINE int probe_table(const Segment *g, const uint8_t *query, Selector *sel, ui
     return 1;
 }
 
-/* 1 when the answer is complete; 0 when the tables would cost more than `budget` (in ns).
+/* Return 1 if the result is complete, 0 if the tables would cost more than `budget` (in ns).
  *
- * A code not met differs by more than probed[t] bits in every chunk t, hence by their sum + tables
- * or more. Each step adds one to that bound, so the cheapest step is the best one. */
+ * A code not seen yet differs by more than probed[t] bits in every chunk t, hence by at least their
+ * sum + tables. Each step adds one to that bound, so the cheapest step is the best one. */
 INLINE int probe_body(const Segment *g, const uint8_t *query, Selector *sel, double budget) {
     int32_t probed[MOST_TABLES];
     double cost[MOST_TABLES], spent = 0;
@@ -529,7 +529,7 @@ INLINE int probe_body(const Segment *g, const uint8_t *query, Selector *sel, dou
 }
 
 typedef int (*Probe)(const Segment *, const uint8_t *, Selector *, double);
-/* A copy with a constant stride lets the compiler unroll the distance of the usual lengths. */
+/* A copy with a constant stride lets the compiler unroll the distance of common lengths. */
 #define PROBE(NAME, TARGET)                                                                      \
     TARGET static int NAME(const Segment *g, const uint8_t *query, Selector *s, double budget) { \
         Segment fixed = *g;                                                                      \
@@ -544,12 +544,12 @@ PROBE(probe_popcnt, POPCNT)
 
 /* ---- counting by distance ----------------------------------------------------------------- */
 
-/* Neighbouring rows are counted in tables of their own: an increment of the same counter has to
- * wait for the one before, and codes of one cluster lie at the same distance. */
+/* Adjacent rows are counted in separate tables: an increment of the same counter has to wait for the
+ * previous one, and codes of one cluster are at the same distance. */
 #define LANES 8
-#define COUNTED_BYTES 131072 /* codes counted for one query after the other: from the L2 cache */
+#define COUNTED_BYTES 131072 /* codes that are counted for one query after another: fit in the L2 cache */
 
-/* Adds row i to counts[lane][2 distance + relevant] if it is known; bits i of the masks. */
+/* Add row i to counts[lane][2 distance + relevant] if it is known; bit i of the masks. */
 INLINE void tally_rows(const uint8_t *codes, uint32_t n, const uint8_t *query, uint32_t stride,
                        uint32_t relevant, uint32_t known, uint32_t *restrict counts) {
     for (uint32_t j = 0; j < n; j++) {
@@ -590,8 +590,8 @@ TALLY(tally_plain, )
 #if defined(__x86_64__)
 TALLY(tally_popcnt, POPCNT)
 
-/* Where in the table of their lanes to count 256 rows at a time, then the increments, which alone
- * take half the time of the loop above. Returns how many rows were counted. */
+/* Compute the table cells of 256 rows at a time, then increment them, which alone takes half the time
+ * of the loop above. Return how many rows were counted. */
 AVX512 INLINE uint32_t tally_vectors(const uint8_t *codes, uint32_t n, const uint8_t *query,
                                      uint32_t stride, const uint8_t *relevant,
                                      uint32_t *restrict counts) {
@@ -660,7 +660,7 @@ static Registers cpuid(uint32_t leaf) {
     return r;
 }
 
-/* Which vector registers the system saves; an instruction alone does not make them usable. */
+/* Vector registers that the system saves; an instruction alone does not make them usable. */
 static uint32_t saved_registers(void) {
     uint32_t low = 0, high = 0;
     if (cpuid(1).c >> 27 & 1) __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -668,7 +668,7 @@ static uint32_t saved_registers(void) {
 }
 #endif
 
-/* Asked of the CPU itself: clang for Microsoft's tools has no library for __builtin_cpu_supports. */
+/* Uses cpuid: clang for Microsoft's tools has no library for __builtin_cpu_supports. */
 static int supported(const char *name) {
 #if defined(__x86_64__)
     uint32_t saved = saved_registers();
@@ -711,12 +711,12 @@ static void scan(const Segment *g, uint32_t from, uint32_t to, const uint8_t *co
                 offer(selectors[q], g, at + hits[h].row, hits[h].distance);
         }
         at += rows;
-        /* Small tiles first: the limit must fall before many rows have passed it. */
+        /* Small tiles first: the limit should fall before many rows pass it. */
         tile = tile * 2 < full ? tile * 2 : full;
     }
 }
 
-/* Puts `id` into the max-heap where place `at` is free. */
+/* Put `id` into the max-heap at the free position `at`, or below. */
 INLINE void sift(int64_t *heap, size_t n, size_t at, int64_t id) {
     for (size_t child; (child = 2 * at + 1) < n; at = child) {
         if (child + 1 < n && heap[child + 1] > heap[child]) child++;
@@ -726,7 +726,7 @@ INLINE void sift(int64_t *heap, size_t n, size_t at, int64_t id) {
     heap[at] = id;
 }
 
-/* The `wanted` smallest ids to the front, in order, in n log wanted steps whatever their order. */
+/* Move the `wanted` smallest ids to the front, sorted, in n log wanted steps for any order. */
 static void smallest_by_heap(int64_t *ids, size_t n, size_t wanted) {
     if (!wanted) return;
     for (size_t at = wanted / 2; at--;) sift(ids, wanted, at, ids[at]);
@@ -739,7 +739,7 @@ static void smallest_by_heap(int64_t *ids, size_t n, size_t wanted) {
     }
 }
 
-/* The same by quicksort of the part that counts; `depth` bad pivots leave the rest to the heap. */
+/* The same by quicksort of the part that matters; after `depth` bad pivots use the heap. */
 static void smallest(int64_t *ids, size_t n, size_t wanted, int depth) {
     while (n > 12) {
         if (!depth--) {
@@ -791,11 +791,11 @@ static int by_distance(Selector *s, Scratch *scratch) {
     return 1;
 }
 
-/* Adds the items of a row to those gathered, as many as may be wanted; 0: out of memory. */
+/* Append up to `wanted` items of a row; return 0 if out of memory. */
 static int gather(const Segment *g, Scratch *scratch, uint32_t row, uint64_t wanted,
                   uint64_t *gathered) {
     uint64_t from = g->offsets ? g->offsets[row] : row, n = items_of(g, row);
-    if (n > wanted) n = wanted; /* postings ascend: later ones of this row cannot win */
+    if (n > wanted) n = wanted; /* postings ascend: later ones of this row cannot be in the result */
     int64_t *ids = grown(scratch->ids, &scratch->ids_room, *gathered + n, sizeof *ids);
     if (!ids) return 0;
     scratch->ids = ids;
@@ -805,7 +805,7 @@ static int gather(const Segment *g, Scratch *scratch, uint32_t row, uint64_t wan
     return 1;
 }
 
-/* Writes the items of the hits by distance, then id, `room` at most; 0: out of memory. */
+/* Write up to `room` items of the hits by distance, then id; return 0 if out of memory. */
 static int finish(const Segment *g, Selector *s, Scratch *scratch, uint64_t room, int64_t *out_ids,
                   int32_t *out_distances) {
     if (!by_distance(s, scratch)) return 0;
@@ -881,8 +881,8 @@ static int thread_start(Thread *thread, Work *work) {
 static void thread_join(Thread thread) { pthread_join(thread, NULL); }
 #endif
 
-/* body(job) in this thread and in up to threads - 1 others, which share the work out by counters
- * in the job: a thread that could not be started is not missed. */
+/* Run body(job) in this thread and in up to threads - 1 others, which divide the work by counters in
+ * the job: a thread that cannot be started is not needed. */
 static void together(void *(*body)(void *), void *job, int threads) {
     Thread handles[MOST_THREADS];
     Work work = {body, job};
@@ -896,22 +896,22 @@ typedef struct {
     int64_t *ids;
     int32_t *distances;
     uint64_t used;
-} List; /* the answer of one query to a range search */
+} List; /* result of one query of a range search */
 
 typedef struct {
     const Segment *segment;
     const uint8_t *queries;
-    uint32_t count, group; /* queries, queries a group */
+    uint32_t count, group; /* queries, queries per group */
     uint64_t k;            /* UINT64_MAX: range search */
     uint32_t limit;
-    double patience; /* part of a scan the tables may cost before giving up; 0: scan at once */
+    double patience; /* cost limit of the tables as a fraction of a scan; 0: scan */
     const int64_t *weights; /* (count, bits); NULL: none */
     uint32_t bits;
     int64_t *out_ids; /* (count, k) */
     int32_t *out_distances;
     int64_t *out_costs; /* with weights only */
-    List *lists;               /* instead of out_*: a range search */
-    _Atomic uint32_t next;     /* first query nobody has taken yet */
+    List *lists;               /* used instead of out_* by a range search */
+    _Atomic uint32_t next;     /* first query not taken by a thread */
     _Atomic uint32_t answered; /* queries answered by the tables */
     _Atomic int failed;
 } Job;
@@ -939,7 +939,7 @@ static void worker_free(Worker *w) {
     free(w);
 }
 
-/* With prices of `bits` weights for each query of a group, or of 0: none. */
+/* Allocate prices of `bits` weights per query of a group; with 0 none. */
 static Worker *worker_new(uint32_t stride, uint32_t group, uint32_t bits) {
     Worker *w = calloc(1, sizeof *w);
     if (!w || !(w->hits = malloc((TILE_BYTES / 4 + 1) * sizeof *w->hits)) ||
@@ -964,7 +964,7 @@ typedef struct {
     const Segment *segment;
     const uint8_t *const *queries;
     uint32_t n, parts;
-    Worker *workers[MOST_THREADS]; /* one a part */
+    Worker *workers[MOST_THREADS]; /* one per part */
     _Atomic uint32_t next;
 } Split; /* ranges of the codes, scanned for a few queries */
 
@@ -981,7 +981,7 @@ static void *scan_parts(void *argument) {
     return NULL;
 }
 
-/* Few queries, several threads: each scans a range of the codes, then the hits are put together. */
+/* Few queries, several threads: each scans a range of the codes, then the hits are merged. */
 static void scan_split(Job *job, const uint8_t *const *queries, Selector *const *selectors,
                        uint32_t n, int threads) {
     const Segment *g = job->segment;
@@ -1011,7 +1011,7 @@ static void scan_split(Job *job, const uint8_t *const *queries, Selector *const 
     }
 }
 
-/* Items of a finished search go to the query's row of the output, or to a list of its own. */
+/* Write the result of a query to its row of the output, or to its list. */
 static int deliver(Job *job, Selector *s, Scratch *scratch, uint32_t query) {
     uint64_t n = s->total < job->k ? s->total : job->k;
     if (s->price)
@@ -1033,8 +1033,8 @@ static void answer_group(Job *job, Worker *w, uint32_t first, uint32_t n, int th
     const uint8_t *waiting[GROUP];
     Selector *selectors[GROUP];
     uint32_t left = 0;
-    /* ns of a scan a query: memory speed for one, cache speed when a tile serves many. The tables
-     * may cost a part of it before they give up, so giving up is never dear. */
+    /* Estimated ns of a scan per query: memory speed for one, cache speed if a tile serves many. The
+     * tables may use a fraction of it, so giving up is never expensive. */
     double speed = job->count >= 8 ? 95.0 : (double)g->count * g->stride > 2e7 ? 32.0 : 60.0;
     double budget = (double)g->count * g->stride / speed * job->patience;
     for (uint32_t q = 0; q < n; q++) {
@@ -1052,7 +1052,7 @@ static void answer_group(Job *job, Worker *w, uint32_t first, uint32_t n, int th
                 job->answered++;
                 continue;
             }
-            selector_reset(s, g->stride * 8, job->k, s->limit); /* the limit found still holds */
+            selector_reset(s, g->stride * 8, job->k, s->limit); /* the limit is still valid */
         }
         waiting[left] = query;
         selectors[left++] = s;
@@ -1066,7 +1066,7 @@ static void answer_group(Job *job, Worker *w, uint32_t first, uint32_t n, int th
     }
 }
 
-/* Groups of queries that nobody has taken yet; `threads` share the scan of each. */
+/* Answer groups of queries until none is left; `threads` share the scan of each group. */
 static void answer_groups(Job *job, int threads) {
     Worker *w = worker_new(job->segment->stride, job->group, job->bits);
     if (!w) job->failed = NO_MEMORY;
@@ -1095,7 +1095,7 @@ static void run(Job *job, int threads) {
     if (!job->count || !job->segment->count) return;
     double scan = (double)job->segment->count * job->segment->stride;
     threads = threads_for(job->count * scan, threads);
-    /* One scan is as fast as the memory; shared out, a short one loses more than it gains. */
+    /* One scan is as fast as the memory; dividing a short one costs more than it saves. */
     if (!job->weights && scan < SHARED && job->count < (uint32_t)threads) threads = (int)job->count;
     uint32_t each_thread = (job->count + (uint32_t)threads - 1) / (uint32_t)threads;
     job->group = each_thread < GROUP ? each_thread : GROUP;
@@ -1108,12 +1108,12 @@ static void run(Job *job, int threads) {
 
 typedef struct {
     const uint8_t *codes, *queries;
-    uint32_t rows, count, group, stride; /* codes, queries, queries a group, bytes of each */
+    uint32_t rows, count, group, stride; /* codes, queries, queries per group, bytes per code */
     const uint8_t *labels;               /* (count, classes): not 0 where the query has the class */
     const uint8_t *holders;              /* (classes, mask) bits: the codes that have the class */
     const uint8_t *relevant, *known;     /* (count, mask) bits, instead of labels and holders */
     size_t classes, mask;                /* mask: bytes of a bit for each code */
-    size_t width;                        /* distances the output has room for */
+    size_t width;                        /* number of distances in the output */
     int64_t *items, *hits;               /* (count, width) */
     _Atomic uint32_t next;
     _Atomic int failed;
@@ -1130,7 +1130,7 @@ static void share_class(const Census *c, uint32_t query, size_t from, size_t byt
     }
 }
 
-/* Adds what the lanes counted to the rows of the output, and empties them. */
+/* Add the counts of the lanes to the rows of the output, and reset them. */
 static void collect(Census *c, uint32_t query, uint32_t *counts) {
     size_t cells = 2 * ((size_t)c->stride * 8 + 1);
     int64_t *items = c->items + query * c->width, *hits = c->hits + query * c->width;
@@ -1147,7 +1147,7 @@ static void collect(Census *c, uint32_t query, uint32_t *counts) {
 
 static void *count_groups(void *argument) {
     Census *c = argument;
-    uint32_t tile = COUNTED_BYTES / c->stride / 8 * 8; /* whole bytes of the masks */
+    uint32_t tile = COUNTED_BYTES / c->stride / 8 * 8; /* a multiple of the bytes of the masks */
     uint32_t *counts = calloc(LANES * 2 * ((size_t)c->stride * 8 + 1), sizeof *counts);
     uint8_t *shared = malloc(tile / 8);
     if (!counts || !shared) c->failed = NO_MEMORY;
@@ -1175,8 +1175,8 @@ static void *count_groups(void *argument) {
 
 /* ---- Python ------------------------------------------------------------------------------- */
 
-/* Views of the arrays; None stays empty, the last `outputs` are written to. What cannot be used is the
- * caller's mistake and a TypeError; a ValueError says that the contents do not fit. */
+/* Get views of the arrays; None stays empty, the last `outputs` are writable. An array that cannot be
+ * used is a TypeError; a ValueError means that the contents do not match. */
 static int views_take(Py_buffer *views, PyObject *const *objects, const char *const *names,
                       int count, int outputs) {
     for (int i = 0; i < count; i++) {
@@ -1204,7 +1204,7 @@ static void views_release(Py_buffer *views, int count) {
         if (views[i].obj) PyBuffer_Release(&views[i]);
 }
 
-/* Whether the view has a * b elements of `size` bytes. */
+/* Return whether the view has a * b elements of `size` bytes. */
 static int holds(const Py_buffer *view, uint64_t a, uint64_t b, uint64_t size) {
     uint64_t bytes;
     return !__builtin_mul_overflow(a, b, &bytes) && !__builtin_mul_overflow(bytes, size, &bytes) &&
@@ -1232,7 +1232,7 @@ typedef struct {
     int threads;
 } Call;
 
-/* Checks what would make the loops read outside the arrays; damaged contents are met later. */
+/* Check everything that could make the loops read outside the arrays, except their contents. */
 static int call_take(Call *call, PyObject *args) {
     PyObject *o[BUFFERS] = {0};
     Py_ssize_t stride;
@@ -1248,7 +1248,7 @@ static int call_take(Call *call, PyObject *args) {
     Py_ssize_t width = v[IDS].itemsize, table = (CHUNKS + 1) * 4;
     if (!stride_fits(stride, &v[CODES], &v[QUERIES]) || (width != 4 && width != 8) ||
         v[STARTS].len % table) {
-        PyErr_SetString(PyExc_ValueError, "the arrays of the segment do not fit together");
+        PyErr_SetString(PyExc_ValueError, "the arrays of the segment do not match");
         return 0;
     }
     *g = (Segment){
@@ -1264,12 +1264,12 @@ static int call_take(Call *call, PyObject *args) {
         .orders = v[ORDERS].buf,
     };
     if (v[OFFSETS].obj ? !holds(&v[OFFSETS], (uint64_t)g->count + 1, 1, 4) : g->items != g->count) {
-        PyErr_SetString(PyExc_ValueError, "the arrays of the segment do not fit together");
+        PyErr_SetString(PyExc_ValueError, "the arrays of the segment do not match");
         return 0;
     }
     if (g->tables > MOST_TABLES || g->tables > (stride == 4 ? 2 : (uint32_t)stride / 2) ||
         (g->tables > 1 && !holds(&v[ORDERS], g->tables - 1, g->count, 4))) {
-        PyErr_SetString(PyExc_ValueError, "the tables do not fit the codes");
+        PyErr_SetString(PyExc_ValueError, "the tables do not match the codes");
         return 0;
     }
     call->job.segment = g;
@@ -1284,18 +1284,18 @@ static int call_run(Call *call) {
     run(&call->job, call->threads);
     Py_END_ALLOW_THREADS
     if (call->job.failed == NO_MEMORY) PyErr_NoMemory();
-    else if (call->job.failed) PyErr_SetString(PyExc_ValueError, "damaged");
+    else if (call->job.failed) PyErr_SetString(PyExc_ValueError, "invalid row, offset or table");
     return !call->job.failed;
 }
 
 PyDoc_STRVAR(search_doc,
-             "search(codes, stride, offsets, ids, starts, orders, queries, k, patience, threads,\n"
-             "       out_ids, out_distances, weights=None, out_costs=None)\n"
+             "search(codes, stride, offsets, ids, starts, orders, queries, k, probe_budget,\n"
+             "       threads, out_ids, out_distances, weights=None, out_costs=None)\n"
              "-> queries answered by the tables\n\n"
-             "Fills the rows of out_* with the k nearest items; places left over keep their value.\n"
-             "With weights, int64 (queries, bits), those whose differing bits weigh least are the\n"
-             "nearest, and out_costs gets what they weigh.\n"
-             "The tables may cost `patience` times a scan before they give up; 0: scan at once.");
+             "Fills the rows of out_* with the k nearest items; unused places keep their value.\n"
+             "With weights, int64 (queries, bits), items are ranked by the sum of the weights of\n"
+             "their differing bits, which is written to out_costs.\n"
+             "The tables may cost probe_budget times a scan before they give up; 0: scan.");
 
 static PyObject *py_search(PyObject *self, PyObject *args) {
     (void)self;
@@ -1313,10 +1313,10 @@ static PyObject *py_search(PyObject *self, PyObject *args) {
         if (job->weights && (job->bits > job->limit || (job->count && !job->bits) ||
                              !holds(&call.views[WEIGHTS], job->count, job->bits, 8) ||
                              !holds(&call.views[OUT_COSTS], job->count, job->k, 8)))
-            PyErr_SetString(PyExc_ValueError, "the weights do not fit the queries and k");
+            PyErr_SetString(PyExc_ValueError, "the weights do not match the queries and k");
         else if (!job->k || !holds(&call.views[OUT_IDS], job->count, job->k, 8) ||
             !holds(&call.views[OUT_DISTANCES], job->count, job->k, 4))
-            PyErr_SetString(PyExc_ValueError, "the output does not fit the queries and k");
+            PyErr_SetString(PyExc_ValueError, "the output does not match the queries and k");
         else if (call_run(&call)) result = PyLong_FromUnsignedLong(job->answered);
     }
     views_release(call.views, BUFFERS);
@@ -1324,11 +1324,11 @@ static PyObject *py_search(PyObject *self, PyObject *args) {
 }
 
 PyDoc_STRVAR(within_doc,
-             "within(codes, stride, offsets, ids, starts, orders, queries, radius, patience,\n"
+             "within(codes, stride, offsets, ids, starts, orders, queries, radius, probe_budget,\n"
              "       threads)\n"
              "-> (counts, ids, distances) as bytes of int64, int64 and int32");
 
-/* The lists of all queries, one after the other. */
+/* Concatenate the lists of all queries. */
 static PyObject *joined(const List *lists, uint32_t count) {
     uint64_t total = 0, at = 0;
     for (uint32_t q = 0; q < count; q++) total += lists[q].used;
@@ -1359,7 +1359,7 @@ static PyObject *py_within(PyObject *self, PyObject *args) {
         job->k = UINT64_MAX;
         if (call.number < (Py_ssize_t)job->limit) job->limit = (uint32_t)call.number;
         job->lists = calloc((size_t)job->count + 1, sizeof *job->lists);
-        if (call.number < 0) PyErr_SetString(PyExc_ValueError, "a radius is 0 or more");
+        if (call.number < 0) PyErr_SetString(PyExc_ValueError, "the radius must be 0 or more");
         else if (!job->lists) PyErr_NoMemory();
         else if (call_run(&call)) result = joined(job->lists, job->count);
         for (uint32_t q = 0; job->lists && q < job->count; q++) {
@@ -1374,11 +1374,11 @@ static PyObject *py_within(PyObject *self, PyObject *args) {
 
 PyDoc_STRVAR(count_doc,
              "count(codes, stride, queries, labels, holders, relevant, known, threads, items, hits)\n\n"
-             "Adds to items[q, d] and hits[q, d] the codes at distance d from query q, and the\n"
-             "relevant ones among them. Relevant is what shares a class, by labels (queries,\n"
-             "classes) and holders (classes, codes / 8); or, with holders None, what `relevant`\n"
-             "(queries, codes / 8) says, and then only known pairs count unless `known` is None.\n"
-             "Eight codes to a byte, the first one in the lowest bit.");
+             "Adds the number of codes at distance d from query q to items[q, d], and of the relevant\n"
+             "ones to hits[q, d]. Codes are relevant if they share a class, by labels (queries,\n"
+             "classes) and holders (classes, codes / 8); or, with holders None, by `relevant`\n"
+             "(queries, codes / 8), and then only known pairs count unless `known` is None.\n"
+             "Eight codes per byte, the first one in the lowest bit.");
 
 static PyObject *py_count(PyObject *self, PyObject *args) {
     (void)self;
@@ -1395,7 +1395,7 @@ static PyObject *py_count(PyObject *self, PyObject *args) {
         return NULL;
     if (!views_take(v, o, names, VIEWS, 2)) goto done;
     if (!stride_fits(stride, &v[ROWS], &v[ASKED])) {
-        PyErr_SetString(PyExc_ValueError, "the codes do not fit the length of a code");
+        PyErr_SetString(PyExc_ValueError, "the codes do not match the code length");
         goto done;
     }
     Census c = {
@@ -1417,25 +1417,25 @@ static PyObject *py_count(PyObject *self, PyObject *args) {
                          !holds(&v[LABELS], c.count, c.classes, 1)
                    : !holds(&v[RELEVANT], c.count, c.mask, 1)) ||
         (c.known && !holds(&v[KNOWN], c.count, c.mask, 1))) {
-        PyErr_SetString(PyExc_ValueError, "the arrays do not fit the queries and codes");
+        PyErr_SetString(PyExc_ValueError, "the arrays do not match the queries and codes");
         goto done;
     }
     Py_BEGIN_ALLOW_THREADS
     threads = threads_for((double)c.count * c.rows * c.stride, threads);
-    /* More groups than threads, so that a slow core does not hold up the rest. */
+    /* More groups than threads, so that a slow core does not delay the rest. */
     uint32_t group = c.count / (4 * (uint32_t)threads) + 1;
     c.group = group < GROUP ? group : GROUP;
     together(count_groups, &c, threads);
     Py_END_ALLOW_THREADS
     if (c.failed == NO_MEMORY) PyErr_NoMemory();
-    else if (c.failed) PyErr_SetString(PyExc_ValueError, "codes lie farther apart than the tables reach");
+    else if (c.failed) PyErr_SetString(PyExc_ValueError, "a distance exceeds the width of the output");
     else result = Py_NewRef(Py_None);
 done:
     views_release(v, VIEWS);
     return result;
 }
 
-PyDoc_STRVAR(use_doc, "use(name) -> the kernel now in use; \"\" or \"auto\" takes the fastest here");
+PyDoc_STRVAR(use_doc, "use(name) -> the kernel now in use; \"auto\" selects the fastest, \"\" changes nothing");
 
 static PyObject *py_use(PyObject *self, PyObject *args) {
     (void)self;

@@ -1,4 +1,4 @@
-"""Finds the native kernel, and says which one is in use and why."""
+"""Loads the native kernel and reports which variant is in use and why."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import importlib
 import os
 from typing import Any
 
-SWITCH = "TRANSHASH_NATIVE"  # "0": never; a kernel's name: that one; unset: the fastest here
+SWITCH = "TRANSHASH_NATIVE"  # "0": off; a variant's name: that one; unset: the fastest
 
 
 def _load() -> tuple[Any, str]:
-    wanted = os.environ.get(SWITCH, "auto")
-    if wanted == "0":
+    variant = os.environ.get(SWITCH, "auto")
+    if variant == "0":
         return None, f"{SWITCH}=0 turns the native kernel off"
     try:
         native = importlib.import_module("transhash.index._hamming")
     except ImportError as error:
-        remedy = "install a C compiler and then transhash again"
-        return None, f"the native kernel is not there ({error}); {remedy}"
+        hint = "Install a C compiler and reinstall transhash"
+        return None, f"the native kernel is not built ({error}). {hint}"
     try:
-        name = native.use(wanted if wanted != "1" else "auto")
+        name = native.use(variant if variant != "1" else "auto")
     except ValueError as error:
-        return native, f"native kernel {native.use('')} ({SWITCH}={wanted} was ignored: {error})"
-    reason = "the fastest this CPU has" if wanted in ("auto", "1") else f"set by {SWITCH}"
+        return native, f"native kernel {native.use('')} ({SWITCH}={variant} was ignored: {error})"
+    reason = "the fastest on this CPU" if variant in ("auto", "1") else f"set by {SWITCH}"
     return native, f"native kernel {name} ({reason})"
 
 
@@ -30,14 +30,14 @@ native, _reason = _load()
 
 
 def kernel_status() -> str:
-    """One sentence for `transhash doctor`."""
+    """Return one sentence for `transhash doctor`."""
     if native is None:
-        return f"Hamming search scans with FAISS, a few times slower: {_reason}."
-    return f"Hamming search scans with the {_reason}."
+        return f"Hamming search uses FAISS, which is a few times slower: {_reason}."
+    return f"Hamming search uses the {_reason}."
 
 
 def core_count() -> int:
-    """Cores this process may use, which in a container is fewer than the machine has."""
+    """Return the cores this process may use; in a container, fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

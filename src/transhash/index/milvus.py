@@ -1,14 +1,15 @@
-"""Milvus as an engine: binary vectors, Hamming distance, the same answers as `exact`.
+"""Milvus as a backend: binary vectors, Hamming distance, the same results as `exact`.
 
-Milvus ranks ties as it likes and returns at most 16,384 items a query; lists.py makes both good.
+Milvus returns at most 16,384 items per query and orders ties arbitrarily. `CompleteResults` fetches
+the rest and sorts the ties.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +17,15 @@ import numpy.typing as npt
 from transhash.codes import Codes
 from transhash.errors import EngineError, IndexNotFoundError
 from transhash.index.base import (
+    NO_IDS,
     Distances,
+    HitLists,
     Ids,
-    RadiusResult,
+    Index,
+    Packed,
     Ranking,
     check_items,
     check_length,
-    check_query,
-    check_radius,
     check_search,
     pad_rows,
     reject_existing,
@@ -32,8 +34,8 @@ from transhash.index.base import (
     to_ids,
 )
 from transhash.index.milvus_client import (
-    COPYING,
-    LOADING,
+    COPY_WAIT,
+    LOAD_TIMEOUT,
     Connection,
     MilvusUrl,
     open_collection,
@@ -42,183 +44,162 @@ from transhash.index.milvus_client import (
 from transhash.index.weighted import BitWeights
 from transhash.progress import Track, no_progress
 
-# What Milvus answered: cut to a range of distances, put in order, joined with its codes.
+MAX_RESULTS = 16_384  # per query, a limit of Milvus
+_CHUNK_HITS = 400_000  # per request, over all its queries
+_CHUNK_ROWS = 10_000  # items per request; 5 MB as rows, far below the 64 MB of a message
+_MAX_ID = 2**63 - 1
 
-IdDistances = tuple[Ids, Distances]  # ids and distances of one query
-
-
-def cut(found: IdDistances, inner: int, radius: int) -> IdDistances:
-    kept = (found[1] >= inner) & (found[1] <= radius)
-    return found[0][kept], found[1][kept]
-
-
-def in_order(found: IdDistances, wanted: int | None) -> IdDistances:
-    ids, distances = found
-    order = np.lexsort((ids, distances))[:wanted]
-    return ids[order], distances[order]
-
-
-def join_codes(
-    found: RadiusResult, known: Ids, packed: npt.NDArray[np.uint8]
-) -> tuple[RadiusResult, npt.NDArray[np.uint8]]:
-    """What was found of the `known` ids, which ascend, and for each its row of `packed`."""
-    if not len(known):
-        nothing = np.zeros_like(found.offsets)
-        return RadiusResult(nothing, found.ids[:0], found.distances[:0]), packed
-    place = np.minimum(np.searchsorted(known, found.ids), len(known) - 1)
-    here = known[place] == found.ids
-    passed = np.concatenate([[0], np.cumsum(here)])
-    kept = RadiusResult(passed[found.offsets], found.ids[here], found.distances[here])
-    return kept, packed[place[here]]
-
-
-# Whole lists from answers that hold 16,384 items at most and rank ties as the server likes.
-#
-# A list is fetched until its last tie group is whole, and a group too large for one answer is fetched
-# by ranges of ids.
-
-MOST = 16_384  # what Milvus returns of one query at most
-_ANSWER = 400_000  # hits of one answer at most, over its queries
-_LAST_ID = 2**63 - 1
-
-
-class QueryFn(Protocol):
-    """A question to the server, each query's hits nearest first."""
-
-    def __call__(
-        self, queries: Codes, limit: int, radius: int, inner: int = 0, inside: str = ""
-    ) -> list[IdDistances]: ...
+IdDistances = tuple[Ids, Distances]  # hits of one query
+QueryFn = Callable[..., list[IdDistances]]  # MilvusIndex._nearest
 
 
 class CompleteResults:
-    """`ranges`: whether the server can be asked for a range of distances."""
+    """Rankings of any length with ties by id.
 
-    def __init__(self, ask: QueryFn, *, ranges: bool) -> None:
-        self._ask, self._ranges = ask, ranges
+    Results are fetched until the last tie group is complete; a group that is too large for one
+    request is fetched by ranges of ids. `has_ranges`: whether the server has range search.
+    """
 
-    def of(self, codes: Codes, wanted: int | None, radius: int) -> tuple[Ids, Ids, Distances]:
-        """Each query's nearest `wanted` (all, if None) within a radius, ties whole or cut by id."""
-        results: list[IdDistances] = [(np.empty(0, np.int64), np.empty(0, np.int32))] * len(codes)
-        begun: dict[int, IdDistances] = {}
-        todo = np.arange(len(codes))
-        limit = first = min(MOST, 1024 if wanted is None else 2 * wanted + 62)
-        while len(todo):
-            unfinished = []
-            for block in np.array_split(todo, -(-len(todo) * limit // _ANSWER)):
-                found = self._ask(codes[block], limit, radius)
-                for query, hits in zip(block, found, strict=True):
-                    bound = radius
-                    if wanted is not None and len(hits[1]) >= wanted:
-                        bound = int(hits[1][wanted - 1])
-                    if len(hits[0]) < limit or hits[1][-1] > bound:
-                        results[query] = in_order(cut(hits, 0, radius), wanted)
+    def __init__(self, query: QueryFn, bits: int, *, has_ranges: bool) -> None:
+        self._query, self._bits, self._has_ranges = query, bits, has_ranges
+
+    def nearest(self, codes: Codes, k: int) -> HitLists:
+        """Return the k nearest items of each query, ties by id."""
+        results: list[IdDistances] = [(NO_IDS, np.empty(0, np.int32))] * len(codes)
+        partial: dict[int, IdDistances] = {}
+        remaining = np.arange(len(codes))
+        limit = first_limit = min(MAX_RESULTS, 2 * k + 62)
+        can_fetch_ties = False
+        while len(remaining):
+            partial.clear()
+            for block in np.array_split(remaining, -(-len(remaining) * limit // _CHUNK_HITS)):
+                for query, hits in zip(block, self._query(codes[block], limit), strict=True):
+                    ids, distances = hits
+                    last = int(distances[k - 1]) if len(ids) >= k else self._bits
+                    if len(ids) < limit or distances[-1] > last:
+                        results[query] = _sort_hits(hits, k)
                     else:
-                        unfinished.append(int(query))
-                        begun[int(query)] = hits
-            todo = np.array(unfinished, np.int64)
-            enough = self._ranges and wanted is not None and limit >= wanted
-            if limit == MOST or (enough and limit > first):
+                        partial[int(query)] = hits
+            remaining = np.array(list(partial), np.int64)
+            can_fetch_ties = self._has_ranges and limit >= k
+            if limit == MAX_RESULTS or (can_fetch_ties and limit > first_limit):
                 break
-            limit = min(MOST, 8 * limit)
-        for query in todo.tolist():
+            limit = min(MAX_RESULTS, 8 * limit)
+        for query, hits in partial.items():
             one = codes[query : query + 1]
-            if enough and wanted is not None:
-                results[query] = self._with_ties(one, begun[query], wanted)
-            else:
-                results[query] = self._walk(one, wanted, radius)
+            results[query] = self._add_ties(one, hits, k) if can_fetch_ties else self._walk(one, k)
         offsets = np.cumsum([0, *(len(ids) for ids, _ in results)], dtype=np.int64)
-        ids = [ids for ids, _ in results] or [np.empty(0, np.int64)]
-        distances = [distances for _, distances in results] or [np.empty(0, np.int32)]
-        return offsets, np.concatenate(ids), np.concatenate(distances)
+        return HitLists(offsets, *_concatenate(results))
 
-    def _with_ties(self, query: Codes, hits: IdDistances, wanted: int) -> IdDistances:
-        """The nearest `wanted`, when an answer has found how far the last of them is.
+    def _add_ties(self, query: Codes, hits: IdDistances, k: int) -> IdDistances:
+        """Complete hits that include the k-th nearest item with all items at its distance.
 
-        Learned codes repeat, so there may be thousands more at that distance.
+        Learned codes repeat, so there may be thousands of them.
         """
-        last = int(hits[1][wanted - 1])
-        nearer = cut(hits, 0, last - 1)
-        tied = self._by_ids(query, last, last, wanted - len(nearer[0]))
-        ids = np.concatenate((nearer[0], tied[0]))
-        return in_order((ids, np.concatenate((nearer[1], tied[1]))), wanted)
+        last = int(hits[1][k - 1])
+        nearer = _select(hits, 0, last - 1)
+        ties = self._by_ids(query, last, last, k - len(nearer[0]))
+        return _sort_hits(_concatenate([nearer, ties]), k)
 
-    def _walk(self, query: Codes, wanted: int | None, radius: int) -> IdDistances:
-        """One query's list when a single answer cannot hold it: outwards, a full answer a time."""
+    def _walk(self, query: Codes, k: int) -> IdDistances:
+        """Fetch results that exceed one request by growing distance."""
         parts: list[IdDistances] = []
-        have, inner = 0, 0
-        while inner <= radius and (wanted is None or have < wanted):
-            if inner and not self._ranges:
-                parts.append(self._by_ids(query, inner, radius, None))
+        count, inner = 0, 0
+        while inner <= self._bits and count < k:
+            if inner and not self._has_ranges:
+                parts.append(self._by_ids(query, inner, self._bits, None))
                 break
-            ids, distances = self._ask(query, MOST, radius, inner)[0]
-            last = int(distances[-1]) if len(ids) == MOST else radius + 1
-            parts.append(cut((ids, distances), inner, min(last - 1, radius)))
-            have += len(parts[-1][0])
-            if last <= radius:
-                still = None if wanted is None else max(0, wanted - have)
-                parts.append(self._by_ids(query, last, last, still))
-                have += len(parts[-1][0])
+            hits = self._query(query, MAX_RESULTS, inner)[0]
+            last = int(hits[1][-1]) if len(hits[0]) == MAX_RESULTS else self._bits + 1
+            parts.append(_select(hits, inner, last - 1))
+            count += len(parts[-1][0])
+            if last <= self._bits:
+                parts.append(self._by_ids(query, last, last, max(0, k - count)))
+                count += len(parts[-1][0])
             inner = last + 1
-        ids, distances = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return in_order((ids, distances), wanted)
+        return _sort_hits(_concatenate(parts), k)
 
-    def _by_ids(self, query: Codes, inner: int, radius: int, wanted: int | None) -> IdDistances:
-        """Items with inner <= distance <= radius, those of smallest id, by ranges that fit."""
-        parts: list[IdDistances] = [(np.empty(0, np.int64), np.empty(0, np.int32))]
-        ranges, have = [(0, _LAST_ID)], 0
-        while ranges and (wanted is None or have < wanted):
+    def _by_ids(self, query: Codes, inner: int, outer: int, count: int | None) -> IdDistances:
+        """Return the `count` smallest ids with inner <= distance <= outer; None: all of them."""
+        parts: list[IdDistances] = []
+        ranges, total = [(0, _MAX_ID)], 0
+        while ranges and (count is None or total < count):
             first, last = ranges.pop()
-            inside = f"id >= {first} and id <= {last}"
-            ids, distances = self._ask(query, MOST, radius, inner, inside)[0]
-            if len(ids) == MOST and distances[-1] <= radius:
-                # Both parts hold found ids, so each is smaller than the whole; what was found are
-                # any of the group, so a part with more than are wanted may be much smaller.
-                part = MOST // 2 if wanted is None else min(MOST // 2, 4 * (wanted - have))
-                middle = int(np.sort(ids)[part])
-                ranges += [(middle, last), (first, middle - 1)]
+            id_filter = f"id >= {first} and id <= {last}"
+            hits = self._query(query, MAX_RESULTS, inner, outer, id_filter)[0]
+            ids, distances = hits
+            if len(ids) == MAX_RESULTS and distances[-1] <= outer:
+                # Both halves contain returned ids, so each is smaller. The returned ids are an
+                # arbitrary choice, so a range with enough items for `count` may be much smaller.
+                middle = MAX_RESULTS // 2
+                if count is not None:
+                    middle = min(middle, 4 * (count - total))
+                split = int(np.sort(ids)[middle])
+                ranges += [(split, last), (first, split - 1)]
             else:
-                parts.append(cut((ids, distances), inner, radius))
-                have += len(parts[-1][0])
-        ids, distances = (np.concatenate(column) for column in zip(*parts, strict=True))
-        order = np.argsort(ids)[:wanted]
+                parts.append(_select(hits, inner, outer))
+                total += len(parts[-1][0])
+        ids, distances = _concatenate(parts)
+        order = np.argsort(ids)[:count]
         return ids[order], distances[order]
 
 
-BATCH = 10_000  # items of one request; 5 MB as rows, far below the 64 MB of a message
+def _select(hits: IdDistances, inner: int, outer: int) -> IdDistances:
+    inside = (hits[1] >= inner) & (hits[1] <= outer)
+    return hits[0][inside], hits[1][inside]
 
 
-class MilvusIndex:
+def _sort_hits(hits: IdDistances, k: int) -> IdDistances:
+    ids, distances = hits
+    order = np.lexsort((ids, distances))[:k]
+    return ids[order], distances[order]
+
+
+def _concatenate(parts: Sequence[IdDistances]) -> IdDistances:
+    return (
+        np.concatenate([NO_IDS, *(ids for ids, _ in parts)]),
+        np.concatenate([np.empty(0, np.int32), *(distances for _, distances in parts)]),
+    )
+
+
+def join_codes(hits: HitLists, known: Ids, packed: Packed) -> tuple[HitLists, Packed]:
+    """Return the hits that are in `known`, which is ascending, and the code of each of them."""
+    if not len(known):
+        return HitLists(np.zeros_like(hits.offsets), hits.ids[:0], hits.distances[:0]), packed
+    place = np.minimum(np.searchsorted(known, hits.ids), len(known) - 1)
+    present = known[place] == hits.ids
+    counts = np.concatenate([[0], np.cumsum(present)])
+    joined = HitLists(counts[hits.offsets], hits.ids[present], hits.distances[present])
+    return joined, packed[place[present]]
+
+
+class MilvusIndex(Index):
     """One partition of a collection on a server, or one collection of a Milvus Lite file."""
-
-    engine = "milvus"
 
     def __init__(self, connection: Connection, bits: int, *, read_only: bool = False) -> None:
         self._connection = connection
-        self._place = connection.place
+        self._url = url = connection.url
         self._bits = bits
         self._read_only = read_only
-        partition = self._place.partition
-        self._into = {"partition_name": partition} if partition else {}
-        self._among = {"partition_names": [partition]} if partition else {}
+        self._write_to = {"partition_name": url.partition} if url.partition else {}
+        self._read_from = {"partition_names": [url.partition]} if url.partition else {}
         # A range search in IVF lists ends at the second list without a hit, whatever nprobe is.
-        self._ranges = self._place.index_type == "BIN_FLAT"
-        self._lists_looked_at = self._place.nprobe or self._place.nlist
-        self._lists = CompleteResults(self._nearest, ranges=self._ranges)
+        self._has_ranges = url.index_type == "BIN_FLAT"
+        self._results = CompleteResults(self._nearest, bits, has_ranges=self._has_ranges)
 
     @classmethod
     def open(cls, location: str, bits: int | None, *, read_only: bool = False) -> Self:
-        """The index at "file.db#part" or "http://host:19530/collection?index=BIN_IVF_FLAT#part"."""
-        place = MilvusUrl.parse(location)
-        if place.embedded and place.index_type != "BIN_FLAT":
+        """Open "file.db#part" or "http://host:19530/collection?index=BIN_IVF_FLAT#part"."""
+        url = MilvusUrl.parse(location)
+        if url.is_lite and url.index_type != "BIN_FLAT":
             raise EngineError(
-                f"{place}: Milvus Lite has BIN_FLAT only; use a server for the others"
+                f"Milvus Lite has no {url.index_type} index. Use BIN_FLAT or a server."
             )
         if bits is not None:
             bits = check_length(bits)
-        if read_only and place.embedded and not Path(place.uri).exists():
-            # Asking Milvus Lite would make the file.
-            raise IndexNotFoundError(place)
-        connection = Connection(place, reading=read_only)
+        if read_only and url.is_lite and not Path(url.uri).exists():
+            raise IndexNotFoundError(url)  # connecting would create the file
+        connection = Connection(url, reading=read_only)
         try:
             stored = open_collection(connection, bits, read_only)
         except BaseException:
@@ -232,79 +213,78 @@ class MilvusIndex:
 
     def add(self, ids: npt.ArrayLike, codes: Codes) -> None:
         array = check_items(ids, codes, self._bits)
-        reject_existing(array[np.isin(array, self._stored(array))])
-        self._put(array, codes)
+        reject_existing(array[np.isin(array, self._existing(array))])
+        self._write(array, codes)
 
     def update(self, ids: npt.ArrayLike, codes: Codes) -> None:
-        self._put(check_items(ids, codes, self._bits), codes)
+        self._write(check_items(ids, codes, self._bits), codes)
 
     def ingest(self, ids: npt.ArrayLike, codes: Codes, track: Track = no_progress) -> int:
-        """Asks what is there, batch by batch: a whole export would cost more than it saves."""
+        """Check batch by batch what is stored: exporting everything would cost more."""
         array = check_items(ids, codes, self._bits)
-        fresh = len(self) == 0
+        is_empty = len(self) == 0
         sent = 0
-        for start in track(range(0, len(array), BATCH), "sending codes"):
-            rows = slice(start, start + BATCH)
-            part, packed = array[rows], codes[rows]
-            if not fresh:
-                lacking = ~self._holds(part, packed)
-                part, packed = part[lacking], packed[lacking]
-            self._put(part, packed)
+        for start in track(range(0, len(array), _CHUNK_ROWS), "sending codes"):
+            rows = slice(start, start + _CHUNK_ROWS)
+            part, part_codes = array[rows], codes[rows]
+            if not is_empty:
+                changed = ~self._is_stored(part, part_codes)
+                part, part_codes = part[changed], part_codes[changed]
+            self._write(part, part_codes)
             sent += len(part)
-        if sent and not self._place.embedded:
-            # Seals what came in, so that the server indexes it and a restart replays nothing.
-            table = self._place.table
-            self._connection.retry(lambda client: client.flush(table, timeout=LOADING))
-            # The server then loads what it sealed and lets searches wait, of 1e7 codes longer than
-            # somebody who searches would: the wait is the copy's.
-            self._nearest(codes[:1], 1, self._bits)
+        if sent and not self._url.is_lite:
+            # Seals the data, so that the server indexes it and a restart replays nothing.
+            name = self._url.collection_name
+            self._connection.retry(lambda client: client.flush(name, timeout=LOAD_TIMEOUT))
+            # The server then loads it and delays searches, for 1e7 codes longer than a user would
+            # wait. So wait here.
+            self._nearest(codes[:1], 1)
         return sent
 
     def wait_until_ready(self) -> None:
-        """Until IVF lists are built: before, a server compares with every code, whatever nprobe."""
-        if self._place.index_type == "BIN_FLAT":
+        """Wait until IVF lists are built: before that a server scans every code."""
+        if self._url.index_type == "BIN_FLAT":
             return
-        table, deadline = self._place.table, time.monotonic() + LOADING
-        while self._call("describe_index", index_name="code")["pending_index_rows"]:
+        deadline = time.monotonic() + LOAD_TIMEOUT
+        call = self._connection.call
+        while call("describe_index", index_name="code")["pending_index_rows"]:
             if time.monotonic() > deadline:
-                raise EngineError(f"{self._place} did not build its index within {LOADING:.0f} s")
+                raise EngineError(
+                    f"{self._url} did not build its index within {LOAD_TIMEOUT:.0f} s. "
+                    "Check the server and try again."
+                )
             time.sleep(0.5)
-        # A collection that is loaded goes on without the lists until it is loaded anew.
-        self._call("release_collection")
-        self._connection.retry(lambda client: client.load_collection(table, timeout=LOADING))
+        # A loaded collection does not use the lists until it is loaded again.
+        call("release_collection")
+        self._connection.load()
 
     def remove(self, ids: npt.ArrayLike) -> int:
-        known = self._stored(to_ids(ids))
+        existing = self._existing(to_ids(ids))
         self._check_writable()
-        for start in range(0, len(known), BATCH):
-            self._call("delete", ids=known[start : start + BATCH].tolist(), **self._into)
-        return len(known)
+        for start in range(0, len(existing), _CHUNK_ROWS):
+            part = existing[start : start + _CHUNK_ROWS].tolist()
+            self._connection.call("delete", ids=part, **self._write_to)
+        return len(existing)
 
     def candidates(self, k: int) -> int:
         return rerank_pool(k)
 
     def search(self, codes: Codes, k: int, weights: BitWeights | None = None) -> Ranking:
-        """With weights: of the `candidates(k)` nearest, whose codes are fetched, the k cheapest."""
+        """With weights, fetch the codes of the `candidates(k)` nearest items and rerank them."""
         k, weights = check_search(codes, self._bits, k, weights)
         if weights is None:
-            return pad_rows(*self._lists.of(codes, k, self._bits), k)
-        found = RadiusResult(*self._lists.of(codes, rerank_pool(k), self._bits))
-        return rerank(*self._with_codes(found), codes, weights, k)
-
-    def search_radius(self, codes: Codes, radius: int) -> RadiusResult:
-        check_query(codes, self._bits)
-        radius = min(check_radius(radius), self._bits)
-        return RadiusResult(*self._lists.of(codes, None, radius))
+            return pad_rows(*self._results.nearest(codes, k), k)
+        hits = self._results.nearest(codes, rerank_pool(k))
+        return rerank(*self._fetch_codes(hits), codes, weights, k)
 
     def export(self) -> tuple[Ids, Codes]:
-        ids, packed = [np.empty(0, np.int64)], [self._no_codes()]
-        for part, codes in self.export_blocks():
-            ids.append(part)
-            packed.append(codes.packed)
-        return np.concatenate(ids), Codes(np.concatenate(packed), self._bits)
+        parts = list(self.export_blocks())
+        packed = [self._no_codes(), *(codes.packed for _, codes in parts)]
+        ids = np.concatenate([NO_IDS, *(ids for ids, _ in parts)])
+        return ids, Codes(np.concatenate(packed), self._bits)
 
     def export_blocks(self) -> Iterator[tuple[Ids, Codes]]:
-        """Every item by ascending id, a block at a time; a lost server is waited for."""
+        """Yield every item by ascending id, in blocks; wait for a server that is restarting."""
         last = -1
         while rows := self._page(last):
             rows.sort(key=lambda row: int(row["id"]))
@@ -312,104 +292,112 @@ class MilvusIndex:
             last = int(rows[-1]["id"])
 
     def verify(self) -> None:
-        """Milvus checks its own files; this checks that it answers."""
+        """Check that the server answers; Milvus checks its own files."""
         len(self)
 
     def __len__(self) -> int:
-        return int(self._query(filter="", output_fields=["count(*)"])[0]["count(*)"])
+        return int(self._fetch(filter="", output_fields=["count(*)"])[0]["count(*)"])
 
     def close(self) -> None:
         self._connection.close()
 
     def _nearest(
-        self, queries: Codes, limit: int, radius: int, inner: int = 0, inside: str = ""
+        self,
+        queries: Codes,
+        limit: int,
+        inner: int = 0,
+        outer: int | None = None,
+        id_filter: str = "",
     ) -> list[IdDistances]:
-        """Up to `limit` items of each query, nearest first, the nearest with distance >= inner.
+        """Return up to `limit` items of each query, nearest first, with distance >= inner.
 
-        Without range search (BIN_IVF_FLAT) nearer and farther ones are among them.
+        Without range search (BIN_IVF_FLAT) nearer and farther items are among them.
         """
         if not len(queries):
             return []
-        params: dict[str, Any] = {} if self._ranges else {"nprobe": self._lists_looked_at}
-        if self._ranges and (inner or radius < self._bits):
-            params = {"range_filter": inner, "radius": radius + 1}  # [range_filter, radius)
-        answers = self._call(
+        outer = self._bits if outer is None else outer
+        params: dict[str, Any] = {}
+        if not self._has_ranges:
+            params = {"nprobe": self._url.nprobe or self._url.nlist}
+        elif inner or outer < self._bits:
+            params = {"range_filter": inner, "radius": outer + 1}  # [range_filter, radius)
+        results = self._connection.call(
             "search",
             data=[row.tobytes() for row in queries.packed],
             anns_field="code",
             limit=limit,
-            filter=inside,
+            filter=id_filter,
             search_params={"metric_type": "HAMMING", "params": params},
-            consistency_level=self._place.consistency,
-            **self._among,
+            consistency_level=self._url.consistency,
+            **self._read_from,
         )
         return [
             (
                 np.array([hit["id"] for hit in hits], np.int64),
                 np.array([round(hit["distance"]) for hit in hits], np.int32),
             )
-            for hits in answers
+            for hits in results
         ]
 
-    def _with_codes(self, found: RadiusResult) -> tuple[RadiusResult, npt.NDArray[np.uint8]]:
-        """What was found and its codes, but for what was removed meanwhile."""
-        wanted, parts = np.unique(found.ids), [(np.empty(0, np.int64), self._no_codes())]
-        for start in range(0, len(wanted), BATCH):
-            some = wanted[start : start + BATCH].tolist()
-            # As fresh as the search that found them, which need not wait for other clients.
-            rows = self._query(self._place.consistency, ids=some, output_fields=["id", "code"])
+    def _fetch_codes(self, hits: HitLists) -> tuple[HitLists, Packed]:
+        """Return the hits and their codes, without items that were removed meanwhile."""
+        unique, parts = np.unique(hits.ids), [(NO_IDS, self._no_codes())]
+        for start in range(0, len(unique), _CHUNK_ROWS):
+            some = unique[start : start + _CHUNK_ROWS].tolist()
+            # The consistency of the search is enough; "Strong" would wait for other clients.
+            rows = self._fetch(self._url.consistency, ids=some, output_fields=["id", "code"])
             ids, codes = self._columns(rows)
             order = np.argsort(ids)
             parts.append((ids[order], codes.packed[order]))
         known, packed = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return join_codes(found, known, packed)
+        return join_codes(hits, known, packed)
 
-    def _stored(self, ids: Ids) -> Ids:
-        """Those of `ids` that are in the index."""
-        parts = [np.empty(0, np.int64)]
-        for start in range(0, len(ids), BATCH):
-            rows = self._query(ids=ids[start : start + BATCH].tolist(), output_fields=["id"])
+    def _existing(self, ids: Ids) -> Ids:
+        """Return those of `ids` that are in the index."""
+        parts = [NO_IDS]
+        for start in range(0, len(ids), _CHUNK_ROWS):
+            rows = self._fetch(ids=ids[start : start + _CHUNK_ROWS].tolist(), output_fields=["id"])
             parts.append(np.array([row["id"] for row in rows], np.int64))
         return np.unique(np.concatenate(parts))
 
-    def _holds(self, ids: Ids, codes: Codes) -> npt.NDArray[np.bool_]:
-        """Which of these items are stored with these very codes."""
-        rows = self._query(ids=ids.tolist(), output_fields=["id", "code"])
-        known = {int(row["id"]): row["code"][0] for row in rows}
+    def _is_stored(self, ids: Ids, codes: Codes) -> npt.NDArray[np.bool_]:
+        """Return which of these items are stored with the same code."""
+        rows = self._fetch(ids=ids.tolist(), output_fields=["id", "code"])
+        stored = {int(row["id"]): row["code"][0] for row in rows}
         return np.array(
-            [known.get(int(i)) == code.tobytes() for i, code in zip(ids, codes.packed)], np.bool_
+            [stored.get(int(i)) == code.tobytes() for i, code in zip(ids, codes.packed)], np.bool_
         )
 
-    def _put(self, ids: Ids, codes: Codes) -> None:
+    def _write(self, ids: Ids, codes: Codes) -> None:
         self._check_writable()
-        for start in range(0, len(ids), BATCH):
-            part = ids[start : start + BATCH].tolist()
-            packed = codes.packed[start : start + BATCH]
+        for start in range(0, len(ids), _CHUNK_ROWS):
+            part = ids[start : start + _CHUNK_ROWS].tolist()
+            packed = codes.packed[start : start + _CHUNK_ROWS]
             rows = [{"id": i, "code": code.tobytes()} for i, code in zip(part, packed)]
-            # Never insert: a request whose answer was lost is sent again, and must not double.
-            self._call("upsert", data=rows, **self._into)
+            # Never insert: a request whose response was lost is sent again and must not duplicate.
+            self._connection.call("upsert", data=rows, **self._write_to)
 
     def _page(self, last: int) -> list[Any]:
-        """The next rows after an id. A plain query with a limit may leave out rows between."""
+        """Return the next rows after an id. A plain query with a limit may skip rows."""
 
         def first_batch(client: Any) -> list[Any]:
             iterator = client.query_iterator(
-                collection_name=self._place.table,
-                batch_size=BATCH,
+                collection_name=self._url.collection_name,
+                batch_size=_CHUNK_ROWS,
                 filter=f"id > {last}",
                 output_fields=["id", "code"],
                 timeout=self._connection.timeout,
                 consistency_level="Strong",
-                **self._among,
+                **self._read_from,
             )
             try:
                 return list(iterator.next())
             finally:
                 iterator.close()
 
-        return self._connection.retry(first_batch, seconds("MILVUS_PATIENCE", COPYING))
+        return self._connection.retry(first_batch, seconds("MILVUS_PATIENCE", COPY_WAIT))
 
-    def _no_codes(self) -> npt.NDArray[np.uint8]:
+    def _no_codes(self) -> Packed:
         return np.empty((0, self._bits // 8), np.uint8)
 
     def _columns(self, rows: Sequence[Any]) -> tuple[Ids, Codes]:
@@ -417,12 +405,11 @@ class MilvusIndex:
         ids = np.array([row["id"] for row in rows], np.int64)
         return ids, Codes(packed.reshape(len(rows), -1), self._bits)
 
-    def _query(self, consistency: str = "Strong", **arguments: Any) -> Any:
-        return self._call("query", consistency_level=consistency, **arguments, **self._among)
-
-    def _call(self, verb: str, **arguments: Any) -> Any:
-        return self._connection.call(verb, collection_name=self._place.table, **arguments)
+    def _fetch(self, consistency: str = "Strong", **arguments: Any) -> Any:
+        return self._connection.call(
+            "query", consistency_level=consistency, **arguments, **self._read_from
+        )
 
     def _check_writable(self) -> None:
         if self._read_only:
-            raise EngineError(f"the index at {self._place} was opened read-only")
+            raise EngineError(f"{self._url} was opened read-only. Open it for writing.")

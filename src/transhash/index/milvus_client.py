@@ -1,4 +1,4 @@
-"""Calls to a Milvus server or file that outlast its short absences."""
+"""Connects to a Milvus server or a Milvus Lite file, and retries calls during short outages."""
 
 from __future__ import annotations
 
@@ -18,42 +18,46 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from transhash.errors import DataError, EngineError, IndexNotFoundError
+from transhash.index.base import check_stored_bits, missing_bits
 
-# Where codes live in Milvus, read from what follows "milvus:" in a URL.
+_log = logging.getLogger("transhash")
+_T = TypeVar("_T")
 
 INDEX_TYPES = ("BIN_FLAT", "BIN_IVF_FLAT")
-_MOST_LISTS = 65_536
-CONSISTENCY = ("Strong", "Session", "Bounded", "Eventually")
+CONSISTENCY_LEVELS = ("Strong", "Session", "Bounded", "Eventually")
+_MAX_LISTS = 65_536
+_GLOG_LEVEL = "GLOG_minloglevel"  # environment variable of Milvus Lite's process
+_INSTALL = "Install it: pip install 'transhash[milvus]'."
 
 
 @dataclass(frozen=True)
 class MilvusUrl:
-    """Where codes live: "file.db#part" or "http://host:19530/collection?index=...#part"."""
+    """A parsed "file.db#part" or "http://host:19530/collection?index=...#part"."""
 
     uri: str
     collection: str = "transhash"
     part: str = ""  # what follows "#", e.g. the modality
     index_type: str = "BIN_FLAT"
-    nlist: int = 128  # of BIN_IVF_FLAT: lists the codes are divided into
-    nprobe: int | None = None  # of BIN_IVF_FLAT: lists a query looks at; None: all, hence exact
+    nlist: int = 128  # BIN_IVF_FLAT: lists the codes are divided into
+    nprobe: int | None = None  # BIN_IVF_FLAT: lists a query reads; None: all, which is exact
     consistency: str = "Strong"
 
     @property
-    def embedded(self) -> bool:
+    def is_lite(self) -> bool:
         return "://" not in self.uri
 
     @property
     def partition(self) -> str | None:
-        return None if self.embedded else self.part or None
+        return None if self.is_lite else self.part or None
 
     @property
-    def table(self) -> str:
-        """The collection that is spoken to. Milvus Lite has no partitions: a part is one there."""
-        return f"{self.collection}_{self.part}" if self.embedded and self.part else self.collection
+    def collection_name(self) -> str:
+        """The name in Milvus. Milvus Lite has no partitions, so there each part is a collection."""
+        return f"{self.collection}_{self.part}" if self.is_lite and self.part else self.collection
 
     def __str__(self) -> str:
         part = f"#{self.part}" if self.part else ""
-        return f"milvus:{self.uri}{'' if self.embedded else '/' + self.collection}{part}"
+        return f"milvus:{self.uri}{'' if self.is_lite else '/' + self.collection}{part}"
 
     @classmethod
     def parse(cls, location: str) -> MilvusUrl:
@@ -61,103 +65,92 @@ class MilvusUrl:
         rest, _, query = rest.partition("?")
         options = dict(parse_qsl(query, keep_blank_values=True))
         if "://" in rest:
-            uri, collection = _server(rest)
+            uri, collection = _parse_server(rest)
         else:
             uri, collection = rest, options.pop("collection", "")
             if not uri.endswith(".db"):
                 raise DataError(
-                    f"milvus:{location} is neither a server (milvus:http://host:19530/collection) "
-                    "nor a Milvus Lite file, whose name ends in .db (milvus:./codes.db)"
+                    f"milvus:{location} is neither a server nor a Milvus Lite file. Use "
+                    "milvus:http://host:19530/collection, or a file that ends in .db."
                 )
             if not re.fullmatch("[A-Za-z0-9._-]{1,36}", Path(uri).name):
                 raise DataError(
-                    "Milvus Lite takes up to 36 letters, digits, dots, - and _ in the name of a "
-                    f"file, got {Path(uri).name!r}"
+                    f"{Path(uri).name!r} is not a valid name of a Milvus Lite file. "
+                    "Use at most 36 letters, digits, dots, - and _."
                 )
         collection = collection or cls.collection
-        for what, name in (("collection", collection), ("part after #", part or "_")):
+        for kind, name in (("collection", collection), ("part after #", part or "_")):
             if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,200}", name):
                 raise DataError(
-                    f"Milvus takes letters, digits and _ in the name of a {what}, got {name!r}"
+                    f"{name!r} is not a valid name of a Milvus {kind}. Use letters, digits and _."
                 )
-        return cls(uri, collection, part, **_options(location, options))
+        return cls(uri, collection, part, **_parse_options(location, options))
 
 
-def _server(url: str) -> tuple[str, str]:
-    """Address and collection of "http://host:19530/collection"."""
-    try:
-        parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is no number, half an IPv6 address
-        good = False
+def _parse_server(url: str) -> tuple[str, str]:
+    """Split "http://host:19530/collection" into address and collection."""
     if "@" in url:
         raise DataError(
-            "credentials do not belong in a milvus: URL, which ends up in logs; set "
-            "MILVUS_TOKEN, or MILVUS_USER and MILVUS_PASSWORD, in the environment"
+            "A milvus: URL must not contain credentials, since URLs are logged. Set MILVUS_TOKEN, "
+            "or MILVUS_USER and MILVUS_PASSWORD, in the environment."
         )
-    if not good:
-        raise DataError(f"{url} is no address of a server; use http://host:19530/collection")
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # the port is not a number, or an IPv6 address is incomplete
+        valid = False
+    if not valid:
+        raise DataError(f"{url} is not a server address. Use http://host:19530/collection.")
     return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/")
 
 
-def _options(location: str, options: dict[str, str]) -> dict[str, Any]:
-    try:
-        nprobe = options.pop("nprobe", None)
-        chosen: dict[str, Any] = {
-            "index_type": options.pop("index", "BIN_FLAT").upper(),
-            "nlist": int(options.pop("nlist", MilvusUrl.nlist)),
-            "nprobe": None if nprobe is None else int(nprobe),
-            "consistency": options.pop("consistency", "Strong").capitalize(),
-        }
-    except ValueError as error:
-        raise DataError(
-            f"milvus:{location}: nlist and nprobe are whole numbers ({error})"
-        ) from None
+def _parse_options(location: str, options: dict[str, str]) -> dict[str, Any]:
+    def fail(message: str) -> DataError:
+        return DataError(f"milvus:{location} has a wrong option. {message}")
+
+    values: dict[str, Any] = {
+        "index_type": options.pop("index", "BIN_FLAT").upper(),
+        "consistency": options.pop("consistency", "Strong").capitalize(),
+    }
+    for name, allowed in (("index_type", INDEX_TYPES), ("consistency", CONSISTENCY_LEVELS)):
+        if values[name] not in allowed:
+            option = name.removesuffix("_type")
+            raise fail(f"Set {option} to one of {', '.join(allowed)}, not {values[name]!r}.")
     for name in ("nlist", "nprobe"):
-        if chosen[name] is not None and not 1 <= chosen[name] <= _MOST_LISTS:
-            raise DataError(f"milvus:{location}: {name} goes from 1 to {_MOST_LISTS:,}")
+        if (text := options.pop(name, None)) is not None:
+            if not text.isdecimal() or not 1 <= int(text) <= _MAX_LISTS:
+                raise fail(f"Set {name} to an integer from 1 to {_MAX_LISTS:,}, not {text!r}.")
+            values[name] = int(text)
     if options:
-        raise DataError(
-            f"milvus:{location}: there is no option {next(iter(options))!r}; "
-            "use index, nlist, nprobe or consistency"
-        )
-    for name, allowed in (("index_type", INDEX_TYPES), ("consistency", CONSISTENCY)):
-        if chosen[name] not in allowed:
-            raise DataError(f"milvus:{location}: {chosen[name]} is not one of {', '.join(allowed)}")
-    return chosen
-
-
-# Milvus Lite: a process that serves one file to this process alone.
-
-_LOGGING = "GLOG_minloglevel"
+        raise fail(f"Use index, nlist, nprobe or consistency, not {next(iter(options))!r}.")
+    return values
 
 
 class LiteProcesses:
-    """The processes of all files: shared within this process, ended with the last user."""
+    """The processes that serve Milvus Lite files, shared within this process and counted."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users: dict[str, int] = {}
 
     def acquire(self, path: str) -> str:
-        """The address of the process that serves a file."""
-        manager = _manager()
+        """Return the address of the process that serves a file."""
+        manager = _lite_manager()
         file = Path(path).absolute()
         with self._lock:
             try:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 if not self._users.get(str(file)):
-                    _check_free(file)
+                    _check_not_open_elsewhere(file)
                 with _quiet():
                     address = manager.start_and_get_uri(str(file))
             except OSError as error:
                 raise EngineError(
-                    f"Milvus Lite cannot write to {file.parent}: {error.strerror}"
+                    f"Milvus Lite cannot write to {file.parent} ({error.strerror}). "
+                    "Choose another folder."
                 ) from None
             if address is None:
-                raise EngineError(
-                    f"{file} is not a file that Milvus Lite can open; name another one"
-                )
+                raise EngineError(f"Milvus Lite cannot open {file}. Choose another file.")
             self._users[str(file)] = self._users.get(str(file), 0) + 1
         return str(address)
 
@@ -166,54 +159,53 @@ class LiteProcesses:
         with self._lock:
             self._users[file] -= 1
             if not self._users[file]:
-                _manager().release_server(file)
+                _lite_manager().release_server(file)
 
 
-files = LiteProcesses()
+_lite_processes = LiteProcesses()
 
 
-def _manager() -> Any:
+def _lite_manager() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it still imports pkg_resources
         try:
             from milvus_lite import server_manager
         except ImportError as error:
-            raise EngineError(
-                f"Milvus Lite cannot be loaded ({error}); pip install 'transhash[milvus]'"
-            ) from None
+            raise EngineError(f"Milvus Lite is not available ({error}). {_INSTALL}") from None
     return server_manager.server_manager_instance
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """While a process is started: Milvus Lite's errors, which ours say in a sentence.
+    """Silence Milvus Lite while it starts a process; our errors say the same in a sentence.
 
-    It logs them to the root logger, and its process to standard error and to files in /tmp.
+    It logs to the root logger, and its process to standard error and to files in /tmp.
     """
 
-    def of_others(record: logging.LogRecord) -> bool:
+    def is_from_others(record: logging.LogRecord) -> bool:
         return "milvus_lite" not in record.pathname
 
-    root, level = logging.getLogger(), os.environ.get(_LOGGING)
-    root.addFilter(of_others)
-    os.environ[_LOGGING] = level or "3"
+    root, level = logging.getLogger(), os.environ.get(_GLOG_LEVEL)
+    root.addFilter(is_from_others)
+    os.environ[_GLOG_LEVEL] = level or "3"
     try:
         yield
     finally:
-        root.removeFilter(of_others)
+        root.removeFilter(is_from_others)
         if level is None:
-            del os.environ[_LOGGING]
+            del os.environ[_GLOG_LEVEL]
 
 
-def _check_free(file: Path) -> None:
-    """Refuse a file that another process has open.
+def _check_not_open_elsewhere(file: Path) -> None:
+    """Raise if another process has the file open.
 
-    Milvus Lite would refuse it, too, but take the other one's lock away: a third one came in.
+    Milvus Lite would also refuse, but it would delete the other process's lock file, so that a
+    third process could open the file.
     """
     if sys.platform == "win32":
         raise EngineError(
-            "there is no Milvus Lite for Windows; use a Milvus server "
-            "(milvus:http://host:19530/collection) or another engine"
+            "Milvus Lite does not support Windows. Use a Milvus server "
+            "(milvus:http://host:19530/collection) or another backend."
         )
     import fcntl
 
@@ -222,60 +214,67 @@ def _check_free(file: Path) -> None:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise EngineError(
-                f"{file} is open in another process, and Milvus Lite lets only one in; end "
-                "that one, or use a Milvus server (milvus:http://host:19530/collection)"
+                f"{file} is open in another process, and Milvus Lite allows only one. Stop that "
+                "process, or use a Milvus server (milvus:http://host:19530/collection)."
             ) from None
 
 
-_log = logging.getLogger("transhash")
-_T = TypeVar("_T")
-COPYING = 120.0  # seconds that a server may be away while codes are written or copied
-LOADING = 900.0  # seconds that loading or sealing a collection may take
-# gRPC's own pauses between attempts to connect grow to two minutes.
-_CHANNEL = {"grpc.initial_reconnect_backoff_ms": 200, "grpc.max_reconnect_backoff_ms": 2000}
-_SILENCE = 3.0  # seconds of waiting after which the user is told what is waited for
-# Codes by which a server says "not now": starting up, loading, a node gone, too many requests.
-# Not 1, which pymilvus also gives to what it refuses itself; servers add words to theirs.
-_NOT_NOW = {2, 4, 8, 101, 103, 400, 401, 500, 501, 503, 601, 901, 902, 903}
-_NOT_NOW_WORDS = re.compile(
+COPY_WAIT = 120.0  # seconds to wait for an absent server while codes are written or copied
+LOAD_TIMEOUT = 900.0  # seconds for loading or sealing a collection
+_WARN_AFTER = 3.0  # seconds of waiting after which the user is told
+# gRPC's default pauses between connection attempts grow to two minutes.
+_GRPC_OPTIONS = {"grpc.initial_reconnect_backoff_ms": 200, "grpc.max_reconnect_backoff_ms": 2000}
+# Error codes of a server that is starting, loading, has lost a node or has too many requests.
+# Not 1, which pymilvus also uses for its own argument checks; servers add one of the words below.
+_TRANSIENT_CODES = {2, 4, 8, 101, 103, 400, 401, 500, 501, 503, 601, 901, 902, 903}
+_TRANSIENT_WORDS = re.compile(
     "unavailable|not available|not ready|not healthy|not loaded|not fully loaded|refused|reset"
     "|fail connecting|deadline|timeout|rate limit|no available|node not found"
     "|node not match",
     re.IGNORECASE,
 )
-_RPC_NOT_NOW = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED", "RESOURCE_EXHAUSTED"}
+_TRANSIENT_RPC = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED", "RESOURCE_EXHAUSTED"}
 
 
 @dataclass
 class Connection:
-    """One client; a call is tried again, ever more slowly, until `probe_budget` seconds are over."""
+    """One client; a failed call is retried with growing pauses for up to `max_wait` seconds."""
 
-    place: MilvusUrl
-    reading: bool = False  # then somebody waits for the answer, who would rather ask again
+    url: MilvusUrl
+    reading: bool = False  # a user waits for the result and would rather get an error
     timeout: float = 0.0  # of one request; 0: from the environment
-    probe_budget: float = 0.0
+    max_wait: float = 0.0
     _client: Any = None
-    _address: str = ""  # of the process that serves a Milvus Lite file
-    _reported: bool = False  # that the server does not answer, once an absence
+    _lite_address: str = ""
+    _reported: bool = False  # whether the current outage was logged
 
     def __post_init__(self) -> None:
-        _import()
-        soon = self.reading and not self.place.embedded
-        self.timeout = self.timeout or seconds("MILVUS_TIMEOUT", 10.0 if soon else 30.0)
-        self.probe_budget = self.probe_budget or seconds(
-            "MILVUS_PATIENCE", 10.0 if soon else COPYING
+        _import_pymilvus()
+        short = self.reading and not self.url.is_lite
+        self.timeout = self.timeout or seconds("MILVUS_TIMEOUT", 10.0 if short else 30.0)
+        self.max_wait = self.max_wait or seconds("MILVUS_PATIENCE", 10.0 if short else COPY_WAIT)
+
+    def call(self, method: str, **arguments: Any) -> Any:
+        """Call a client method on the collection, with retries."""
+        name = self.url.collection_name
+        return self.retry(
+            lambda client: getattr(client, method)(
+                collection_name=name, timeout=self.timeout, **arguments
+            )
         )
 
-    def call(self, verb: str, **arguments: Any) -> Any:
-        """client.verb(...), again and again while the server says that it is not there yet."""
-        return self.retry(lambda client: getattr(client, verb)(timeout=self.timeout, **arguments))
+    def load(self) -> None:
+        """Load the collection into the server's memory; a large one takes minutes."""
+        timeout = max(self.timeout, LOAD_TIMEOUT)
+        name = self.url.collection_name
+        self.retry(lambda client: client.load_collection(name, timeout=timeout))
 
-    def retry(self, action: Callable[[Any], _T], probe_budget: float | None = None) -> _T:
+    def retry(self, action: Callable[[Any], _T], max_wait: float | None = None) -> _T:
         from grpc import RpcError
         from pymilvus.exceptions import MilvusException
 
-        probe_budget = probe_budget or self.probe_budget
-        began, pause = time.monotonic(), 0.2
+        max_wait = max_wait or self.max_wait
+        start, pause = time.monotonic(), 0.2
         while True:
             try:
                 result = action(self._connected())
@@ -283,117 +282,112 @@ class Connection:
                 return result
             except (MilvusException, RpcError, ValueError) as error:
                 if not is_transient(error):
-                    raise EngineError(self._refusal(error)) from error
-                waited = time.monotonic() - began
-                if waited >= probe_budget:
+                    raise EngineError(self._error_message(error)) from error
+                waited = time.monotonic() - start
+                if waited >= max_wait:
                     raise EngineError(
-                        f"{self.place} did not answer for {waited:.0f} s "
-                        f"({_sentence(error)}); start the server or check the address, then give "
-                        "the same command again: what was stored is kept"
+                        f"{self.url} did not answer for {waited:.0f} s ({_reason(error)}). Start "
+                        "the server or check the address, then rerun the command. Stored items "
+                        "are not lost."
                     ) from error
-                if waited > _SILENCE and not self._reported:
+                if waited > _WARN_AFTER and not self._reported:
                     self._reported = True
                     _log.warning(
-                        "%s does not answer (%s); trying for another %.0f s",
-                        self.place, _sentence(error), probe_budget - waited,
+                        "%s does not answer (%s). Retrying for another %.0f s.",
+                        self.url, _reason(error), max_wait - waited,
                     )  # fmt: skip
-            time.sleep(min(pause, probe_budget - waited))
+            time.sleep(min(pause, max_wait - waited))
             pause = min(2 * pause, 5.0)
 
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
-        if self._address:
-            files.release(self.place.uri)
-            self._address = ""
+        if self._lite_address:
+            _lite_processes.release(self.url.uri)
+            self._lite_address = ""
 
     def _connected(self) -> Any:
-        """The client, one for all threads; its channel finds a server that is back by itself."""
+        """Return the client, one for all threads; its channel reconnects by itself."""
         if self._client is None:
-            uri, wait = self.place.uri, min(self.timeout, 10.0)
+            uri, wait = self.url.uri, min(self.timeout, 10.0)
             token = os.environ.get("MILVUS_TOKEN", "")
             user, password = os.environ.get("MILVUS_USER"), os.environ.get("MILVUS_PASSWORD")
             if not token and user and password:
                 token = f"{user}:{password}"
-            if self.place.embedded:
-                # A process of its own has to start, from a binary of 100 MB.
-                self._address = self._address or files.acquire(uri)
-                uri, wait, token = self._address, max(self.timeout, 60.0), ""
-            self._client = _import().MilvusClient(
-                uri=uri, token=token, timeout=wait, dedicated=True, grpc_options=_CHANNEL
+            if self.url.is_lite:
+                # It has to start a process from a binary of 100 MB.
+                self._lite_address = self._lite_address or _lite_processes.acquire(uri)
+                uri, wait, token = self._lite_address, max(self.timeout, 60.0), ""
+            self._client = _import_pymilvus().MilvusClient(
+                uri=uri, token=token, timeout=wait, dedicated=True, grpc_options=_GRPC_OPTIONS
             )
         return self._client
 
-    def _refusal(self, error: Exception) -> str:
-        sentence = _sentence(error)
-        if re.search(
-            "unauthenticated|auth check|authorization", f"{_grpc_detail(error)}", re.IGNORECASE
-        ):
+    def _error_message(self, error: Exception) -> str:
+        reason = _reason(error)
+        denied = "unauthenticated|auth check|authorization"
+        if re.search(denied, str(_grpc_detail(error)), re.IGNORECASE):
             return (
-                f"{self.place} refused the credentials; set MILVUS_TOKEN, or MILVUS_USER and "
-                f"MILVUS_PASSWORD ({sentence})"
+                f"{self.url} refused the credentials ({reason}). Set MILVUS_TOKEN, or MILVUS_USER "
+                "and MILVUS_PASSWORD."
             )
-        return f"{self.place} refused: {sentence}"
+        return f"{self.url} refused the request: {reason}"
 
 
 def open_collection(connection: Connection, bits: int | None, read_only: bool) -> int:
-    """Collection and partition exist and are loaded afterwards; returns their code length.
+    """Create collection and partition if needed, load them and return the code length.
 
-    The connection's place then names the index that the collection has, whatever the URL said.
+    Afterwards `connection.url` has the index type of the collection, whatever the URL said.
     """
-    place, call = connection.place, connection.call
-    if not call("has_collection", collection_name=place.table):
+    url, call = connection.url, connection.call
+    if not call("has_collection"):
         if read_only:
-            raise IndexNotFoundError(place)
+            raise IndexNotFoundError(url)
         if bits is None:
-            raise DataError(f"a new index at {place} needs its code length; pass bits=")
-        _create(connection, bits)
-    stored = _stored_bits(place, call("describe_collection", collection_name=place.table))
-    if bits not in (None, stored):
-        raise EngineError(f"{place} holds {stored}-bit codes, not {bits}-bit ones")
-    part = place.partition
-    if part and not call("has_partition", collection_name=place.table, partition_name=part):
+            raise missing_bits(f"New index {url}")
+        _create_collection(connection, bits)
+    stored = _stored_bits(url, call("describe_collection"))
+    check_stored_bits(url, stored, bits)
+    if url.partition and not call("has_partition", partition_name=url.partition):
         if read_only:
-            raise IndexNotFoundError(place)
-        call("create_partition", collection_name=place.table, partition_name=part)
-    found = call("describe_index", collection_name=place.table, index_name="code")
-    if found is None:  # a new collection, or whoever made it was interrupted
+            raise IndexNotFoundError(url)
+        call("create_partition", partition_name=url.partition)
+    index = call("describe_index", index_name="code")
+    if index is None:  # the collection is new, or its creation was interrupted
         if read_only:
-            raise IndexNotFoundError(place)
-        _index(connection)
-        found = call("describe_index", collection_name=place.table, index_name="code")
-    if found is None or found["metric_type"] != "HAMMING":
-        raise EngineError(_foreign(place, "it has no HAMMING index of the name `code`"))
-    connection.place = replace(
-        place, index_type=found["index_type"], nlist=int(found.get("nlist", place.nlist))
+            raise IndexNotFoundError(url)
+        _create_index(connection)
+        index = call("describe_index", index_name="code")
+    if index is None or index["metric_type"] != "HAMMING":
+        raise _foreign_collection(url, "it has no HAMMING index named `code`")
+    connection.url = replace(
+        url, index_type=index["index_type"], nlist=int(index.get("nlist", url.nlist))
     )
-    # Reads the whole collection into the server's memory, which for a large one takes minutes.
-    patient = max(connection.timeout, LOADING)
-    connection.retry(lambda client: client.load_collection(place.table, timeout=patient))
+    connection.load()
     return stored
 
 
-def _stored_bits(place: MilvusUrl, collection: dict[str, Any]) -> int:
+def _stored_bits(url: MilvusUrl, collection: dict[str, Any]) -> int:
     from pymilvus import DataType
 
-    kinds = {field["name"]: field["type"] for field in collection["fields"]}
-    if kinds != {"id": DataType.INT64, "code": DataType.BINARY_VECTOR}:
-        found = ", ".join(f"{name} ({DataType(kind).name})" for name, kind in kinds.items())
-        raise EngineError(_foreign(place, f"it has the fields {found}"))
+    types = {field["name"]: field["type"] for field in collection["fields"]}
+    if types != {"id": DataType.INT64, "code": DataType.BINARY_VECTOR}:
+        fields = ", ".join(f"{name} ({DataType(kind).name})" for name, kind in types.items())
+        raise _foreign_collection(url, f"it has the fields {fields}")
     if collection["auto_id"]:
-        raise EngineError(_foreign(place, "it numbers its items itself"))
+        raise _foreign_collection(url, "it generates its own ids")
     return next(int(f["params"]["dim"]) for f in collection["fields"] if f["name"] == "code")
 
 
-def _foreign(place: MilvusUrl, why: str) -> str:
-    return (
-        f"the collection {place.table} at {place.uri} was not made by transhash: {why}; "
-        "name another collection"
+def _foreign_collection(url: MilvusUrl, reason: str) -> EngineError:
+    return EngineError(
+        f"The collection {url.collection_name} at {url.uri} was not created by transhash: "
+        f"{reason}. Choose another collection."
     )
 
 
-def _create(connection: Connection, bits: int) -> None:
+def _create_collection(connection: Connection, bits: int) -> None:
     from pymilvus import DataType
 
     def create(client: Any) -> None:
@@ -401,7 +395,7 @@ def _create(connection: Connection, bits: int) -> None:
         schema.add_field("id", DataType.INT64, is_primary=True)
         schema.add_field("code", DataType.BINARY_VECTOR, dim=bits)
         client.create_collection(
-            connection.place.table,
+            connection.url.collection_name,
             schema=schema,
             consistency_level="Strong",
             timeout=connection.timeout,
@@ -410,66 +404,64 @@ def _create(connection: Connection, bits: int) -> None:
     connection.retry(create)
 
 
-def _index(connection: Connection) -> None:
-    place = connection.place
+def _create_index(connection: Connection) -> None:
+    url = connection.url
 
     def create(client: Any) -> None:
         index = client.prepare_index_params()
-        params = {"nlist": place.nlist} if place.index_type == "BIN_IVF_FLAT" else {}
-        index.add_index("code", index_type=place.index_type, metric_type="HAMMING", params=params)
-        client.create_index(place.table, index, timeout=connection.timeout)
+        params = {"nlist": url.nlist} if url.index_type == "BIN_IVF_FLAT" else {}
+        index.add_index("code", index_type=url.index_type, metric_type="HAMMING", params=params)
+        client.create_index(url.collection_name, index, timeout=connection.timeout)
 
     connection.retry(create)
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether an error is one that waiting may cure."""
+    """Return whether retrying later may succeed."""
     from grpc import StatusCode
 
     error = _grpc_detail(error)
     code = getattr(error, "code", None)
     code = code() if callable(code) else code
     if isinstance(code, StatusCode):
-        return code.name in _RPC_NOT_NOW
-    return code in _NOT_NOW or bool(_NOT_NOW_WORDS.search(str(error)))
+        return code.name in _TRANSIENT_RPC
+    return code in _TRANSIENT_CODES or bool(_TRANSIENT_WORDS.search(str(error)))
 
 
 def _grpc_detail(error: BaseException) -> Any:
-    """What gRPC said: pymilvus says "server unavailable" of a wrong password, too."""
+    """Return gRPC's error: pymilvus reports a wrong password as "server unavailable"."""
     from grpc import RpcError
 
     return error.__cause__ if isinstance(error.__cause__, RpcError) else error
 
 
-def _import() -> Any:
-    ours = "pymilvus" not in sys.modules  # who imported it before us chose how it logs
-    if ours:
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else it writes to standard error itself
+def _reason(error: Exception) -> str:
+    detail = _grpc_detail(error)
+    message = getattr(detail, "message", None) or getattr(detail, "details", None) or detail
+    text = str(message() if callable(message) else message).rpartition("last error: ")[2]
+    return (text.strip() or type(detail).__name__).splitlines()[0][:300]
+
+
+def _import_pymilvus() -> Any:
+    is_first = "pymilvus" not in sys.modules  # whoever imported it before has chosen its logging
+    if is_first:
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else it writes to standard error
     try:
         import pymilvus
     except ImportError:
-        raise EngineError(
-            "the milvus engine needs pymilvus; pip install 'transhash[milvus]'"
-        ) from None
-    if ours:  # it logs a page of traceback for every refusal; our errors say it in a sentence
+        raise EngineError(f"The milvus backend needs pymilvus. {_INSTALL}") from None
+    if is_first:  # it logs a page of traceback for every error that we report in a sentence
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
     return pymilvus
 
 
-def _sentence(error: Exception) -> str:
-    heard = _grpc_detail(error)
-    message = getattr(heard, "message", None) or getattr(heard, "details", None) or heard
-    text = str(message() if callable(message) else message).rpartition("last error: ")[2]
-    return (text.strip() or type(heard).__name__).splitlines()[0][:300]
-
-
 def seconds(name: str, default: float) -> float:
-    """A time from the environment."""
+    """Return a duration from the environment."""
     value = os.environ.get(name, "")
     try:
         number = float(value) if value else default
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
-        raise DataError(f"{name} is a number of seconds above 0, got {value!r}")
+        raise DataError(f"{name} must be a number of seconds above 0, got {value!r}.")
     return number

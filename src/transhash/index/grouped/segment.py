@@ -1,4 +1,4 @@
-"""A segment: items that no longer change, grouped by distinct code, searched as one."""
+"""A segment: an immutable set of items, grouped by distinct code and searched as one."""
 
 from __future__ import annotations
 
@@ -11,35 +11,42 @@ import numpy.typing as npt
 
 from transhash.codes import Codes
 from transhash.errors import EngineError
-from transhash.index.base import Distances, Ids, RadiusResult, Ranking, empty_ranking, pad_rows
+from transhash.index.base import (
+    Distances,
+    HitLists,
+    Ids,
+    Packed,
+    Ranking,
+    empty_ranking,
+    pad_rows,
+)
 from transhash.index.kernel import native
-from transhash.index.weighted import BitWeights, costs_of
+from transhash.index.weighted import BitWeights, costs_to_items
 
-CodeWords = npt.NDArray[Any]  # (n, words a code) uint32 or uint64
+CodeWords = npt.NDArray[Any]  # (n, words per code) uint32 or uint64
 _Array = npt.NDArray[Any]
-Packed = npt.NDArray[np.uint8]
 
-_CHUNKS = 1 << 16  # values of the 16-bit chunk a table is indexed by
-MIN_TABLE_BYTES = 1 << 19  # bytes of codes; a smaller segment is scanned in about 10 µs
-MOST_TABLES = 64  # as in the kernel
-MOST_ITEMS = (1 << 32) - 2  # rows and postings are counted in 32 bits
-# Bytes an item beside twice its packed code, for ids, offsets and tables: where the tables
-# hardly help, and where they do.
+_CHUNK_VALUES = 1 << 16  # values of the 16-bit chunk that indexes a table
+MIN_TABLE_BYTES = 1 << 19  # of codes; a smaller segment is scanned in about 10 µs
+_MAX_TABLES = 64  # MOST_TABLES in the kernel
+_MAX_ITEMS = (1 << 32) - 2  # rows and postings are counted in 32 bits
+# Bytes per item for ids, offsets and tables, on top of twice the packed code: if the tables do not
+# help, and if they do.
 SPARE_BYTES, SPARE_BYTES_WITH_TABLES = 8, 16
-_TRIALS = 32  # rows asked for at build time to see whether the tables pay
+_TRIALS = 32  # rows searched at build time to see whether the tables help
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Codes in ascending order, each with the ids that carry it (CSR), and chunk tables."""
+    """Codes in ascending order, the ids that have each code (CSR), and chunk tables."""
 
-    words: CodeWords  # (rows, words a code)
-    offsets: _Array | None  # (rows + 1,) uint32; None: one item a row, repeated codes repeat
+    words: CodeWords  # (rows, words per code)
+    offsets: _Array | None  # (rows + 1,) uint32; None: one item per row, equal codes repeat
     ids: _Array  # (items,) uint32 or int64; ascending within a code
     sorted_ids: _Array | None  # (items,); None: the ids are first, first + 1, ..., last
-    starts: _Array | None  # (tables, _CHUNKS + 1) uint32: where the rows of a chunk value begin
+    starts: _Array | None  # (tables, _CHUNK_VALUES + 1) uint32: first row of each chunk value
     orders: _Array | None  # (tables - 1, rows) uint32: rows by chunk; table 0 is the row order
-    probe_budget: float = 0.25  # part of a scan the tables may cost before they give up
+    probe_budget: float = 0.25  # cost limit of the tables, as a fraction of a scan
 
     @property
     def items(self) -> int:
@@ -50,7 +57,7 @@ class Segment:
         return sum(array.nbytes for array in self.arrays().values())
 
     def arrays(self) -> dict[str, _Array]:
-        """The arrays that are there, by name: what a file holds."""
+        """Return the arrays that are set, by name."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: array for name, array in named.items() if isinstance(array, np.ndarray)}
 
@@ -62,62 +69,40 @@ class Segment:
         probe_budget: float | None = None,
         weights: BitWeights | None = None,
     ) -> Ranking:
-        if native is None and weights is not None:
-            return self._search_with_numpy(words, k, weights)
         if native is None:
-            return self._search_with_faiss(words, k)
+            if weights is None:
+                return self._search_with_faiss(words, k)
+            return self._search_with_numpy(words, k, weights)
         ranking = empty_ranking(len(words), k, weighted=weights is not None)
         ids, distances, costs = ranking
+        budget = self.probe_budget if probe_budget is None else probe_budget
         try:
-            native.search(
-                *self._arrays(words), k, self._patience(probe_budget), threads,
-                ids, distances, weights, costs,
-            )  # fmt: skip
+            native.search(*self._arrays(words), k, budget, threads, ids, distances, weights, costs)
         except ValueError as error:
-            raise _damaged(error) from None
+            raise _corrupt(error) from None
         return ranking
-
-    def within(
-        self, words: CodeWords, radius: int, threads: int = 1, probe_budget: float | None = None
-    ) -> RadiusResult:
-        if native is None:
-            return self._within_with_faiss(words, radius)
-        radius = min(radius, self.words.dtype.itemsize * self.words.shape[1] * 8)
-        try:
-            counts, ids, distances = native.within(
-                *self._arrays(words), radius, self._patience(probe_budget), threads
-            )
-        except ValueError as error:
-            raise _damaged(error) from None
-        offsets = np.concatenate([[0], np.cumsum(np.frombuffer(counts, np.int64))])
-        return RadiusResult(
-            offsets, np.frombuffer(ids, np.int64).copy(), np.frombuffer(distances, np.int32).copy()
-        )
 
     def contains(self, ids: Ids) -> npt.NDArray[np.bool_]:
         if not self.items:
             return np.zeros(len(ids), np.bool_)
         if self.sorted_ids is None:
-            return (ids >= self._first) & (ids < self._first + self.items)
+            return (ids >= self._first_id) & (ids < self._first_id + self.items)
         return in_sorted(ids, self.sorted_ids)
 
     def expand(self) -> tuple[Ids, CodeWords]:
-        """(ids, words) of every item, in row order."""
+        """Return (ids, words) of every item, in row order."""
         ids = self.ids.astype(np.int64)
         if self.offsets is None:
             return ids, np.asarray(self.words)
         bounds = self.offsets.astype(np.int64)
         sizes = bounds[1:] - bounds[:-1]
         if sizes.min(initial=0) < 0 or sizes.sum() != len(ids):
-            raise _damaged("its offsets do not fit its ids")
+            raise _corrupt("offsets and ids do not match")
         return ids, np.repeat(self.words, sizes, axis=0)
 
     @cached_property
-    def _first(self) -> int:
+    def _first_id(self) -> int:
         return int(self.ids.min())
-
-    def _patience(self, wished: float | None) -> float:
-        return self.probe_budget if wished is None else wished
 
     def _arrays(self, words: CodeWords) -> tuple[Any, ...]:
         stride = self.words.shape[1] * self.words.dtype.itemsize
@@ -134,51 +119,48 @@ class Segment:
     def _search_with_faiss(self, words: CodeWords, k: int) -> Ranking:
         from transhash.index.faiss_index import nearest_rows
 
-        found = nearest_rows(self._flat, words.view(np.uint8), k)
-        return pad_rows(*self._items_of(*found), k)
+        return pad_rows(*self._rows_to_items(nearest_rows(self._flat, words.view(np.uint8), k)), k)
 
     def _search_with_numpy(self, words: CodeWords, k: int, weights: BitWeights) -> Ranking:
-        """All items priced; FAISS knows no weights."""
-        ids, held = self.expand()
+        """Compute the cost of every item; FAISS has no weighted search."""
+        ids, item_words = self.expand()
         bits = weights.shape[1]
-        items, queries = Codes(to_packed(held, bits), bits), Codes(to_packed(words, bits), bits)
+        items = Codes(to_packed(item_words, bits), bits)
+        queries = Codes(to_packed(words, bits), bits)
         ranking = empty_ranking(len(words), k, weighted=True)
         for q in range(len(words)):
             distances = queries[q : q + 1].hamming(items)[0]
-            costs = costs_of(queries.packed[q], items.packed, weights[q])
+            costs = costs_to_items(queries.packed[q], items.packed, weights[q])
             best = np.lexsort((ids, distances, costs))[:k]
-            for mine, column in zip(ranking, (ids, distances, costs), strict=True):
-                assert mine is not None
-                mine[q, : len(best)] = column[best]
+            for output, column in zip(ranking, (ids, distances, costs), strict=True):
+                assert output is not None
+                output[q, : len(best)] = column[best]
         return ranking
 
-    def _within_with_faiss(self, words: CodeWords, radius: int) -> RadiusResult:
-        from transhash.index.faiss_index import rows_within
-
-        return RadiusResult(*self._items_of(*rows_within(self._flat, words.view(np.uint8), radius)))
-
-    def _items_of(self, offsets: Ids, rows: Ids, distances: Distances) -> RadiusResult:
-        owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    def _rows_to_items(self, hits: HitLists) -> HitLists:
+        offsets, rows, distances = hits
+        query = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         if self.offsets is not None:
             begin = self.offsets[rows].astype(np.int64)
             sizes = self.offsets[rows + 1].astype(np.int64) - begin
             if sizes.min(initial=0) < 0 or (begin + sizes).max(initial=0) > len(self.ids):
-                raise _damaged("its offsets do not fit its ids")
+                raise _corrupt("offsets and ids do not match")
             jump = np.repeat(begin - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes)
             rows = np.arange(sizes.sum()) + jump if len(sizes) else rows
-            owner, distances = np.repeat(owner, sizes), np.repeat(distances, sizes)
-        ids = self.ids[rows].astype(np.int64)
-        return ordered(owner, ids, distances, len(offsets) - 1)
+            query, distances = np.repeat(query, sizes), np.repeat(distances, sizes)
+        return _sort_hits(query, self.ids[rows].astype(np.int64), distances, len(offsets) - 1)
 
 
-def _damaged(why: object) -> EngineError:
-    return EngineError(f"the index is damaged ({why}); rebuild it from its items")
+def _corrupt(reason: object) -> EngineError:
+    return EngineError(f"The index is corrupt ({reason}). Rebuild it from its items.")
 
 
 def build(ids: Ids, words: CodeWords, bits: int) -> Segment:
-    """Sorts by (code, id), groups equal codes if that saves memory, adds the tables that fit."""
-    if len(ids) > MOST_ITEMS:
-        raise EngineError(f"a segment holds at most {MOST_ITEMS} items, got {len(ids)}")
+    """Sort by (code, id), group equal codes if that saves memory, add the tables that fit."""
+    if len(ids) > _MAX_ITEMS:
+        raise EngineError(
+            f"A segment has at most {_MAX_ITEMS:,} items, got {len(ids):,}. Split the collection."
+        )
     if len(ids) > 1 and not (np.diff(ids) > 0).all():
         by_id = np.argsort(ids)
         ids, words = ids[by_id], words[by_id]
@@ -201,18 +183,18 @@ def build(ids: Ids, words: CodeWords, bits: int) -> Segment:
 
 
 def _with_tables(segment: Segment, bits: int) -> Segment:
-    """As many tables as fit into twice the packed codes and the spare bytes."""
-    most = _tables_that_fit(segment, bits, max(SPARE_BYTES, SPARE_BYTES_WITH_TABLES))
-    if segment.words.nbytes < MIN_TABLE_BYTES or most < 1:
+    """Add as many tables as fit into twice the packed codes and the spare bytes."""
+    count = _tables_that_fit(segment, bits, max(SPARE_BYTES, SPARE_BYTES_WITH_TABLES))
+    if segment.words.nbytes < MIN_TABLE_BYTES or count < 1:
         return segment
-    starts = np.zeros((most, _CHUNKS + 1), np.uint32)
-    orders = np.empty((most - 1, len(segment.words)), np.uint32)
-    for table in range(most):
-        chunk = chunk_of(segment.words, table)
-        np.cumsum(np.bincount(chunk, minlength=_CHUNKS), out=starts[table, 1:])
+    starts = np.zeros((count, _CHUNK_VALUES + 1), np.uint32)
+    orders = np.empty((count - 1, len(segment.words)), np.uint32)
+    for table in range(count):
+        chunk = chunk_values(segment.words, table)
+        np.cumsum(np.bincount(chunk, minlength=_CHUNK_VALUES), out=starts[table, 1:])
         if table:
             orders[table - 1] = np.argsort(chunk, kind="stable")  # radix sort for 16 bits
-    # The longer the codes, the less a scan may be delayed before a plain one would have won.
+    # The longer the codes, the earlier a plain scan would have won.
     full = replace(segment, starts=starts, orders=orders, probe_budget=min(0.5, 64 / bits))
     if _tables_help(full):
         return full
@@ -225,36 +207,31 @@ def _with_tables(segment: Segment, bits: int) -> Segment:
 
 
 def _tables_that_fit(segment: Segment, bits: int, spare: int) -> int:
-    left = segment.items * (bits // 4 + spare) - segment.nbytes - 4 * (_CHUNKS + 1)
-    return int(
-        min(
-            (bits + 15) // 16,
-            MOST_TABLES,
-            1 + left // (4 * (len(segment.words) + _CHUNKS + 1)),
-        )
-    )
+    free = segment.items * (bits // 4 + spare) - segment.nbytes - 4 * (_CHUNK_VALUES + 1)
+    fitting = 1 + free // (4 * (len(segment.words) + _CHUNK_VALUES + 1))
+    return int(min((bits + 15) // 16, _MAX_TABLES, fitting))
 
 
 def _tables_help(segment: Segment, k: int = 100) -> bool:
-    """Whether rows of the segment find their neighbours by the tables within its patience.
+    """Return whether the tables answer queries for rows of the segment within the budget.
 
-    Codes without clusters (uniform 64 bits) have none near; there the tables only cost.
+    In codes without clusters (uniform 64 bits) rows have no near neighbors, and tables only cost.
     """
     if native is None:
         return False
     rows = np.linspace(0, len(segment.words) - 1, _TRIALS).astype(np.int64)
-    out = np.empty((1, k), np.int64), np.empty((1, k), np.int32)
-    solve_triangular = sum(
+    output = np.empty((1, k), np.int64), np.empty((1, k), np.int32)
+    answered = sum(
         native.search(
-            *segment._arrays(segment.words[row : row + 1]), k, segment.probe_budget, 1, *out
+            *segment._arrays(segment.words[row : row + 1]), k, segment.probe_budget, 1, *output
         )
         for row in rows
     )
-    return bool(solve_triangular * 4 >= _TRIALS)
+    return bool(answered * 4 >= _TRIALS)
 
 
-def chunk_of(words: CodeWords, table: int) -> npt.NDArray[np.uint16]:
-    """Bits [16 table, 16 table + 16) of every code, first bit highest."""
+def chunk_values(words: CodeWords, table: int) -> npt.NDArray[np.uint16]:
+    """Return bits [16 table, 16 table + 16) of every code, first bit highest."""
     width = words.dtype.itemsize * 8
     column = words[:, table * 16 // width]
     shift = words.dtype.type(width - 16 - table * 16 % width)
@@ -262,10 +239,10 @@ def chunk_of(words: CodeWords, table: int) -> npt.NDArray[np.uint16]:
 
 
 def code_order(words: CodeWords) -> _Array:
-    """The stable order of the rows by code.
+    """Return the stable order of the rows by code.
 
-    Half a word and the row number make one 64-bit key, and NumPy sorts those with vector
-    instructions: several times faster than a stable argsort or lexsort.
+    Half a word and the row number make one 64-bit key, which NumPy sorts with vector instructions:
+    several times faster than a stable argsort or lexsort.
     """
     rows = np.arange(len(words), dtype=np.uint32)
     order = rows
@@ -283,7 +260,7 @@ def code_order(words: CodeWords) -> _Array:
 
 
 def to_words(packed: Packed) -> CodeWords:
-    """Packed bytes as machine words whose order is the order of the bytes, padded with zeros."""
+    """Return packed bytes as machine words that sort like the bytes, padded with zeros."""
     size = packed.shape[1]
     width = 4 if size <= 4 else 8
     if size % width:
@@ -297,17 +274,17 @@ def to_packed(words: CodeWords, bits: int) -> Packed:
 
 
 def in_sorted(ids: Ids, known: _Array) -> npt.NDArray[np.bool_]:
-    """Which of `ids` (any shape) are in `known`, which ascends."""
+    """Return which of `ids` (any shape) are in `known`, which is ascending."""
     if not len(known):
         return np.zeros(ids.shape, np.bool_)
     # In the type of `known`: NumPy would copy all of it to compare two types.
-    wanted = ids.astype(known.dtype, copy=False)
-    place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    return np.asarray((known[place] == wanted) & (wanted == ids))
+    keys = ids.astype(known.dtype, copy=False)
+    place = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+    return np.asarray((known[place] == keys) & (keys == ids))
 
 
-def ordered(owner: _Array, ids: Ids, distances: Distances, queries: int) -> RadiusResult:
-    """Items in any order, put by query, then distance, then id."""
-    order = np.lexsort((ids, distances, owner))
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=queries))])
-    return RadiusResult(offsets.astype(np.int64), ids[order], distances[order].astype(np.int32))
+def _sort_hits(query: _Array, ids: Ids, distances: Distances, queries: int) -> HitLists:
+    """Return hits sorted by query, then distance, then id."""
+    order = np.lexsort((ids, distances, query))
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(query, minlength=queries))])
+    return HitLists(offsets.astype(np.int64), ids[order], distances[order].astype(np.int32))

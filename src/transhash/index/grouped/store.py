@@ -1,6 +1,6 @@
 """The folder of a grouped index: a manifest that names one generation of immutable files.
 
-index.json         the generation: segments, their removed ids, the log; replaced in one step
+index.json         the generation: segments, their deleted ids, the log; replaced in one step
 segment-N.bin      items grouped by code, never changed
 dead-N-i.bin       ids of segment i that were removed or replaced since
 log-N.bin          changes since the generation was written
@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transhash.errors import CorruptionError, DataError, EngineError
-from transhash.index.base import Ids, check_length
+from transhash.index.base import NO_IDS, Ids, check_length
 from transhash.index.grouped.arrays_file import open_arrays, verify_arrays, write_arrays
 from transhash.index.grouped.log import Log, create_log
 from transhash.index.grouped.segment import Segment
-from transhash.index.grouped.segments import NOTHING, LiveSegment
+from transhash.index.grouped.segments import LiveSegment
 from transhash.storage import write_json
 
 MANIFEST = "index.json"
 _FORMAT = "transhash grouped index"
-_VERSION = 1
-_OWN = re.compile(r"(segment-\d+|dead-\d+-\d+|log-\d+)\.bin")
-_DRAFT = re.compile(r"(\..+|segment-.+|dead-.+|index)\.draft")
+_VERSION = 2
+_DATA_FILE = re.compile(r"(segment-\d+|dead-\d+-\d+|log-\d+)\.bin")
+_DRAFT_FILE = re.compile(r"\..+\.draft")
 
 
 class SegmentEntry(NamedTuple):
@@ -44,19 +44,18 @@ class Generation(NamedTuple):
     log: str
 
     @property
-    def files(self) -> list[str]:
-        """All but the log."""
+    def array_files(self) -> list[str]:
         return [name for entry in self.segments for name in entry if name]
 
 
 def exists(folder: Path) -> bool:
-    """Whether there is an index; one that lost its manifest is damage, not an empty place."""
+    """Return whether there is an index; data files without a manifest are corruption."""
     if (folder / MANIFEST).exists():
         return True
-    # A crash while an index is made leaves a log of nothing but its name.
+    # A crash during the creation of an index leaves a log without records.
     for path in folder.glob("*.bin"):
-        if _OWN.fullmatch(path.name) and path.stat().st_size > 8:
-            raise CorruptionError(f"{folder / MANIFEST} is missing beside {path.name}")
+        if _DATA_FILE.fullmatch(path.name) and path.stat().st_size > 8:
+            raise CorruptionError(f"{folder / MANIFEST} is missing, but {path.name} is there")
     return False
 
 
@@ -69,24 +68,26 @@ def read_generation(folder: Path) -> Generation:
             raise ValueError("not the manifest of a grouped index")
         if document["version"] != _VERSION:
             raise EngineError(
-                f"{folder} has layout version {document['version']}, this transhash reads "
-                f"{_VERSION}; use the transhash that wrote it, or rebuild the index"
+                f"{folder} has format version {document['version']}, this transhash reads version "
+                f"{_VERSION}. Delete the index and index again."
             )
         if document["crc32"] != _checksum(body):
             raise ValueError("the checksum does not match")
-        entries = tuple(SegmentEntry(entry["file"], entry["dead"]) for entry in body["segments"])
+        entries = tuple(SegmentEntry(entry["file"], entry["deleted"]) for entry in body["segments"])
         bits = check_length(body["bits"])
         return Generation(body["generation"], bits, entries, body["log"])
     except FileNotFoundError:
         raise CorruptionError(f"{path} is missing") from None
     except OSError as error:
-        raise EngineError(f"{path} cannot be read ({error.strerror})") from None
+        raise EngineError(
+            f"{path} cannot be read ({error.strerror}). Check the disk and the permissions."
+        ) from None
     except (ValueError, KeyError, TypeError, DataError, RecursionError) as error:
-        raise CorruptionError(f"{path} is damaged ({error})") from None
+        raise CorruptionError(f"{path} is corrupt ({error})") from None
 
 
 def write_generation(folder: Path, generation: Generation) -> None:
-    """Commits: what the manifest names must be on disk already, and is from now on the index."""
+    """Commit a generation whose files are already on disk."""
     body = {
         "generation": generation.number,
         "bits": generation.bits,
@@ -98,54 +99,54 @@ def write_generation(folder: Path, generation: Generation) -> None:
 
 
 def stamp(folder: Path) -> tuple[int, int]:
-    """Changes whenever a generation is committed."""
+    """Return a value that changes whenever a generation is committed."""
     try:
-        found = (folder / MANIFEST).stat()
+        status = (folder / MANIFEST).stat()
     except FileNotFoundError as error:
         raise CorruptionError(f"{error.filename} is missing") from None
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
-def create(folder: Path, bits: int) -> Generation:
+def create(folder: Path, bits: int) -> None:
     generation = Generation(1, bits, (), "log-1.bin")
     create_log(folder / generation.log)
     write_generation(folder, generation)
-    return generation
 
 
 def clean(folder: Path, generation: Generation) -> None:
-    """Deletes what no generation names: left over from before, or from a crash."""
-    named = {generation.log, *generation.files}
+    """Delete files of earlier generations and what a crash left over."""
+    named = {generation.log, *generation.array_files}
     for path in folder.iterdir():
-        if path.name not in named and (_OWN.fullmatch(path.name) or _DRAFT.fullmatch(path.name)):
-            with contextlib.suppress(OSError):  # the next one that writes tries again
+        is_ours = _DATA_FILE.fullmatch(path.name) or _DRAFT_FILE.fullmatch(path.name)
+        if is_ours and path.name not in named:
+            with contextlib.suppress(OSError):  # the next writer tries again
                 path.unlink()  # readers that have it open keep it
 
 
 def commit(
     folder: Path, last: Generation, parts: Sequence[LiveSegment]
 ) -> tuple[Generation, tuple[LiveSegment, ...]]:
-    """The generation after `last`, on disk for good, and its parts as mapped files."""
+    """Write the generation after `last`; return it and its parts as mapped files."""
     written = []
     try:
         for part in parts:
             segment, deleted = part.segment, part.deleted
-            if part.file not in last.files:
-                about = {"bits": last.bits, "patience": segment.probe_budget}
-                write_arrays(folder / part.file, about, segment.arrays())
+            if part.file not in last.array_files:
+                metadata = {"bits": last.bits, "probe_budget": segment.probe_budget}
+                write_arrays(folder / part.file, metadata, segment.arrays())
                 segment = _open_segment(folder / part.file, last.bits)
-            if part.dead_file is not None and part.dead_file not in last.files:
-                write_arrays(folder / part.dead_file, {}, {"ids": deleted})
-                deleted = _open_dead(folder, part.dead_file)
-            written.append(LiveSegment(segment, deleted, NOTHING, part.file, part.dead_file))
+            if part.deleted_file is not None and part.deleted_file not in last.array_files:
+                write_arrays(folder / part.deleted_file, {}, {"ids": deleted})
+                deleted = _open_deleted(folder, part.deleted_file)
+            written.append(LiveSegment(segment, deleted, NO_IDS, part.file, part.deleted_file))
         number = last.number + 1
-        entries = tuple(SegmentEntry(part.file, part.dead_file) for part in written)
+        entries = tuple(SegmentEntry(part.file, part.deleted_file) for part in written)
         generation = Generation(number, last.bits, entries, f"log-{number}.bin")
         create_log(folder / generation.log)
         write_generation(folder, generation)
     except EngineError:
         if read_generation(folder) == last:
-            clean(folder, last)  # half a generation would keep a full disk full
+            clean(folder, last)  # an unfinished generation would keep a full disk full
         raise
     return generation, tuple(written)
 
@@ -153,75 +154,77 @@ def commit(
 def open_parts(
     folder: Path, generation: Generation, mapped: Sequence[LiveSegment] = ()
 ) -> tuple[LiveSegment, ...]:
-    """The parts a generation names; files that `mapped` has open already are not opened again."""
+    """Open the parts of a generation, reusing the segments that `mapped` has open."""
     opened = {part.file: part.segment for part in mapped}
     return tuple(
         LiveSegment(
             opened.get(entry.file) or _open_segment(folder / entry.file, generation.bits),
-            _open_dead(folder, entry.deleted),
+            _open_deleted(folder, entry.deleted),
             file=entry.file,
-            dead_file=entry.deleted,
+            deleted_file=entry.deleted,
         )
         for entry in generation.segments
     )
 
 
 def _open_segment(path: Path, bits: int) -> Segment:
-    about, arrays = open_arrays(path)
-    if about.get("bits") != bits or not {"words", "ids"} <= arrays.keys():
-        raise EngineError(f"{path} does not belong to this index of {bits} bits")
+    metadata, arrays = open_arrays(path)
+    if metadata.get("bits") != bits or not {"words", "ids"} <= arrays.keys():
+        raise CorruptionError(f"{path} does not belong to this index of {bits} bits")
     optional = {key: arrays.get(key) for key in ("offsets", "sorted_ids", "starts", "orders")}
-    return Segment(arrays["words"], ids=arrays["ids"], probe_budget=about["patience"], **optional)
+    return Segment(
+        arrays["words"], ids=arrays["ids"], probe_budget=metadata["probe_budget"], **optional
+    )
 
 
-def _open_dead(folder: Path, name: str | None) -> Ids:
-    return NOTHING if name is None else open_arrays(folder / name)[1]["ids"]
+def _open_deleted(folder: Path, name: str | None) -> Ids:
+    return NO_IDS if name is None else open_arrays(folder / name)[1]["ids"]
 
 
 def verify_files(folder: Path, names: Iterable[str]) -> None:
-    """Reads files of arrays whole; all that is damaged or missing is told at once."""
-    found: list[str] = []
+    """Read array files completely; raise one error that names every corrupt or missing file."""
+    details: list[str] = []
     for name in names:
         try:
             verify_arrays(folder / name)
         except CorruptionError as error:
-            found += error.details
+            details += error.details
         except FileNotFoundError:
-            found.append(f"{folder / name} is missing")
-    if found:
-        raise CorruptionError(*found)
+            details.append(f"{folder / name} is missing")
+    if details:
+        raise CorruptionError(*details)
 
 
 def verify(folder: Path, generation: Generation, log_end: int, *, following: bool) -> bool:
-    """Reads a generation and its log, which once went to `log_end`; all damage is told at once.
+    """Read a generation and its log, which had `log_end` bytes; report all corruption at once.
 
-    False where a generation that is followed was left behind by its writer meanwhile.
+    With `following`, return False if the writer has moved on to another generation meanwhile.
     """
-    found: list[str] = []
+    details: list[str] = []
     try:
-        verify_files(folder, generation.files)
+        verify_files(folder, generation.array_files)
     except CorruptionError as error:
-        found += error.details
+        details += error.details
     path = folder / generation.log
     try:
-        with contextlib.closing(Log(path, generation.bits // 8, writable=False)) as log:
+        with Log(path, generation.bits // 8, writable=False) as log:
             for _ in log.replay():
                 pass
             if log.end < log_end:
-                found.append(f"{path} is cut short ({log.end} bytes, {log_end} expected)")
+                details.append(f"{path} has {log.end} bytes instead of {log_end}")
     except CorruptionError as error:
-        found += error.details
+        details += error.details
     except FileNotFoundError:
-        found.append(f"{path} is missing")
+        details.append(f"{path} is missing")
     try:
         if read_generation(folder) != generation:
             if following:
                 return False
-            found.append(f"{folder / MANIFEST} was changed by another process")
+            details.append(f"{folder / MANIFEST} was changed by another process")
     except CorruptionError as error:
-        found += error.details
-    if found:
-        raise CorruptionError(*found)
+        details += error.details
+    if details:
+        raise CorruptionError(*details)
     return True
 
 
