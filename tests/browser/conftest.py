@@ -1,4 +1,4 @@
-"""A served run and a headless Chromium; without the browser these tests are skipped, saying why."""
+"""A server run and a headless Chromium; without the browser these tests are skipped, saying why."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="pip install 'transhash[serve]'")
 
-from service.served import Served
+from service.server_process import ServerProcess
 from service.small_run import build_run
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def served(run: Path) -> Iterator[Served]:
-    with Served(run, "--originals") as served:
-        yield served
+def server(run: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(run, "--originals") as server:
+        yield server
 
 
 @pytest.fixture(scope="package")  # Playwright keeps an event loop running in this thread
@@ -75,14 +75,14 @@ def expected_errors() -> list[str]:
 
 
 @pytest.fixture
-def page(browser: Browser, served: Served, expected_errors: list[str]) -> Iterator[Page]:
+def page(browser: Browser, server: ServerProcess, expected_errors: list[str]) -> Iterator[Page]:
     """A fresh page on the service; a script error or a request elsewhere fails the test."""
-    context = browser.new_context(viewport={"width": 1280, "height": 860}, base_url=served.url)
+    context = browser.new_context(viewport={"width": 1280, "height": 860}, base_url=server.url)
     context.set_default_timeout(20_000)
     page = context.new_page()
     watched = Watched(page)
     yield page
     context.close()
-    foreign = [url for url in watched.requests if not url.startswith((served.url, "blob:"))]
+    foreign = [url for url in watched.requests if not url.startswith((server.url, "blob:"))]
     assert not foreign
     assert [e for e in watched.errors if not e.startswith(tuple(expected_errors))] == []

@@ -14,20 +14,20 @@ from playwright.sync_api import Page, sync_playwright
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from browser.conftest import CHROMIUM, FLAGS
-from service.served import Served
+from service.server_process import ServerProcess
 
 WIDE, PHONE = (1280, 860), (390, 844)
 
 
 def take(run: Path, folder: Path, sentence: str) -> None:
-    served = Served(run, "--originals")
-    query = f"?q={quote_plus(sentence)}&among=images"
+    server = ServerProcess(run, "--originals")
+    query = f"?q={quote_plus(sentence)}&modality=images"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
 
         def open_page(size: tuple[int, int], path: str, scheme: str = "light") -> Page:
             context = browser.new_context(
-                base_url=served.url,
+                base_url=server.url,
                 viewport={"width": size[0], "height": size[1]},
                 color_scheme=scheme,  # type: ignore[arg-type]
                 device_scale_factor=2 if size == PHONE else 1,
@@ -62,7 +62,7 @@ def take(run: Path, folder: Path, sentence: str) -> None:
         shoot(page, "phone-large")
         shoot(open_page(WIDE, query.replace("images", "both")), "both")
         browser.close()
-    served.stop()
+    server.stop()
 
 
 if __name__ == "__main__":

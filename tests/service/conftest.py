@@ -1,4 +1,4 @@
-"""A small real run: drawn things, a fitted method, an index and a catalog."""
+"""A small run, and a client of the service that serves it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def own_run(run: Path, tmp_path: Path) -> Path:
-    """A copy that a test may change."""
+def run_copy(run: Path, tmp_path: Path) -> Path:
+    """Return a copy that a test may change."""
     return Path(shutil.copytree(run, tmp_path / "run"))
 
 

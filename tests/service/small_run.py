@@ -1,4 +1,4 @@
-"""The run that service and browser tests search: small, but nothing in it is pretended."""
+"""A small but complete run for service and browser tests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from transhash.datasets.synthetic import make_synthetic
 from transhash.features.images import image_features
 from transhash.hashers import make_hasher
 from transhash.search.engine import SearchEngine
-from transhash.training.fit import InputPaths, fit_files, read_fit_data
+from transhash.training.fit import Fit, read_fit_data
 
 LOCAL = "http://127.0.0.1:8000"
-HOSTILE = (
+MARKUP_TEXTS = (
     "<img src=x onerror=\"document.title='owned'\">",
     "<script>document.title='owned'</script> a red boat",
     "</div><h1>boat & sail</h1> \" ' `",
@@ -32,32 +32,28 @@ RESULTS = [
         "folder": "/home/somebody/secret",
     }
 ]
-
-
-EACH = 48  # pictures, and as many texts
+ITEMS = 48  # images, and as many texts
 
 
 def build_run(base: Path) -> Path:
-    """Drawn things learned by CVH, a linear method: a fit takes no time. Built once a session."""
-    data = make_synthetic(base / "small-run-data", per_class=EACH // 12)
+    """Return a run fitted with CVH, which is fast, on synthetic data; built once per session."""
+    data = make_synthetic(base / "small-run-data", per_class=ITEMS // 12)
     run = base / "small-run"
     if (run / "results.json").exists():
         return run
-    sources = InputPaths(
-        auxiliary=data / "auxiliary.tsv", images=data / "images.tsv", texts=data / "texts.tsv"
-    )
+    inputs = read_fit_data(data / "auxiliary.tsv", data / "images.tsv", data / "texts.tsv")
     features = image_features("efficientnet-lite0")
-    fit_files(make_hasher("CVH", bits=16), "CVH", read_fit_data(sources), run, features)
+    Fit(make_hasher("CVH", bits=16), "CVH", run, features).run_files(inputs)
     engine = SearchEngine.open(run, writable=True)
     assert not engine.add_images(read_images(data / "images.tsv")).problems
     engine.add_texts(read_texts(data / "texts.tsv"))
-    engine.add_texts(Collection([f"hostile-{i}" for i in range(len(HOSTILE))], HOSTILE))
+    engine.add_texts(Collection([f"markup-{i}" for i in range(len(MARKUP_TEXTS))], MARKUP_TEXTS))
     engine.close()
     (run / "results.json").write_text(json.dumps(RESULTS), "utf-8")
     return run
 
 
-def picture(kind: str = "PNG", size: tuple[int, int] = (64, 48)) -> bytes:
+def image_bytes(file_format: str = "PNG", size: tuple[int, int] = (64, 48)) -> bytes:
     buffer = io.BytesIO()
-    Image.new("RGB", size, "steelblue").save(buffer, kind)
+    Image.new("RGB", size, "steelblue").save(buffer, file_format)
     return buffer.getvalue()

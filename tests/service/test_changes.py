@@ -1,4 +1,4 @@
-"""Adding and removing: with the key only, searchable at once, on disk before the reply."""
+"""Adding and removing items: with the key only, searchable and on disk before the reply."""
 
 from __future__ import annotations
 
@@ -12,48 +12,50 @@ from fastapi.testclient import TestClient
 from transhash.search.engine import SearchEngine
 from transhash.service import create_app
 
-from .small_run import EACH, HOSTILE, LOCAL, picture
+from .small_run import ITEMS, LOCAL, MARKUP_TEXTS, image_bytes
 
 KEY = {"X-API-Key": "opensesame-π"}
 
 
 @pytest.fixture
-def writer(own_run: Path) -> Iterator[TestClient]:
-    engine = SearchEngine.open(own_run, writable=True)
+def writer(run_copy: Path) -> Iterator[TestClient]:
+    engine = SearchEngine.open(run_copy, writable=True)
     app = create_app(engine, writable=True, api_key="opensesame-π")
     with TestClient(app, base_url=LOCAL, raise_server_exceptions=False) as client:
-        # Header values are bytes on the wire; httpx would insist on ASCII.
+        # As bytes: httpx allows only ASCII in header strings.
         client.headers = {b"x-api-key": KEY["X-API-Key"].encode()}  # type: ignore[assignment]
         yield client
     engine.close()
 
 
 def test_an_added_text_is_found_at_once_and_after_a_restart(
-    writer: TestClient, own_run: Path
+    writer: TestClient, run_copy: Path
 ) -> None:
     text = "a boat with sails and a boat with sails"
     added = writer.post("/api/items/texts", json={"texts": [{"text": text, "id": "new/1"}]})
     assert added.status_code == 201
     number = added.json()["items"][0]["number"]
-    found = writer.get("/api/search/text", params={"q": text, "modality": "texts", "k": 200}).json()
-    assert number in [hit["number"] for hit in found["hits"]]
-    # Another process would open it just so, beside the one that writes.
-    reader = SearchEngine.open(own_run)
+    result = writer.get(
+        "/api/search/text", params={"q": text, "modality": "texts", "k": 200}
+    ).json()
+    assert number in [hit["number"] for hit in result["hits"]]
+    # As another process would open it while this one may write.
+    reader = SearchEngine.open(run_copy)
     assert reader.similar_to_text(text, 200, "texts")
     assert reader.catalog.find("texts", "new/1") is not None
     assert number in [hit.item.number for hit in reader.similar_to_text(text, 200, "texts")]
     reader.close()
 
 
-def test_an_added_picture_is_found_and_shown(writer: TestClient) -> None:
-    added = writer.post("/api/items/images", files={"image": picture()}, data={"id": "mine"})
+def test_an_added_image_is_found_and_has_a_thumbnail(writer: TestClient) -> None:
+    added = writer.post("/api/items/images", files={"image": image_bytes()}, data={"id": "mine"})
     assert added.status_code == 201
     item = added.json()["items"][0]
     assert item["id"] == "mine"
-    found = writer.post(
-        "/api/search/image", params={"modality": "images", "k": 1}, files={"image": picture()}
+    result = writer.post(
+        "/api/search/image", params={"modality": "images", "k": 1}, files={"image": image_bytes()}
     ).json()
-    assert found["hits"][0]["distance"] == 0
+    assert result["hits"][0]["distance"] == 0
     assert writer.get(item["thumbnail"]).headers["content-type"] == "image/jpeg"
 
 
@@ -62,10 +64,10 @@ def test_adding_an_id_again_replaces_the_item(writer: TestClient) -> None:
         reply = writer.post("/api/items/texts", json={"texts": [{"text": text, "id": "one"}]})
     number = reply.json()["items"][0]["number"]
     assert writer.get(f"/api/items/{number}").json()["text"] == "a fish with fins"
-    assert writer.get("/api/about").json()["texts"] == EACH + len(HOSTILE) + 1
+    assert writer.get("/api/about").json()["texts"] == ITEMS + len(MARKUP_TEXTS) + 1
 
 
-def test_a_removed_item_is_gone_from_results_and_catalog(writer: TestClient) -> None:
+def test_a_removed_item_is_not_in_results_or_catalog(writer: TestClient) -> None:
     before = writer.get("/api/search/text", params={"q": "a cat"}).json()
     number = before["hits"][0]["number"]
     assert writer.delete(f"/api/items/{number}").json() == {"removed": 1}
@@ -81,7 +83,7 @@ def test_changes_need_the_key(writer: TestClient, key: str | None) -> None:
     writer.headers = {} if key is None else {"X-API-Key": key}  # type: ignore[assignment]
     for reply in (
         writer.post("/api/items/texts", json={"texts": [{"text": "a cat"}]}),
-        writer.post("/api/items/images", files={"image": picture()}),
+        writer.post("/api/items/images", files={"image": image_bytes()}),
         writer.delete("/api/items/1"),
     ):
         assert reply.status_code == 401
@@ -99,25 +101,25 @@ def test_changes_need_the_key(writer: TestClient, key: str | None) -> None:
         [{"text": "a" * 5000}],
     ],
 )
-def test_bad_texts_are_refused_and_nothing_is_added(writer: TestClient, texts: object) -> None:
+def test_invalid_texts_are_refused_and_nothing_is_added(writer: TestClient, texts: object) -> None:
     before = writer.get("/api/about").json()["texts"]
     assert writer.post("/api/items/texts", json={"texts": texts}).status_code == 422
     assert writer.get("/api/about").json()["texts"] == before
 
 
-def test_a_bad_picture_is_refused(writer: TestClient) -> None:
+def test_an_invalid_image_is_refused(writer: TestClient) -> None:
     reply = writer.post("/api/items/images", files={"image": b"GIF89a nonsense"})
     assert reply.status_code == 422
     assert "error" in reply.json()
 
 
-def test_a_read_only_service_has_no_such_routes(client: TestClient) -> None:
+def test_a_read_only_service_has_no_routes_for_changes(client: TestClient) -> None:
     reply = client.post("/api/items/texts", json={"texts": [{"text": "a"}]}, headers={})
     assert reply.status_code in (404, 405)
 
 
 def test_an_item_is_never_missing_while_it_is_being_replaced(writer: TestClient) -> None:
-    """Catalog and index change one after the other; no search sees the moment between."""
+    """Catalog and index change one after the other; no search may see only one of them."""
 
     def put(text: str) -> int:
         reply = writer.post("/api/items/texts", json={"texts": [{"text": text, "id": "one"}]})
@@ -130,12 +132,12 @@ def test_an_item_is_never_missing_while_it_is_being_replaced(writer: TestClient)
     number = put("a boat")
     searches = 0
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(replace)
-        while not done.done():
-            found = writer.get(
+        task = pool.submit(replace)
+        while not task.done():
+            result = writer.get(
                 "/api/search/text", params={"q": "boat", "modality": "texts", "k": 200}
             )
-            assert number in [hit["number"] for hit in found.json()["hits"]]
+            assert number in [hit["number"] for hit in result.json()["hits"]]
             searches += 1
-        done.result()
+        task.result()
     assert searches > 10

@@ -1,4 +1,4 @@
-"""Who may see and who may change, on this machine and beyond it."""
+"""Who may read and who may write, on loopback and on other addresses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transhash.errors import DataError, EngineError
 from transhash.search.engine import SearchEngine
 from transhash.service import create_app, serve_run
 
-from .served import Served
+from .server_process import ServerProcess
 from .small_run import LOCAL
 
 KEY = "open-π"
@@ -24,7 +24,7 @@ HEADER = {b"x-api-key": KEY.encode()}
 
 @pytest.fixture(scope="module")
 def guarded(engine: SearchEngine) -> Iterator[TestClient]:
-    app = create_app(engine, api_key=KEY, key_to_read=True)
+    app = create_app(engine, api_key=KEY, protect_reads=True)
     with TestClient(app, base_url=LOCAL, raise_server_exceptions=False) as client:
         yield client
 
@@ -33,11 +33,11 @@ PATHS = ["/", "/app.js", "/api/about", "/api/items/1/thumbnail", "/metrics", "/o
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_key_to_read_is_asked_for_everywhere(guarded: TestClient, path: str) -> None:
+def test_protected_reads_need_the_key_everywhere(guarded: TestClient, path: str) -> None:
     refused = guarded.get(path)
     assert refused.status_code == 401
     assert "X-API-Key" in refused.json()["error"]
-    # Upon this a browser asks for a password and sends it with every request, pictures too.
+    # A browser then asks for a password and sends it with every request.
     assert refused.headers["www-authenticate"].startswith("Basic ")
     assert guarded.get(path, headers=HEADER).status_code == 200  # type: ignore[arg-type]
     assert guarded.get(path, auth=("anyone", KEY)).status_code == 200
@@ -46,7 +46,7 @@ def test_a_key_to_read_is_asked_for_everywhere(guarded: TestClient, path: str) -
 @pytest.mark.parametrize(
     "authorization", ["Basic", "Basic !!", "Basic 4pi6", "Bearer open", "Basic YTpvcGVu"]
 )
-def test_a_wrong_or_broken_password_is_refused(guarded: TestClient, authorization: str) -> None:
+def test_a_wrong_or_malformed_password_is_refused(guarded: TestClient, authorization: str) -> None:
     assert guarded.get("/", headers={"Authorization": authorization}).status_code == 401
 
 
@@ -55,9 +55,9 @@ def test_health_and_readiness_need_no_key(guarded: TestClient) -> None:
     assert guarded.get("/ready").status_code == 200
 
 
-def test_a_password_that_browsers_send_along_changes_nothing(own_run: Path) -> None:
-    engine = SearchEngine.open(own_run, writable=True)
-    app = create_app(engine, writable=True, api_key=KEY, key_to_read=True)
+def test_a_password_does_not_allow_changes(run_copy: Path) -> None:
+    engine = SearchEngine.open(run_copy, writable=True)
+    app = create_app(engine, writable=True, api_key=KEY, protect_reads=True)
     with TestClient(app, base_url=LOCAL, raise_server_exceptions=False) as client:
         new = {"texts": [{"text": "a cat"}]}
         assert client.post("/api/items/texts", json=new, auth=("a", KEY)).status_code == 401
@@ -67,12 +67,12 @@ def test_a_password_that_browsers_send_along_changes_nothing(own_run: Path) -> N
     engine.close()
 
 
-def test_a_key_to_read_has_to_be_given(engine: SearchEngine) -> None:
-    with pytest.raises(DataError, match="needs a key"):
-        create_app(engine, key_to_read=True)
+def test_protected_reads_without_a_key_are_refused(engine: SearchEngine) -> None:
+    with pytest.raises(DataError, match="needs an API key"):
+        create_app(engine, protect_reads=True)
 
 
-def test_serving_others_without_a_key_says_what_it_exposes(
+def test_serving_without_a_key_beyond_loopback_logs_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "config.json").write_text("{}")
@@ -84,18 +84,18 @@ def test_serving_others_without_a_key_says_what_it_exposes(
             caplog.clear()
             with (
                 caplog.at_level(logging.WARNING, "transhash.service"),
-                pytest.raises(EngineError, match="choose another"),
+                pytest.raises(EngineError, match="--port"),
             ):
                 serve_run(tmp_path, host=host, port=port)
-            assert ("everybody who can reach" in caplog.text) is warned
+            assert ("Anyone who can reach" in caplog.text) is warned
 
 
 @pytest.mark.slow
-def test_beyond_loopback_the_key_is_asked_of_readers_and_clients_behind_a_proxy_are_told_apart(
+def test_beyond_loopback_reads_need_the_key_and_each_proxied_client_has_its_rate_limit(
     run: Path,
 ) -> None:
     options = ("--host", "0.0.0.0", "--api-key", "secret", "--rate-limit", "2")
-    with Served(run, *options) as served, httpx.Client(base_url=served.url) as client:
+    with ServerProcess(run, *options) as server, httpx.Client(base_url=server.url) as client:
         assert client.get("/").status_code == 401
         assert client.get("/health").status_code == 200
         client.headers["X-API-Key"] = "secret"
@@ -108,30 +108,33 @@ def test_beyond_loopback_the_key_is_asked_of_readers_and_clients_behind_a_proxy_
         one = {"X-Forwarded-For": "192.0.2.99"}
         statuses = {client.get("/api/about", headers=one).status_code for _ in range(20)}
         assert statuses == {200, 429}
-        assert "everybody" not in served.complaints()
+        assert "Anyone" not in server.stderr()
 
 
 @pytest.mark.slow
-def test_a_writable_service_on_loopback_makes_its_key_and_ends_the_printed_link_in_it(
-    own_run: Path,
+def test_a_writable_service_on_loopback_prints_a_link_with_a_generated_key(
+    run_copy: Path,
 ) -> None:
     keys = []
-    for _ in range(2):  # another one at each start
-        with Served(own_run, "--writable") as served, httpx.Client(base_url=served.url) as client:
-            assert served.fragment.startswith("#key=")
-            keys.append(served.fragment.removeprefix("#key="))
+    for _ in range(2):  # a new key for each start
+        with (
+            ServerProcess(run_copy, "--writable") as server,
+            httpx.Client(base_url=server.url) as client,
+        ):
+            assert server.fragment.startswith("#key=")
+            keys.append(server.fragment.removeprefix("#key="))
             text = {"texts": [{"id": "new", "text": "a boat"}]}
             for key in ("", keys[0][:-1], "#key=" + keys[-1]):
                 refused = client.post("/api/items/texts", json=text, headers={"X-API-Key": key})
                 assert refused.status_code == 401
             header = {"X-API-Key": keys[-1]}
             assert client.post("/api/items/texts", json=text, headers=header).status_code == 201
-            assert keys[-1] not in served.complaints()
+            assert keys[-1] not in server.stderr()
     assert len(set(keys)) == 2
-    with Served(own_run, "--writable", "--api-key", "mine") as served:
-        assert served.fragment == ""  # what was chosen is known, and printed nowhere
+    with ServerProcess(run_copy, "--writable", "--api-key", "mine") as server:
+        assert server.fragment == ""  # a key set by the user is not printed
 
 
-def test_a_service_that_others_reach_is_not_writable_without_a_chosen_key(run: Path) -> None:
-    with pytest.raises(DataError, match="needs a key"):
+def test_a_writable_service_beyond_loopback_needs_a_key(run: Path) -> None:
+    with pytest.raises(DataError, match="needs an API key"):
         serve_run(run, host="0.0.0.0", port=0, writable=True)

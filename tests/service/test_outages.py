@@ -1,4 +1,4 @@
-"""The run's folder goes away, the disk fills up, the engine is slow: said, and over when it is."""
+"""Missing run folders, full disks and slow indexes: reported, and recovered from."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import pytest
 from fastapi.testclient import TestClient
 
 from transhash.search.engine import SearchEngine
-from transhash.service import create_app, server
+from transhash.service import create_app, reloading
 
-from .small_run import EACH, LOCAL, picture
+from .small_run import ITEMS, LOCAL, image_bytes
 
 
 @contextmanager
 def client_of(run: Path, *, writable: bool) -> Iterator[TestClient]:
-    """As serve_run puts it together."""
+    """Yield a client of the application that serve_run would start."""
     reopen = partial(SearchEngine.open, run, writable=writable)
     engine = reopen()
     app = create_app(engine, writable=writable, api_key="key", reopen=reopen)
@@ -37,93 +37,93 @@ def add(client: TestClient, item_id: str) -> httpx.Response:
     return client.post("/api/items/texts", json={"texts": [{"text": "a boat", "id": item_id}]})
 
 
-def stored(run: Path, item_id: str) -> bool:
-    """Whether a service started now would find it."""
+def is_stored(run: Path, item_id: str) -> bool:
+    """Return whether a service started now would find the item."""
     engine = SearchEngine.open(run)
     item = engine.catalog.find("texts", item_id)
-    found = item is not None and item.number in engine.indexes["texts"].export()[0]
+    is_indexed = item is not None and item.number in engine.indexes["texts"].export()[0]
     engine.close()
-    return found
+    return is_indexed
 
 
 @pytest.mark.parametrize("writable", [False, True])
-def test_a_folder_that_is_moved_away_makes_it_unready_until_it_is_back(
-    own_run: Path, writable: bool
+def test_a_missing_run_folder_makes_the_service_unready_until_it_is_restored(
+    run_copy: Path, writable: bool
 ) -> None:
-    with client_of(own_run, writable=writable) as client:
+    with client_of(run_copy, writable=writable) as client:
         assert client.get("/ready").status_code == 200
-        away = own_run.rename(own_run.with_name("away"))
+        away = run_copy.rename(run_copy.with_name("away"))
         for path in ("/ready", "/api/search/text?q=boat", "/api/items/1", "/api/about"):
             refused = client.get(path)
             assert refused.status_code == 503
-            assert "files of this run are gone" in refused.json()["error"]
-            assert str(own_run) not in refused.text
+            assert "files are missing" in refused.json()["error"]
+            assert str(run_copy) not in refused.text
         assert client.get("/health").status_code == 200
-        away.rename(own_run)
+        away.rename(run_copy)
         assert client.get("/ready").status_code == 200
         assert client.get("/api/search/text?q=boat").json()["hits"]
 
 
-def test_nothing_is_acknowledged_that_went_into_a_deleted_folder(own_run: Path) -> None:
-    with client_of(own_run, writable=True) as client:
+def test_changes_to_a_deleted_folder_are_not_acknowledged(run_copy: Path) -> None:
+    with client_of(run_copy, writable=True) as client:
         number = add(client, "before").json()["items"][0]["number"]
-        shutil.rmtree(own_run)
+        shutil.rmtree(run_copy)
         assert add(client, "lost").status_code == 503
-        assert client.post("/api/items/images", files={"image": picture()}).status_code == 503
+        assert client.post("/api/items/images", files={"image": image_bytes()}).status_code == 503
         assert client.delete(f"/api/items/{number}").status_code == 503
-        assert not own_run.exists()
+        assert not run_copy.exists()
 
 
-@pytest.mark.parametrize("gone", ["catalog.sqlite", "index", "index/texts/index.json"])
-def test_a_part_that_is_gone_is_noticed_too(own_run: Path, gone: str) -> None:
-    with client_of(own_run, writable=True) as client:
-        (own_run / gone).rename(own_run / "away")
+@pytest.mark.parametrize("part", ["catalog.sqlite", "index", "index/texts/index.json"])
+def test_a_missing_part_is_noticed(run_copy: Path, part: str) -> None:
+    with client_of(run_copy, writable=True) as client:
+        (run_copy / part).rename(run_copy / "away")
         assert add(client, "lost").status_code == 503
         assert client.get("/ready").status_code == 503
-        (own_run / "away").rename(own_run / gone)
+        (run_copy / "away").rename(run_copy / part)
         assert client.get("/ready").status_code == 200
-        assert add(client, "kept").status_code == 201
-    assert stored(own_run, "kept")
+        assert add(client, "added").status_code == 201
+    assert is_stored(run_copy, "added")
 
 
 @pytest.mark.parametrize("writable", [False, True])
-def test_a_folder_that_is_replaced_is_opened_anew(
-    run: Path, own_run: Path, writable: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_replaced_folder_is_opened_again(
+    run: Path, run_copy: Path, writable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_AGAIN", 0.0)
-    with client_of(own_run, writable=writable) as client:
-        assert client.get("/api/about").json()["images"] == EACH
-        shutil.rmtree(own_run)
+    monkeypatch.setattr(reloading, "_RETRY_SECONDS", 0.0)
+    with client_of(run_copy, writable=writable) as client:
+        assert client.get("/api/about").json()["images"] == ITEMS
+        shutil.rmtree(run_copy)
         assert client.get("/ready").status_code == 503
-        half = shutil.copytree(run, own_run)
+        half = shutil.copytree(run, run_copy)
         (half / "hasher.safetensors").unlink()
         assert client.get("/ready").status_code == 503
         shutil.copy(run / "hasher.safetensors", half)
         assert client.get("/ready").status_code == 200
-        assert client.get("/api/about").json()["images"] == EACH
+        assert client.get("/api/about").json()["images"] == ITEMS
         if writable:
-            assert add(client, "kept").status_code == 201
-            assert stored(own_run, "kept")
+            assert add(client, "added").status_code == 201
+            assert is_stored(run_copy, "added")
 
 
-def test_the_first_files_are_opened_anew_after_others_in_their_place_were_refused(
-    own_run: Path, monkeypatch: pytest.MonkeyPatch
+def test_restored_files_are_opened_again_after_wrong_ones_were_refused(
+    run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_AGAIN", 0.0)
-    with client_of(own_run, writable=True) as client:
-        catalog = own_run / "catalog.sqlite"
-        away = catalog.rename(own_run / "away")
+    monkeypatch.setattr(reloading, "_RETRY_SECONDS", 0.0)
+    with client_of(run_copy, writable=True) as client:
+        catalog = run_copy / "catalog.sqlite"
+        away = catalog.rename(run_copy / "away")
         catalog.touch()
         assert client.get("/ready").status_code == 503
         away.replace(catalog)
         assert client.get("/ready").status_code == 200
-        assert add(client, "kept").status_code == 201
-    assert stored(own_run, "kept")
+        assert add(client, "added").status_code == 201
+    assert is_stored(run_copy, "added")
 
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """No file can grow: what a full disk does, without filling one."""
+    """Keep files from growing, as a full disk does."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
     try:
@@ -132,23 +132,23 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_is_a_sentence_and_nothing_is_acknowledged(own_run: Path) -> None:
-    with client_of(own_run, writable=True) as client:
+def test_a_full_disk_is_reported_and_changes_are_not_acknowledged(run_copy: Path) -> None:
+    with client_of(run_copy, writable=True) as client:
         add(client, "before")
         with full_disk():
             refused = add(client, "lost")
             searched = client.get("/api/search/text?q=boat")
         assert refused.status_code == 503
-        assert "cannot do this now" in refused.json()["error"]
+        assert "not available" in refused.json()["error"]
         assert searched.status_code == 200
         assert add(client, "after").status_code == 201
-    assert stored(own_run, "before")
-    assert not stored(own_run, "lost")
-    assert stored(own_run, "after")
+    assert is_stored(run_copy, "before")
+    assert not is_stored(run_copy, "lost")
+    assert is_stored(run_copy, "after")
 
 
-class SlowToCount:
-    """An index whose server takes its time to count."""
+class SlowIndex:
+    """An index that takes long to count its items."""
 
     def __init__(self, index: object, release: threading.Event) -> None:
         self._index, self._release = index, release
@@ -161,11 +161,11 @@ class SlowToCount:
         return getattr(self._index, name)
 
 
-def test_a_slow_count_holds_up_nobody_else(
+def test_a_slow_count_does_not_delay_other_requests(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()
-    slow = SlowToCount(engine.indexes["images"], release)
+    slow = SlowIndex(engine.indexes["images"], release)
     monkeypatch.setitem(engine.indexes, "images", slow)  # type: ignore[arg-type]
     app = create_app(engine)
 
@@ -176,19 +176,19 @@ def test_a_slow_count_holds_up_nobody_else(
             while not app.state.service.counting.pending:
                 await asyncio.sleep(0.01)
             assert (await client.get("/health")).status_code == 200
-            assert (await client.get("/api/search/text?q=cat&among=texts")).status_code == 200
-            figures = await client.get("/metrics")  # without the count, rather than not at all
-            assert "transhash_http_requests_total{" in figures.text
-            assert "transhash_items{" not in figures.text
+            assert (await client.get("/api/search/text?q=cat&modality=texts")).status_code == 200
+            metrics = await client.get("/metrics")  # without the count
+            assert "transhash_http_requests_total{" in metrics.text
+            assert "transhash_items{" not in metrics.text
             assert not any(task.done() for task in waiting)
             release.set()
             replies = await asyncio.gather(*waiting)
-            assert {reply.json()["images"] for reply in replies} == {EACH}
+            assert {reply.json()["images"] for reply in replies} == {ITEMS}
 
     asyncio.run(ask())
 
 
-def test_invented_methods_and_paths_do_not_make_the_figures_grow(engine: SearchEngine) -> None:
+def test_unknown_methods_and_paths_do_not_add_metrics(engine: SearchEngine) -> None:
     app = create_app(engine)
     with TestClient(app, base_url=LOCAL, raise_server_exceptions=False) as client:
         for path in ("/health", "/nowhere", "/api/items/1"):

@@ -1,7 +1,8 @@
-"""The real thing: a process that listens, says where, and stops when told."""
+"""`transhash serve` as a process, and the diagnostics it shows."""
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -14,10 +15,11 @@ import pytest
 
 from transhash.errors import DataError, EngineError
 from transhash.service import serve_run
-from transhash.service.diagnostics import presentable
+from transhash.service.diagnostics import read_diagnostics
+from transhash.service.schemas import Diagnostics
 
 
-def test_a_served_run_answers_and_ends_quietly(run: Path) -> None:
+def test_a_served_run_replies_and_stops_cleanly(run: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "transhash", "serve", str(run), "--port", "0"],
         stdout=subprocess.PIPE,
@@ -26,76 +28,81 @@ def test_a_served_run_answers_and_ends_quietly(run: Path) -> None:
     )
     try:
         assert process.stdout is not None
-        said = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
-        assert said is not None
-        url = said[0]
+        link = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
+        assert link is not None
+        url = link[0]
         assert "<title>transhash</title>" in httpx.get(url).text
-        found = httpx.get(f"{url}api/search/text", params={"q": "a boat"}).json()
-        assert found["hits"]
+        assert httpx.get(f"{url}api/search/text", params={"q": "a boat"}).json()["hits"]
         assert httpx.get(f"{url}ready", timeout=60).status_code == 200
         assert "server" not in httpx.get(url).headers
     finally:
         process.send_signal(signal.SIGINT)
-    _, complaints = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert "Traceback" not in complaints
+    assert "Traceback" not in stderr
 
 
-def test_a_missing_run_is_said_first_and_a_taken_port_before_anything_is_loaded(
+def test_a_missing_run_is_reported_before_a_port_in_use_and_that_before_loading_the_model(
     tmp_path: Path,
 ) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(DataError, match="no run is not a folder"):
+        with pytest.raises(DataError, match="not a run folder"):
             serve_run(tmp_path / "no run", port=port)
-        with pytest.raises(DataError, match=r"config\.json is missing"):
+        with pytest.raises(DataError, match=r"config\.json"):
             serve_run(tmp_path, port=port)
         (tmp_path / "config.json").write_text("{}")  # a model that could not be loaded
-        with pytest.raises(EngineError, match="choose another with --port"):
+        with pytest.raises(EngineError, match="--port"):
             serve_run(tmp_path, port=port)
+
+
+def diagnostics_of(run: Path, **files: object) -> Diagnostics:
+    for name, content in files.items():
+        (run / f"{name}.json").write_text(json.dumps(content), "utf-8")
+    return read_diagnostics(run)
 
 
 @pytest.mark.parametrize(
-    "found",
+    "files",
     [
         {},
-        {"map": None, "report": None, "results": None},
-        {"map": [], "report": [], "results": {}},
-        {"map": {"before": {}, "after": {}}, "report": {}, "results": [1, "x", {"a": 1}]},
-        {"map": {"before": 1, "after": {"target_images": [[1], ["a", 2], None]}}},
+        {"diagnostics": None, "report": None, "results": None},
+        {"diagnostics": [], "report": [], "results": {}},
+        {"diagnostics": {"before": {}, "after": {}}, "report": {}, "results": [1, "x", {"a": 1}]},
+        {"diagnostics": {"before": 1, "after": {"target_images": [[1], ["a", 2], None]}}},
     ],
 )
-def test_diagnostics_of_any_other_shape_count_as_missing(found: dict[str, object]) -> None:
-    shown = presentable(found)
-    assert shown.map is None
-    assert shown.results == []
+def test_malformed_diagnostics_are_left_out(tmp_path: Path, files: dict[str, object]) -> None:
+    diagnostics = diagnostics_of(tmp_path, **files)
+    assert diagnostics.map is None
+    assert diagnostics.report is None
+    assert diagnostics.results == []
 
 
-def test_of_a_verdict_the_sentences_are_shown_and_no_words_of_texts() -> None:
-    verdict = {
-        "said": ["Of 50 captions kept aside, 80% find their picture", 7],
-        "warnings": ["the bridge has little to do with your texts"],
-        "coverage": {"words": {"missing": ["secret"]}},
+def test_of_a_validation_only_the_sentences_are_shown(tmp_path: Path) -> None:
+    validation = {
+        "summary": ["Validation on 50 held-out captions: precision@10 THN 71%.", 7],
+        "warnings": ["The auxiliary set does not cover your texts."],
+        "coverage": {"words": {"missing_words": ["secret"]}},
     }
-    shown = presentable({"report": {"bits": 8, "verdict": verdict}})
-    assert shown.report == {
-        "bits": 8,
-        "verdict": {"said": verdict["said"][:1], "warnings": verdict["warnings"]},
-    }
-    for strange in (None, [], {"said": "words"}):
-        shown = presentable({"report": {"verdict": strange}})
-        assert shown.report == {"verdict": {"said": [], "warnings": []}}
+    diagnostics = diagnostics_of(tmp_path, report={"bits": 8, "validation": validation})
+    messages = {"summary": validation["summary"][:1], "warnings": validation["warnings"]}  # type: ignore[index]
+    assert diagnostics.report == {"bits": 8, "validation": messages}
+    for malformed in (None, [], {"summary": "words"}):
+        diagnostics = diagnostics_of(tmp_path, report={"validation": malformed})
+        assert diagnostics.report == {"validation": {"summary": [], "warnings": []}}
 
 
-def test_numbers_that_json_cannot_carry_become_null() -> None:
-    shown = presentable({"results": [{"method": "CVH", "chance": float("nan")}]})
-    assert shown.results == [{"method": "CVH", "chance": None}]
+def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
+    rows = [{"method": "CVH", "chance": float("nan")}]
+    diagnostics = diagnostics_of(tmp_path, results=rows)
+    assert diagnostics.results == [{"method": "CVH", "chance": None}]
 
 
-def test_large_maps_are_thinned() -> None:
+def test_large_maps_are_thinned(tmp_path: Path) -> None:
     group = {"target_images": [[float(i), 0.0] for i in range(10_000)]}
-    shown = presentable({"before": group, "after": group})
-    assert shown.map is not None
-    assert 200 <= len(shown.map["after"]["target_images"]) <= 400
+    diagnostics = diagnostics_of(tmp_path, diagnostics={"before": group, "after": group})
+    assert diagnostics.map is not None
+    assert 200 <= len(diagnostics.map["after"]["target_images"]) <= 400

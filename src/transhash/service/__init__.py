@@ -1,7 +1,8 @@
-"""The search service: an HTTP API with OpenAPI, and the page that uses it."""
+"""Search service: an HTTP API with OpenAPI, and the search page that uses it."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -13,28 +14,19 @@ if TYPE_CHECKING:
 
 __all__ = ["create_app", "is_installed", "serve_run"]
 
-_HOMES = {"create_app": "app", "serve_run": "server"}
-_NEEDED = ("fastapi", "uvicorn", "python_multipart")
+_MODULES = {"create_app": "app", "serve_run": "server"}
+_PACKAGES = ("fastapi", "uvicorn", "python_multipart")
 
 
 def is_installed() -> bool:
-    """Whether the packages of the extra are installed."""
-    return not _missing()
-
-
-def _missing() -> list[str]:
-    return [package for package in _NEEDED if find_spec(package) is None]
+    """Return whether the packages of the extra `serve` are installed."""
+    return all(find_spec(package) is not None for package in _PACKAGES)
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when first used, so that a missing extra is one sentence and not a traceback.
-    if name not in _HOMES:
+    # Imported on first use, so that a missing extra is a message and not a traceback.
+    if name not in _MODULES:
         raise AttributeError(f"module 'transhash.service' has no attribute {name!r}")
-    if missing := _missing():
-        raise DataError(
-            f"the service needs {', '.join(missing)}; install it with: "
-            "pip install 'transhash[serve]'"
-        )
-    from importlib import import_module
-
-    return getattr(import_module(f"transhash.service.{_HOMES[name]}"), name)
+    if not is_installed():
+        raise DataError("The search service is not installed. Run: pip install 'transhash[serve]'")
+    return getattr(import_module(f"transhash.service.{_MODULES[name]}"), name)

@@ -1,6 +1,6 @@
-"""The gate in front of every route: who may ask, how much, how long, and what goes back with it.
+"""Guard: checks every request before it reaches a route, and sets security headers.
 
-One ASGI class instead of a stack of middlewares, because the order of the checks is the point.
+One ASGI class instead of a stack of middlewares, because the order of the checks matters.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from transhash.service.limits import RequestDrain, UploadSlots
 
 _log = logging.getLogger("transhash.service")
 
-# Scripts and styles only from our own files. Trusted types: the browser itself refuses innerHTML.
-POLICY = (
+# Scripts and styles only from our own files. Trusted types make the browser refuse innerHTML.
+_CONTENT_POLICY = (
     "default-src 'self'; img-src 'self' blob:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
-HEADERS = {
-    "Content-Security-Policy": POLICY,
+_SECURITY_HEADERS = {
+    "Content-Security-Policy": _CONTENT_POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -39,19 +39,19 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-UPLOADS = frozenset({"/api/search/image", "/api/items/images"})
-_SMALL_BODY = 1 << 20  # JSON
-_ENVELOPE = 1 << 16  # what multipart adds around a picture
-_CLIENTS = 10_000
-UPLOADS_AT_ONCE = 8  # one thread decodes; more would only share the loop
-_OTHERS_AT_ONCE = 64
-_STOPPING = "the service is stopping; try again later"
-_WRITE_PATHS = ("/api/items/", "/api/votes")  # what a request other than GET changes
-_PUBLIC_PATHS = frozenset({"/health", "/ready"})  # to those who watch the service, without a key
+_UPLOAD_PATHS = frozenset({"/api/search/image", "/api/items/images"})
+_MAX_JSON_BYTES = 1 << 20
+_MULTIPART_BYTES = 1 << 16  # what multipart encoding adds to an image
+_MAX_CLIENTS = 10_000
+MAX_UPLOADS = 8  # at once; one thread decodes, so more would only slow each other down
+_MAX_OTHER_BODIES = 64
+_STOPPING = "The server is stopping. Try again later."
+_WRITE_PATHS = ("/api/items/", "/api/votes")  # where a request other than GET changes something
+_PUBLIC_PATHS = frozenset({"/health", "/ready"})  # for monitoring, without a key
 
 
 class RateLimit:
-    """A bucket a client address: `rate` requests a second, twice that at once."""
+    """Token bucket per client address: `rate` requests per second, bursts of twice as many."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
@@ -62,37 +62,36 @@ class RateLimit:
         tokens, last = self._buckets.pop(client, (self.burst, now))
         tokens = min(self.burst, tokens + (now - last) * self.rate)
         self._buckets[client] = (tokens - 1 if tokens >= 1 else tokens, now)
-        if len(self._buckets) > _CLIENTS:
-            self._buckets.popitem(last=False)  # whoever asked longest ago
+        if len(self._buckets) > _MAX_CLIENTS:
+            self._buckets.popitem(last=False)  # the least recent client
         return tokens >= 1
 
 
 class ApiKey:
-    """Who may change things, and with `to_read` who may see them."""
+    """Key for changes, and with `protect_reads` for reading as well."""
 
-    def __init__(self, key: str, *, to_read: bool = False) -> None:
+    def __init__(self, key: str, *, protect_reads: bool = False) -> None:
         self._key = key.encode()
-        self.to_read = to_read
+        self.protect_reads = protect_reads
 
     def authorizes(self, method: str, path: str, headers: Headers) -> bool:
-        # Header bytes arrive read as Latin-1; back to bytes, a key may hold any character.
-        given = headers.get("x-api-key", "").encode("latin-1", "replace")
+        # Header bytes are decoded as Latin-1. Back to bytes: a key may have any character.
+        header = headers.get("x-api-key", "").encode("latin-1", "replace")
         if method not in ("GET", "HEAD") and path.startswith(_WRITE_PATHS):
-            return self._is(given)  # not by password: browsers send that along for other sites
+            return self._matches(header)  # no password: browsers send it for other sites as well
         return (
-            not self.to_read
+            not self.protect_reads
             or path in _PUBLIC_PATHS
-            or self._is(given)
-            or self._is(_password(headers))
+            or self._matches(header)
+            or self._matches(_password(headers))
         )
 
-    def _is(self, given: bytes) -> bool:
-        # Takes the same time wherever the first difference is.
-        return hmac.compare_digest(given, self._key)
+    def _matches(self, key: bytes) -> bool:
+        return hmac.compare_digest(key, self._key)  # takes the same time for every wrong key
 
 
 class ActiveRequests:
-    """The requests being answered, each with the time it has; a stopping service shortens it."""
+    """The deadlines of requests in progress; stopping the service shortens them."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -116,14 +115,14 @@ class ActiveRequests:
 
 
 class Guard:
-    """Wraps the application; refusals are JSON with one sentence, like the application's own."""
+    """ASGI middleware that checks host, origin, rate, key and size, and limits the time."""
 
     def __init__(
         self,
         app: ASGIApp,
         *,
         metrics: RequestMetrics,
-        in_work: ActiveRequests,
+        active_requests: ActiveRequests,
         hosts: Sequence[str] = LOOPBACK,
         key: ApiKey | None = None,
         max_upload: int = 10 << 20,
@@ -131,116 +130,116 @@ class Guard:
     ) -> None:
         self.app = app
         self.metrics = metrics
-        self.in_work = in_work
+        self.active_requests = active_requests
         self.hosts = hosts
         self.key = key
         self.max_upload = max_upload
-        self.rate = None if rate_limit is None else RateLimit(rate_limit)
-        self.sink = RequestDrain()
-        self.uploads = UploadSlots(UPLOADS_AT_ONCE, self.sink)
-        self.others = UploadSlots(_OTHERS_AT_ONCE, self.sink)
+        self.rate_limit = None if rate_limit is None else RateLimit(rate_limit)
+        self.drain = RequestDrain()
+        self.uploads = UploadSlots(MAX_UPLOADS, self.drain)
+        self.other_bodies = UploadSlots(_MAX_OTHER_BODIES, self.drain)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         start = time.perf_counter()
-        status = 0
+        active, status = self.active_requests, 0
 
         async def reply(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
-                headers.update(HEADERS)
-                # What people search for is kept by nobody, and no reply tells an old time.
+                headers.update(_SECURITY_HEADERS)
+                # Queries are private, and a cached reply would report an old search time.
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
-            if message.get("more_body") and not self.in_work.stopping:
-                # A file on its way: as long as pieces are taken it is not late.
-                deadline.reschedule(asyncio.get_running_loop().time() + self.in_work.seconds)
+            if message.get("more_body") and not active.stopping:
+                # A long download is not late as long as the client reads it.
+                deadline.reschedule(asyncio.get_running_loop().time() + active.seconds)
 
         try:
-            async with asyncio.timeout(self.in_work.seconds) as deadline:
-                with self.in_work.hold(deadline):
-                    await self._checked(scope, receive, reply)
+            async with asyncio.timeout(active.seconds) as deadline:
+                with active.hold(deadline):
+                    await self._check_and_forward(scope, receive, reply)
         except TimeoutError:
-            seconds, stopping = time.perf_counter() - start, self.in_work.stopping
-            _log.warning("%s %s took over %.0f s", scope["method"], scope["path"], seconds)
+            seconds = time.perf_counter() - start
+            _log.warning("%s %s timed out after %.0f s", scope["method"], scope["path"], seconds)
             if not status:
-                late = f"no answer within {self.in_work.seconds:.0f} seconds; try again later"
-                refusal = _refuse(503, _STOPPING, 1) if stopping else _refuse(504, late)
+                late = f"No reply within {active.seconds:.0f} seconds. Try again later."
+                refusal = _refuse(503, _STOPPING, 1) if active.stopping else _refuse(504, late)
                 await refusal(scope, receive, reply)
         except Exception:
-            # The client gets a sentence, the log the rest.
             _log.exception("%s %s failed", scope["method"], scope["path"])
             if not status:
-                text = "something went wrong in the service; its log says what"
-                await _refuse(500, text)(scope, receive, reply)
+                message = "Internal server error. See the server log for the reason."
+                await _refuse(500, message)(scope, receive, reply)
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self.metrics.observe(scope["method"], route, status, time.perf_counter() - start)
 
-    async def _checked(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _check_and_forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         refusal = self._refusal(scope, headers)
-        upload = scope["method"] == "POST" and scope["path"] in UPLOADS
-        limit = self.max_upload + _ENVELOPE if upload else _SMALL_BODY
+        is_upload = scope["method"] == "POST" and scope["path"] in _UPLOAD_PATHS
+        limit = self.max_upload + _MULTIPART_BYTES if is_upload else _MAX_JSON_BYTES
         too_large = (
-            f"the picture is larger than the {self.max_upload / 2**20:.3g} MiB accepted here"
-            if upload
-            else f"the request is larger than {_SMALL_BODY >> 20} MiB; send it in parts"
+            f"The image is larger than {self.max_upload / 2**20:.3g} MiB. Send a smaller one."
+            if is_upload
+            else f"The request is larger than {_MAX_JSON_BYTES >> 20} MiB. Send it in parts."
         )
-        if refusal is None and _declared(headers) > limit:
+        size = _content_length(headers)
+        if refusal is None and size > limit:
             refusal = _refuse(413, too_large)
-        if refusal is None and not _declared(headers) and "transfer-encoding" not in headers:
+        if refusal is None and not size and "transfer-encoding" not in headers:
             await self.app(scope, receive, send)
             return
-        places = self.uploads if upload else self.others
-        body = await places.enter() if refusal is None else None
+        slots = self.uploads if is_upload else self.other_bodies
+        body = await slots.acquire() if refusal is None else None
         if body is None:
-            await self.sink.drain(receive, _declared(headers))
-            refusal = refusal or _refuse(429, "too many are sending at once; try again", 1)
+            await self.drain.discard(receive, size)
+            refusal = refusal or _refuse(429, "Too many uploads at once. Try again later.", 1)
             await refusal(scope, receive, send)
             return
         try:
-            await self.app(scope, places.counted(body, receive, limit, too_large), send)
+            await self.app(scope, slots.limited(body, receive, limit, too_large), send)
         finally:
-            places.leave(body)
+            slots.release(body)
 
     def _refusal(self, scope: Scope, headers: Headers) -> JSONResponse | None:
         method, path = scope["method"], scope["path"]
-        if self.in_work.stopping:
+        if self.active_requests.stopping:
             return _refuse(503, _STOPPING, 1)
-        # Another site's page may point its own name at 127.0.0.1 (DNS rebinding): the name tells.
+        # Another site may resolve its own name to 127.0.0.1 (DNS rebinding): check the host name.
         if "*" not in self.hosts and _host(headers) not in self.hosts:
-            return _refuse(421, f"this service answers for {', '.join(self.hosts)} only")
+            return _refuse(421, f"Unknown host name. Use one of: {', '.join(self.hosts)}.")
         if method != "GET" and headers.get("sec-fetch-site") == "cross-site":
-            return _refuse(403, "requests from pages of other sites are refused")
-        counted = path.startswith("/api/") and not path.endswith("/thumbnail")
+            return _refuse(403, "Requests from other sites are not allowed. Use the search page.")
+        is_limited = path.startswith("/api/") and not path.endswith("/thumbnail")
         client = (scope.get("client") or ("unknown",))[0]
-        if self.rate and counted and not self.rate.allows(client, time.monotonic()):
-            return _refuse(429, "too many requests; wait a second and try again", 1)
+        if self.rate_limit and is_limited and not self.rate_limit.allows(client, time.monotonic()):
+            return _refuse(429, "Too many requests. Try again in a second.", 1)
         if self.key is not None and not self.key.authorizes(method, path, headers):
-            refusal = _refuse(401, "this needs the right key in the header X-API-Key")
-            if self.key.to_read and method == "GET":  # browsers ask for a password then
+            refusal = _refuse(401, "Missing or wrong API key. Send it in the header X-API-Key.")
+            if self.key.protect_reads and method == "GET":  # browsers then ask for a password
                 refusal.headers["WWW-Authenticate"] = 'Basic realm="transhash", charset="UTF-8"'
             return refusal
         return None
 
 
-def _refuse(status: int, sentence: str, retry_after: int | None = None) -> JSONResponse:
+def _refuse(status: int, message: str, retry_after: int | None = None) -> JSONResponse:
     headers = None if retry_after is None else {"Retry-After": str(retry_after)}
-    return JSONResponse({"error": sentence}, status, headers)
+    return JSONResponse({"error": message}, status, headers)
 
 
 def _password(headers: Headers) -> bytes:
     scheme, _, value = headers.get("authorization", "").partition(" ")
     try:
-        decoded = base64.b64decode(value, validate=True) if scheme.lower() == "basic" else b""
+        credentials = base64.b64decode(value, validate=True) if scheme.lower() == "basic" else b""
     except (binascii.Error, ValueError):
         return b""
-    return decoded.partition(b":")[2]
+    return credentials.partition(b":")[2]
 
 
 def _host(headers: Headers) -> str:
@@ -249,6 +248,6 @@ def _host(headers: Headers) -> str:
     return name if colon and port.isdigit() else host
 
 
-def _declared(headers: Headers) -> int:
+def _content_length(headers: Headers) -> int:
     length = headers.get("content-length", "")
     return int(length) if length.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""Bounded work: so many threads, so many waiting, and a refusal instead of a longer queue."""
+"""Limits on threads, request bodies and connections; what exceeds them is refused, not queued."""
 
 from __future__ import annotations
 
@@ -15,231 +15,223 @@ from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+if sys.platform != "win32":
+    import resource
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class BusyError(Exception):
-    """All threads work and the queue is full; the client should come back."""
+    """All threads are busy and the queue is full."""
 
 
 class WorkerPool:
-    """A thread pool with a queue of limited length.
+    """A thread pool with a bounded queue.
 
-    A slot is given back when the thread is done, not when the client has gone away: a thread
-    cannot be interrupted, and clients that hang up must not pile up work.
+    A slot becomes free when its thread has finished, not when the client has disconnected: a
+    thread cannot be interrupted, and clients that disconnect must not pile up work.
     """
 
-    def __init__(self, name: str, threads: int, waiting: int) -> None:
+    def __init__(self, name: str, threads: int, queue_size: int) -> None:
         self.name = name
-        self.limit = threads + waiting
         self.pending = 0
         self._threads = threads
+        self._limit = threads + queue_size
         self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None  # from the first work to `close`
+        self._pool: ThreadPoolExecutor | None = None  # from the first task until `close`
 
     async def run(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """work(...) on one of the lane's threads."""
+        """Return work(...), computed on a thread of the pool."""
         with self._lock:
-            if self.pending >= self.limit:
+            if self.pending >= self._limit:
                 raise BusyError(self.name)
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._threads, f"transhash-{self.name}")
             future = self._pool.submit(work, *args, **kwargs)
             self.pending += 1
-        future.add_done_callback(self._leave)
+        future.add_done_callback(self._release)
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Wait for what runs, drop what waits; a service that starts again starts new threads."""
+        """Wait for running tasks and drop queued ones; `run` starts new threads."""
         with self._lock:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _leave(self, _: Future[_T]) -> None:
+    def _release(self, _: Future[_T]) -> None:
         with self._lock:
             self.pending -= 1
 
 
 class ChangeLock:
-    """One change at a time; a search that met one is done again behind it.
+    """Serialize changes; repeat a read that overlapped with one.
 
-    The catalog and the index change one after the other: in between an item that is being
-    replaced has two codes and would be left out of the results.
+    Catalog and index change one after the other. In between, an item that is being replaced has
+    two codes and would be missing from the results.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._begun = 0
+        self._changes = 0
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def write(self) -> Iterator[None]:
         with self._lock:
-            self._begun += 1
+            self._changes += 1
             yield
 
-    def apart(self, search: Callable[[], _T]) -> _T:
-        """search(), as it is when nothing changes meanwhile."""
-        begun = self._begun  # read before the lock is looked at: a change takes it, then counts
+    def consistent_read(self, read: Callable[[], _T]) -> _T:
+        """Return read(), as if nothing changed meanwhile."""
+        before = self._changes  # read first: a change takes the lock, then counts
         if not self._lock.locked():
             try:
-                found = search()
+                result = read()
             except Exception:
-                if begun == self._begun:
+                if before == self._changes:
                     raise
             else:
-                if begun == self._begun:
-                    return found
+                if before == self._changes:
+                    return result
         with self._lock:
-            return search()
+            return read()
 
 
-# Requests that bring something along: so many at once, and the slow make way.
-
-STALL_SECONDS = 10.0  # without a byte
-PLACE_SECONDS = 5.0  # to wait for a place; nothing is read meanwhile, TCP holds it back
-_GRACE = 0.5  # seconds before a body can be slow
-_SLOW = 64 << 10  # bytes a second, on average; a slower body gives way when its place is wanted
-_MOVING = 2  # bodies read at full speed; each further one slows all, so that questions get through
-_PAUSE = 0.003
-_DRAIN = 32 << 20
-_DRAIN_SECONDS = 8.0
+STALL_SECONDS = 10.0  # without a byte, until a request body is refused
+SLOT_SECONDS = 5.0  # to wait for a slot; nothing is read meanwhile, so TCP holds the client back
+_GRACE_SECONDS = 0.5  # before a body can count as slow
+_MIN_BYTES_PER_SECOND = 64 << 10  # on average; a slower body loses its slot when others wait
+_FULL_SPEED_BODIES = 2  # each further one slows all down, so that searches still get through
+_PAUSE_SECONDS = 0.003
+_MAX_DRAIN_BYTES = 32 << 20
+_MAX_DRAIN_SECONDS = 8.0
 
 
 class RequestDrain:
-    """Reads and forgets what refused clients still send, within reason.
+    """Read and discard what refused clients still send, up to a limit.
 
-    A client in the middle of sending does not read; closing on it would hide the answer.
-    The more of them there are, the slower each is read: a crowd must not take the loop.
+    A client does not read while it sends; closing its connection would hide the reply. With more
+    clients each is read more slowly, so that a crowd does not block the event loop.
     """
 
     def __init__(self) -> None:
         self._clients = 0
 
-    async def drain(self, receive: Receive, declared: int = _DRAIN) -> None:
-        if not 0 < declared <= _DRAIN:
+    async def discard(self, receive: Receive, content_length: int = _MAX_DRAIN_BYTES) -> None:
+        if not 0 < content_length <= _MAX_DRAIN_BYTES:
             return
-        seen = 0
+        size = 0
         self._clients += 1
         try:
-            async with asyncio.timeout(_DRAIN_SECONDS):
-                while seen < _DRAIN:
+            async with asyncio.timeout(_MAX_DRAIN_SECONDS):
+                while size < _MAX_DRAIN_BYTES:
                     message = await receive()
-                    seen += len(message.get("body", b""))
+                    size += len(message.get("body", b""))
                     if message["type"] != "http.request" or not message.get("more_body"):
                         return
-                    await asyncio.sleep(_PAUSE * self._clients)
+                    await asyncio.sleep(_PAUSE_SECONDS * self._clients)
         except TimeoutError:
-            return  # the answer goes out now; whether it is read is up to the client
+            return  # the reply is sent now, whether the client reads it or not
         finally:
             self._clients -= 1
 
 
 class RequestBody:
-    """What one request brings, and how it is coming along."""
+    """The body of one request, its size so far and its speed."""
 
     def __init__(self) -> None:
         self.size = 0
-        self.whole = False
-        self._late = False
-        self._begun = time.monotonic()
-        self._waiting: asyncio.Timeout | None = None
+        self.is_complete = False
+        self._gave_up = False
+        self._start = time.monotonic()
+        self._timeout: asyncio.Timeout | None = None
 
-    def rate(self, now: float) -> float:
-        """Bytes a second; infinite where it says nothing: just begun, all there, given up."""
-        age = now - self._begun
-        judged = age > _GRACE and not self.whole and not self._late
-        return self.size / age if judged else float("inf")
+    def bytes_per_second(self, now: float) -> float:
+        """Return the average speed; infinite for a body that is new, complete or given up."""
+        age = now - self._start
+        is_measured = age > _GRACE_SECONDS and not self.is_complete and not self._gave_up
+        return self.size / age if is_measured else float("inf")
 
-    async def next(self, receive: Receive) -> Message:
-        """The next message; a refusal where none comes or others should have the place."""
+    async def read(self, receive: Receive) -> Message:
+        """Return the next message; raise 408 if none arrives or the slot was given up."""
         try:
-            if self._late:
+            if self._gave_up:
                 raise TimeoutError
-            async with asyncio.timeout(STALL_SECONDS) as self._waiting:
+            async with asyncio.timeout(STALL_SECONDS) as self._timeout:
                 message = await receive()
         except TimeoutError:
-            sentence = "the request arrived too slowly; send it again"
-            raise HTTPException(408, sentence, {"Connection": "close"}) from None
+            reason = "The request arrived too slowly. Send it again."
+            raise HTTPException(408, reason, {"Connection": "close"}) from None
         finally:
-            self._waiting = None
+            self._timeout = None
         self.size += len(message.get("body", b""))
-        self.whole = not message.get("more_body")
+        self.is_complete = not message.get("more_body")
         return message
 
     def yield_slot(self) -> None:
-        self._late = True
-        if self._waiting is not None and not self._waiting.expired():
-            self._waiting.reschedule(0)
+        self._gave_up = True
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(0)
 
 
 class UploadSlots:
-    """Room for `most` bodies, each until its answer.
+    """A limited number of request bodies, each until its reply.
 
-    One that hardly moves keeps its place only until somebody else wants it: half-sent uploads
-    cannot keep whole ones out.
+    A slow body keeps its slot only until another request waits for one, so that stalled uploads
+    cannot block others.
     """
 
-    def __init__(self, most: int, sink: RequestDrain) -> None:
-        self.most = most
-        self._sink = sink
+    def __init__(self, slots: int, drain: RequestDrain) -> None:
+        self._slots = slots
+        self._drain = drain
         self._bodies: set[RequestBody] = set()
 
-    async def enter(self) -> RequestBody | None:
-        """A body with a place; None if none became free in time."""
-        probe_budget = time.monotonic() + PLACE_SECONDS
-        while len(self._bodies) >= self.most:
+    async def acquire(self) -> RequestBody | None:
+        """Return a body with a slot, or None if none became free in time."""
+        deadline = time.monotonic() + SLOT_SECONDS
+        while len(self._bodies) >= self._slots:
             now = time.monotonic()
-            slowest = min(self._bodies, key=lambda body: body.rate(now))
-            if slowest.rate(now) < _SLOW:
+            slowest = min(self._bodies, key=lambda body: body.bytes_per_second(now))
+            if slowest.bytes_per_second(now) < _MIN_BYTES_PER_SECOND:
                 slowest.yield_slot()
-            elif now >= probe_budget:
+            elif now >= deadline:
                 return None
             await asyncio.sleep(0.05)
         body = RequestBody()
         self._bodies.add(body)
         return body
 
-    def leave(self, body: RequestBody) -> None:
+    def release(self, body: RequestBody) -> None:
         self._bodies.discard(body)
 
-    async def pause(self) -> None:
-        """Between two pieces of a body, the longer the more of them are coming."""
-        moving = sum(not body.whole for body in self._bodies)
-        if moving > _MOVING:
-            await asyncio.sleep(_PAUSE * (moving - _MOVING))
+    def limited(self, body: RequestBody, receive: Receive, limit: int, too_large: str) -> Receive:
+        """Return a `receive` that stops after `limit` bytes, whatever Content-Length says.
 
-    def counted(self, body: RequestBody, receive: Receive, limit: int, too_large: str) -> Receive:
-        """`receive` that stops once more than `limit` bytes have come, whatever was declared.
-
-        HTTPExceptions, because the parsers of the framework let only those through.
+        It raises HTTPException, because the framework's parsers let only that through.
         """
 
-        async def counted() -> Message:
-            if body.whole:
-                return await receive()  # waits for the client to hang up
-            message = await body.next(receive)
+        async def receive_limited() -> Message:
+            if body.is_complete:
+                return await receive()  # waits for the client to disconnect
+            message = await body.read(receive)
             if body.size > limit:
-                if not body.whole:
-                    await self._sink.drain(receive)
+                if not body.is_complete:
+                    await self._drain.discard(receive)
                 raise HTTPException(413, too_large)
-            if not body.whole:
-                await self.pause()
+            if not body.is_complete:
+                incomplete = sum(not other.is_complete for other in self._bodies)
+                if incomplete > _FULL_SPEED_BODIES:
+                    await asyncio.sleep(_PAUSE_SECONDS * (incomplete - _FULL_SPEED_BODIES))
             return message
 
-        return counted
+        return receive_limited
 
 
-# A client's connection: it has to ask in time, and gives way when others want to get in.
-
-if sys.platform != "win32":
-    import resource
-
-MOST_CONNECTIONS = 2000
-HEAD_SECONDS = 10.0  # from the first byte of a request, or from connecting, to its whole head
-_OTHER_FILES = 96  # descriptors for the run's files, pictures that wait, and the accept queue
-_FULL = b'{"error":"too many connections; try again"}'
+MAX_CONNECTIONS = 2000
+HEAD_SECONDS = 10.0  # from connecting, or from the first byte of a request, to its last header
+_RESERVED_FILES = 96  # descriptors for the run's files, spooled uploads and the accept queue
+_FULL = b'{"error":"Too many connections. Try again in a second."}'
 _REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
     b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(_FULL), _FULL)
@@ -247,64 +239,66 @@ _REFUSAL = (
 
 
 def max_connections() -> int:
-    """As many as there are file descriptors for."""
-    files = _files()[0]
-    return min(MOST_CONNECTIONS, max(files - _OTHER_FILES, files // 4))
+    """Return how many connections the limit on file descriptors allows."""
+    files = _file_limits()[0]
+    return min(MAX_CONNECTIONS, max(files - _RESERVED_FILES, files // 4))
 
 
-def allow_more_files() -> None:
-    """Take what the system grants: the usual 1,024 descriptors are fewer than the connections."""
-    files, most = _files()
-    wanted = min(most, MOST_CONNECTIONS + _OTHER_FILES)
+def raise_file_limit() -> None:
+    """Raise the limit on file descriptors: the usual 1,024 are fewer than the connections."""
+    files, hard_limit = _file_limits()
+    wanted = min(hard_limit, MAX_CONNECTIONS + _RESERVED_FILES)
     if sys.platform != "win32" and files < wanted:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _files() -> tuple[int, int]:
-    """File descriptors this process may have, and may allow itself."""
+def _file_limits() -> tuple[int, int]:
+    """Return the soft and the hard limit on file descriptors."""
     unlimited = 1 << 20
     if sys.platform == "win32":
         return unlimited, unlimited
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    endless = resource.RLIM_INFINITY
-    return unlimited if soft == endless else soft, unlimited if hard == endless else hard
+    soft, hard = (
+        unlimited if limit == resource.RLIM_INFINITY else limit
+        for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
+    return soft, hard
 
 
 class TimedConnection(H11Protocol):
-    """uvicorn's HTTP/1.1, which waits for a first request forever and for as many as come."""
+    """uvicorn's HTTP/1.1 with a time limit for headers and a limit on connections."""
 
     _deadline: asyncio.TimerHandle | None = None
-    _since = 0.0
+    _idle_since = 0.0
 
     @property
-    def idle(self) -> bool:
-        """Nobody would miss an answer if it were cut now."""
-        encode_queries = self.cycle is not None and not self.cycle.response_complete
-        return not encode_queries or self.transport.is_closing()
+    def is_idle(self) -> bool:
+        """Whether no reply would be lost if the connection were closed now."""
+        is_replying = self.cycle is not None and not self.cycle.response_complete
+        return not is_replying or self.transport.is_closing()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        full = len(self.connections) >= max_connections() and not self._make_room()
+        is_full = len(self.connections) >= max_connections() and not self._close_longest_idle()
         super().connection_made(transport)
-        self._since = self.loop.time()
-        self._await_head()
-        if full:
+        self._idle_since = self.loop.time()
+        self._start_timer()
+        if is_full:
             transport.write(_REFUSAL)
             transport.close()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.idle:
-            self._await_head()
+        if self.is_idle:
+            self._start_timer()
         else:
-            self._stop_waiting()
+            self._stop_timer()
 
     def on_response_complete(self) -> None:
-        self._since = self.loop.time()
+        self._idle_since = self.loop.time()
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
+        self._stop_timer()
         super().connection_lost(exc)
 
     def timeout_keep_alive_handler(self) -> None:
@@ -312,21 +306,21 @@ class TimedConnection(H11Protocol):
             self.transport.abort()  # a client that does not read would keep it open
         super().timeout_keep_alive_handler()
 
-    def _await_head(self) -> None:
-        if self._deadline is None:  # not anew with every byte: those may drip
+    def _start_timer(self) -> None:
+        if self._deadline is None:  # not restarted by every byte: a client may send them slowly
             self._deadline = self.loop.call_later(HEAD_SECONDS, self.timeout_keep_alive_handler)
 
-    def _stop_waiting(self) -> None:
+    def _stop_timer(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _make_room(self) -> bool:
-        """Cut off whoever has been idle longest; False if all are being answered."""
-        others = [c for c in self.connections if isinstance(c, TimedConnection) and c.idle]
-        if not others:
+    def _close_longest_idle(self) -> bool:
+        """Close the connection that has been idle longest; return False if none is idle."""
+        idle = [c for c in self.connections if isinstance(c, TimedConnection) and c.is_idle]
+        if not idle:
             return False
-        longest = min(others, key=lambda connection: connection._since)
-        self.connections.discard(longest)  # at once: the next newcomer must not choose it again
+        longest = min(idle, key=lambda connection: connection._idle_since)
+        self.connections.discard(longest)  # at once, so that it is not chosen again
         longest.transport.abort()
         return True

@@ -1,4 +1,4 @@
-"""The file of an item, found by its number alone, and only while it is the one that was indexed."""
+"""Open the file of an indexed image by its number, if it is still the file that was indexed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from transhash.errors import DataError
 from transhash.features.decode import open_image
 from transhash.search.catalog import Catalog, Item
 
-_LARGE = 1600  # pixels of the longer side: more than most screens show
-_PIECE = 1 << 18  # bytes sent at a time
-# What browsers may be told that a file is; none of these can hold a script.
-_TYPES = {
+_PREVIEW_PIXELS = 1600  # longer side: more than most screens show
+_CHUNK_BYTES = 1 << 18
+# Content types that browsers may be told; none of these can have a script.
+_IMAGE_TYPES = {
     ".jpg": "image/jpeg",
     ".jpeg": "image/jpeg",
     ".png": "image/png",
@@ -35,45 +35,46 @@ _TYPES = {
 }
 
 
-class NoOriginalError(DataError):
-    """The file cannot be given; `status` says why to programs, the message to people."""
+class OriginalNotAvailableError(DataError):
+    """The original file cannot be sent; `status` is the HTTP status."""
 
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
 class Original:
-    """An open file whose content has the digest that the catalog knows."""
+    """An open file whose content has the digest stored in the catalog."""
 
-    def __init__(self, file: BinaryIO, name: str, tag: str) -> None:
+    def __init__(self, file: BinaryIO, name: str, digest: str) -> None:
         self._file = file
-        self.size = os.fstat(file.fileno()).st_size
-        self.tag = tag
-        self.name = name
+        self._size = os.fstat(file.fileno()).st_size
+        self._name = name
+        self.digest = digest
 
     def headers(self, *, download: bool) -> dict[str, str]:
-        how = "attachment" if download else "inline"
+        disposition = "attachment" if download else "inline"
+        suffix = Path(self._name).suffix.lower()
         return {
-            "Content-Disposition": f"{how}; filename*=UTF-8''{quote(self.name, safe='')}",
-            "Content-Length": str(self.size),
-            "Content-Type": _TYPES.get(Path(self.name).suffix.lower(), "application/octet-stream"),
+            "Content-Disposition": f"{disposition}; filename*=UTF-8''{quote(self._name, safe='')}",
+            "Content-Length": str(self._size),
+            "Content-Type": _IMAGE_TYPES.get(suffix, "application/octet-stream"),
         }
 
-    def pieces(self) -> Iterator[bytes]:
-        """Its bytes, as many as were announced; from the open file, which is closed at the end."""
-        left = self.size
+    def chunks(self) -> Iterator[bytes]:
+        """Yield as many bytes as Content-Length says, then close the file."""
+        remaining = self._size
         with self._file:
-            while left and (piece := self._file.read(min(left, _PIECE))):
-                left -= len(piece)
-                yield piece
+            while remaining and (chunk := self._file.read(min(remaining, _CHUNK_BYTES))):
+                remaining -= len(chunk)
+                yield chunk
 
     def preview(self) -> bytes:
-        """A JPEG of up to 1,600 pixels, encoded anew: pixels and nothing else of the file."""
-        image = open_image(self._file.read(), _LARGE)
+        """Return a JPEG of up to 1,600 pixels, re-encoded so that no metadata remains."""
+        image = open_image(self._file.read(), _PREVIEW_PIXELS)
         if isinstance(image, str):
-            raise NoOriginalError(409, f"the file of this item cannot be shown: {image}")
-        image.thumbnail((_LARGE, _LARGE), Image.Resampling.LANCZOS)
+            raise OriginalNotAvailableError(409, f"The image cannot be shown. Reason: {image}")
+        image.thumbnail((_PREVIEW_PIXELS, _PREVIEW_PIXELS), Image.Resampling.LANCZOS)
         buffer = io.BytesIO()
         image.save(buffer, "JPEG", quality=88)
         return buffer.getvalue()
@@ -83,37 +84,34 @@ class Original:
 
 
 def open_original(catalog: Catalog, item: Item) -> Original:
-    """The item's file, read once to see that it is the one that was indexed."""
-    if item.modality != "images" or item.source is None:
-        raise NoOriginalError(404, f"item {item.number} has no file of its own to give")
+    """Return the item's file, after comparing its digest with the catalog."""
     digest = catalog.digest(item.number)
-    if digest is None:
-        raise NoOriginalError(
-            409, f"item {item.number} was indexed before files could be told apart; index it again"
-        )
+    if item.modality != "images" or item.path is None or digest is None:
+        raise OriginalNotAvailableError(404, f"Item {item.number} has no file. Choose an image.")
     try:
-        # Not to wait where something else than a file took its name, a pipe for example.
-        number = os.open(item.source, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        # O_NONBLOCK: opening a pipe that took the file's name must not wait for a writer.
+        descriptor = os.open(item.path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except OSError:
-        raise _gone(item) from None
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
-        raise _gone(item)
-    file = os.fdopen(number, "rb")
+        raise _missing(item) from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _missing(item)
+    file = os.fdopen(descriptor, "rb")
     try:
-        state = hashlib.blake2b(digest_size=len(digest))  # as content_digest, piece by piece
-        while piece := file.read(_PIECE):
-            state.update(piece)
+        state = hashlib.blake2b(digest_size=len(digest))  # as content_digest, in chunks
+        while chunk := file.read(_CHUNK_BYTES):
+            state.update(chunk)
         if state.digest() != digest:
-            raise NoOriginalError(
-                409, f"the file of item {item.number} has changed since; index it again"
+            raise OriginalNotAvailableError(
+                409, f"The file of item {item.number} has changed. Index it again."
             )
         file.seek(0)
-        return Original(file, Path(item.source).name, digest.hex())
+        return Original(file, Path(item.path).name, digest.hex())
     except BaseException:
         file.close()
         raise
 
 
-def _gone(item: Item) -> NoOriginalError:
-    return NoOriginalError(410, f"the file of item {item.number} is gone from where it was indexed")
+def _missing(item: Item) -> OriginalNotAvailableError:
+    message = f"The file of item {item.number} is missing. Restore it or index it again."
+    return OriginalNotAvailableError(410, message)

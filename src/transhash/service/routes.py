@@ -1,4 +1,4 @@
-"""The routes: check the question, hand it to a lane, return the reply."""
+"""HTTP routes: validate the request, run it on a worker pool, return the reply."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from transhash.data.collection import Modality
 from transhash.errors import DataError
 from transhash.index.weighted import RankingMode
 from transhash.search.engine import DEFAULT_RANKING
-from transhash.service.diagnostics import CONTENT_TYPE, RequestMetrics
-from transhash.service.originals import NoOriginalError
+from transhash.service.diagnostics import METRICS_CONTENT_TYPE, RequestMetrics
+from transhash.service.originals import OriginalNotAvailableError
 from transhash.service.schemas import (
-    LARGEST_NUMBER,
-    LONGEST_TEXT,
+    MAX_ITEM_NUMBER,
     MAX_RESULTS,
+    MAX_TEXT_LENGTH,
     About,
-    Added,
     BatchIn,
     BatchOut,
     Diagnostics,
     ErrorOut,
-    Examples,
-    Id,
+    ExamplesOut,
+    Health,
+    ItemId,
     ItemOut,
     ItemQuery,
-    Removed,
+    ItemsOut,
+    RemovedOut,
     SearchOut,
     Status,
     TextQuery,
@@ -42,87 +43,72 @@ from transhash.service.schemas import (
 )
 from transhash.service.search_service import FeedbackService, SearchService
 
-Count = Annotated[int, Query(ge=1, le=MAX_RESULTS, description="how many results")]
-ModalityParam = Annotated[Modality, Query(description="what to search")]
+_COUNT_SECONDS = 1.0  # that /metrics waits for the number of items
+_EXAMPLES = 8
+
+CountParam = Annotated[int, Query(ge=1, le=MAX_RESULTS, description="number of results")]
+ModalityParam = Annotated[Modality, Query(description="modality of the results")]
 RankingParam = Annotated[
-    RankingMode, Query(description="whether bits the query is sure of count more")
+    RankingMode, Query(description="weighted (by query confidence), tiebreak or hamming")
 ]
-_COUNTING = 1.0  # seconds that the figures wait for the number of items
-ItemNumber = Annotated[int, Path(ge=0, le=LARGEST_NUMBER)]
+ItemNumber = Annotated[int, Path(ge=0, le=MAX_ITEM_NUMBER)]
+EtagHeader = Annotated[str | None, Header()]
 
 
-def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For the OpenAPI document: these statuses, and those any route may give."""
-    usual = (401, 403, 408, 421, 422, 429, 500, 503, 504)
-    return {status: {"model": ErrorOut} for status in (*statuses, *usual)}
-
-
-def search_routes(service: SearchService, voting: FeedbackService | None = None) -> APIRouter:
-    """With `voting`, results say what was voted on them."""
+def search_routes(service: SearchService, feedback: FeedbackService | None = None) -> APIRouter:
+    """Return the search routes; with `feedback`, results include votes."""
     router = APIRouter(prefix="/api", tags=["search"])
-    marked = voting.marked if voting else lambda found: found
+    annotate = feedback.annotate if feedback else lambda result: result
 
-    @router.get("/search/text", responses=refusals())
+    @router.get("/search/text", responses=_errors())
     async def search_by_text(
         q: Annotated[
-            str, Query(min_length=1, max_length=LONGEST_TEXT, pattern=r"\S", description="a text")
+            str, Query(min_length=1, max_length=MAX_TEXT_LENGTH, pattern=r"\S", description="text")
         ],
-        k: Count = 24,
+        k: CountParam = 24,
         modality: ModalityParam = "images",
         ranking: RankingParam = DEFAULT_RANKING,
     ) -> SearchOut:
-        """Items nearest to a sentence."""
+        """Search by text."""
         return await service.texts.run(
-            lambda: marked(service.search_text(q.strip(), k, modality, ranking))
+            lambda: annotate(service.search_text(q.strip(), k, modality, ranking))
         )
 
-    @router.post("/search/image", responses=refusals(400, 413))
+    @router.post("/search/image", responses=_errors(400, 413))
     async def search_by_image(
         image: UploadFile,
-        k: Count = 24,
+        k: CountParam = 24,
         modality: ModalityParam = "texts",
         ranking: RankingParam = DEFAULT_RANKING,
     ) -> SearchOut:
-        """Items nearest to a picture: any format that `index` reads."""
+        """Search by an uploaded image in any format that `transhash index` reads."""
+        # Read on the thread: until one is free, the image waits on disk and not in memory.
+        return await service.images.run(
+            lambda: service.search_image(image.file.read(), k, modality, ranking)
+        )
 
-        def search() -> SearchOut:
-            # Read here: until a thread is free the picture waits on disk, not in memory.
-            return service.search_image(image.file.read(), k, modality, ranking)
-
-        return await service.images.run(search)
-
-    @router.get("/items/{number}/similar", responses=refusals(404))
+    @router.get("/items/{number}/similar", responses=_errors(404))
     async def search_by_item(
-        number: ItemNumber, k: Count = 24, modality: ModalityParam = "images"
+        number: ItemNumber, k: CountParam = 24, modality: ModalityParam = "images"
     ) -> SearchOut:
-        """Items nearest to an indexed one, itself left out; by Hamming distance."""
-        return await service.texts.run(lambda: marked(service.search_item(number, k, modality)))
+        """Search by an indexed item, which is excluded; ranked by Hamming distance."""
+        return await service.texts.run(lambda: annotate(service.search_item(number, k, modality)))
 
-    @router.post("/search/batch", responses=refusals(400, 404, 413))
+    @router.post("/search/batch", responses=_errors(400, 404, 413))
     async def search_batch(request: BatchIn) -> BatchOut:
-        """Many queries in one request; each is a text or the number of an item."""
-        return await service.texts.run(service.batch, request)
+        """Run several queries, each a text or the number of an item."""
+        return await service.texts.run(service.search_batch, request)
 
-    @router.get("/items/{number}", responses=refusals(404))
+    @router.get("/items/{number}", responses=_errors(404))
     async def item(number: ItemNumber) -> ItemOut:
-        """One item."""
+        """Return one item."""
         return await service.reads.run(service.item, number)
 
-    @router.get(
-        "/items/{number}/thumbnail",
-        response_class=Response,
-        responses={**refusals(404), 200: {"content": {"image/jpeg": {}}}, 304: {}},
-    )
-    async def item_thumbnail(
-        number: ItemNumber, if_none_match: Annotated[str | None, Header()] = None
-    ) -> Response:
-        """A small JPEG of an image, encoded anew: pixels and nothing else of the original."""
+    @router.get("/items/{number}/thumbnail", **_jpeg_route(404))
+    async def item_thumbnail(number: ItemNumber, if_none_match: EtagHeader = None) -> Response:
+        """Return a small JPEG of an image, re-encoded so that no metadata remains."""
         data = await service.reads.run(service.thumbnail, number)
-        tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
-        headers = {"ETag": tag, "Cache-Control": "private, max-age=300"}
-        if if_none_match == tag:
-            return Response(None, 304, headers)
-        return Response(data, 200, headers, "image/jpeg")
+        return _jpeg_reply(data, hashlib.sha256(data).hexdigest()[:16], if_none_match)
 
     return router
 
@@ -130,148 +116,159 @@ def search_routes(service: SearchService, voting: FeedbackService | None = None)
 def original_routes(service: SearchService, allowed: bool) -> APIRouter:
     router = APIRouter(prefix="/api/items", tags=["originals"])
 
-    def check() -> None:
+    def check_allowed() -> None:
         if not allowed:
-            sentence = "files are not given here; transhash serve --originals allows it"
-            raise NoOriginalError(403, sentence)
+            raise OriginalNotAvailableError(
+                403, "Original files are not shared. Allow it with: transhash serve --originals"
+            )
 
     @router.get(
         "/{number}/original",
         response_class=Response,
-        responses={**refusals(404, 409, 410), 200: {"content": {"application/octet-stream": {}}}},
+        responses={**_errors(404, 409, 410), 200: {"content": {"application/octet-stream": {}}}},
     )
     async def item_original(
         number: ItemNumber,
-        download: Annotated[bool, Query(description="to keep it, not to look at it")] = False,
+        download: Annotated[bool, Query(description="save the file instead of showing it")] = False,
     ) -> Response:
-        """The file of an image as it is, if it is still the one that was indexed."""
-        check()
+        """Return the file of an image, if it is unchanged since indexing."""
+        check_allowed()
         original = await service.images.run(service.original, number)
-        return StreamingResponse(original.pieces(), headers=original.headers(download=download))
+        return StreamingResponse(original.chunks(), headers=original.headers(download=download))
 
-    @router.get(
-        "/{number}/picture",
-        response_class=Response,
-        responses={**refusals(404, 409, 410), 200: {"content": {"image/jpeg": {}}}, 304: {}},
-    )
-    async def item_picture(
-        number: ItemNumber, if_none_match: Annotated[str | None, Header()] = None
-    ) -> Response:
-        """A JPEG of up to 1,600 pixels of an image's file, encoded anew."""
-        check()
+    @router.get("/{number}/preview", **_jpeg_route(404, 409, 410))
+    async def item_preview(number: ItemNumber, if_none_match: EtagHeader = None) -> Response:
+        """Return a JPEG of up to 1,600 pixels of an image's file."""
+        check_allowed()
         data, digest = await service.images.run(service.preview, number)
-        tag = f'"{digest}"'
-        headers = {"ETag": tag, "Cache-Control": "private, max-age=300"}
-        if if_none_match == tag:
-            return Response(None, 304, headers)
-        return Response(data, 200, headers, "image/jpeg")
+        return _jpeg_reply(data, digest, if_none_match)
 
     return router
 
 
-def about_routes(
+def info_routes(
     service: SearchService, metrics: RequestMetrics, about: About, diagnostics: Diagnostics
 ) -> APIRouter:
-    router = APIRouter(tags=["about"])
-    kept: list[Examples] = []
+    router = APIRouter(tags=["info"])
+    cached_examples: list[ExamplesOut] = []
 
-    @router.get("/api/about", responses=refusals())
-    async def about_this_run() -> About:
-        """Which model, how many items."""
+    @router.get("/api/about", responses=_errors())
+    async def describe_run() -> About:
+        """Return the model, the number of items and what this service allows."""
         counts = await service.counts()
         return about.model_copy(update={str(name): count for name, count in counts.items()})
 
-    @router.get("/api/examples", responses=refusals())
-    async def examples() -> Examples:
-        """A few texts and images of this run to start from."""
-        if not kept:  # sampling reads the whole list of numbers, so it is done once
-            kept.append(await service.reads.run(service.examples, 8))
-        return kept[0]
+    @router.get("/api/examples", responses=_errors())
+    async def examples() -> ExamplesOut:
+        """Return a few indexed texts and images to start from."""
+        if not cached_examples:  # once, because sampling reads all item numbers
+            cached_examples.append(await service.reads.run(service.examples, _EXAMPLES))
+        return cached_examples[0]
 
-    @router.get("/api/diagnostics", responses=refusals())
+    @router.get("/api/diagnostics", responses=_errors())
     async def run_diagnostics() -> Diagnostics:
-        """The alignment map, the training report and the results table of this run."""
+        """Return the alignment map, training report and results of the run."""
         return diagnostics
 
     @router.get("/health")
-    async def health() -> Status:
-        """The process answers."""
-        return Status()
+    async def health() -> Health:
+        """Reply if the process is alive."""
+        return Health(image_model_loaded=service.image_model_loaded)
 
-    @router.get("/ready", responses=refusals())
+    @router.get("/ready", responses=_errors())
     async def ready() -> Status:
-        """A search goes through: model, index and catalog are there."""
+        """Reply with 200 if model, index and catalog can be searched."""
         await service.texts.run(service.probe)
         return Status()
 
     @router.get("/metrics", response_class=PlainTextResponse)
-    async def prometheus() -> Response:
-        """Prometheus text format."""
-        waiting = {f'lane="{lane.name}"': float(lane.pending) for lane in service.lanes}
+    async def prometheus_metrics() -> Response:
+        """Return metrics in the Prometheus text format."""
+        pending = {f'pool="{pool.name}"': float(pool.pending) for pool in service.pools}
         counts: dict[str, float] = {}
-        with suppress(Exception):  # an engine that is slow or away must not hide the other figures
-            async with asyncio.timeout(_COUNTING):
+        with suppress(Exception):  # a slow or missing index must not hide the other metrics
+            async with asyncio.timeout(_COUNT_SECONDS):
                 counts = {f'modality="{name}"': n for name, n in (await service.counts()).items()}
         gauges = {
             "transhash_items": ("Items in the index.", counts),
-            "transhash_pending": ("Requests in work or waiting, by lane.", waiting),
+            "transhash_pending": ("Requests running or queued, by worker pool.", pending),
             "transhash_info": ("Version.", {f'version="{__version__}"': 1.0}),
         }
-        return Response(metrics.render(gauges), media_type=CONTENT_TYPE)
+        return Response(metrics.render(gauges), media_type=METRICS_CONTENT_TYPE)
 
     return router
 
 
-# For the document; the guard looks at the key before it lets a body in.
+# For the OpenAPI document only; the guard checks the key before it accepts a body.
 _KEY = Security(APIKeyHeader(name="X-API-Key", auto_error=False))
 
 
 def change_routes(service: SearchService) -> APIRouter:
     router = APIRouter(prefix="/api/items", tags=["changes"], dependencies=[_KEY])
 
-    @router.post("/texts", status_code=201, responses=refusals(400, 413))
-    async def add_texts(request: TextsIn) -> Added:
-        """Add texts, or replace those with a known id; on disk and searchable before the reply."""
-        return Added(items=await service.changes.run(service.add_texts, request.texts))
+    @router.post("/texts", status_code=201, responses=_errors(400, 413))
+    async def add_texts(request: TextsIn) -> ItemsOut:
+        """Add or replace texts; they are on disk and searchable before the reply."""
+        return ItemsOut(items=await service.changes.run(service.add_texts, request.texts))
 
-    @router.post("/images", status_code=201, responses=refusals(400, 413))
-    async def add_image(image: UploadFile, id: Annotated[Id | None, Form()] = None) -> Added:
-        """Add a picture, or replace the one with that id."""
-        return Added(
+    @router.post("/images", status_code=201, responses=_errors(400, 413))
+    async def add_image(image: UploadFile, id: Annotated[ItemId | None, Form()] = None) -> ItemsOut:
+        """Add or replace an image; it is on disk and searchable before the reply."""
+        return ItemsOut(
             items=await service.changes.run(lambda: service.add_image(image.file.read(), id))
         )
 
-    @router.delete("/{number}", responses=refusals(404))
-    async def remove(number: ItemNumber) -> Removed:
-        """Forget an item."""
-        return Removed(removed=await service.changes.run(service.remove, number))
+    @router.delete("/{number}", responses=_errors(404))
+    async def remove(number: ItemNumber) -> RemovedOut:
+        """Remove an item from the index."""
+        return RemovedOut(removed=await service.changes.run(service.remove, number))
 
     return router
 
 
-def vote_routes(service: SearchService, voting: FeedbackService) -> APIRouter:
+def vote_routes(service: SearchService, feedback: FeedbackService) -> APIRouter:
     router = APIRouter(prefix="/api/votes", tags=["changes"], dependencies=[_KEY])
 
-    @router.post("", responses=refusals(400, 404, 413))
-    async def give_vote(request: VoteIn) -> VoteOut:
-        """Say whether an image and a text belong together; replaces what was said before."""
-        return await service.changes.run(voting.put, request)
+    @router.post("", responses=_errors(400, 404, 413))
+    async def put_vote(request: VoteIn) -> VoteOut:
+        """Store or replace the vote on an image and a text."""
+        return await service.changes.run(feedback.put, request)
 
-    @router.delete("", responses=refusals(404))
-    async def take_vote_back(
-        image: Annotated[int, Query(ge=0, le=LARGEST_NUMBER, description="number of an image")],
+    @router.delete("", responses=_errors(404))
+    async def delete_vote(
+        image: Annotated[int, Query(ge=0, le=MAX_ITEM_NUMBER, description="number of an image")],
         text: Annotated[
             str | None,
-            Query(min_length=1, max_length=LONGEST_TEXT, pattern=r"\S", description="typed words"),
+            Query(
+                min_length=1, max_length=MAX_TEXT_LENGTH, pattern=r"\S", description="a typed text"
+            ),
         ] = None,
         number: Annotated[
-            int | None, Query(ge=0, le=LARGEST_NUMBER, description="or the number of a text")
+            int | None, Query(ge=0, le=MAX_ITEM_NUMBER, description="or the number of a text")
         ] = None,
     ) -> VoteOut:
-        """Forget what was said of an image and a text; that nothing was said is no error."""
+        """Remove the vote on an image and a text, if there is one."""
         if (text is None) == (number is None):
-            raise DataError("give the text's words as text, or its number: one of the two")
-        asked = TextQuery(text=text) if text is not None else ItemQuery(number=number or 0)
-        return await service.changes.run(voting.delete, image, asked)
+            raise DataError("Text and number are alternatives. Pass exactly one of them.")
+        query = TextQuery(text=text) if text is not None else ItemQuery(number=number or 0)
+        return await service.changes.run(feedback.delete, image, query)
 
     return router
+
+
+def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI responses for these statuses and those that any route may give."""
+    common = (401, 403, 408, 421, 422, 429, 500, 503, 504)
+    return {status: {"model": ErrorOut} for status in (*statuses, *common)}
+
+
+def _jpeg_route(*statuses: int) -> dict[str, Any]:
+    responses = {**_errors(*statuses), 200: {"content": {"image/jpeg": {}}}, 304: {}}
+    return {"response_class": Response, "responses": responses}
+
+
+def _jpeg_reply(data: bytes, digest: str, if_none_match: str | None) -> Response:
+    headers = {"ETag": f'"{digest}"', "Cache-Control": "private, max-age=300"}
+    if if_none_match == headers["ETag"]:
+        return Response(None, 304, headers)
+    return Response(data, 200, headers, "image/jpeg")

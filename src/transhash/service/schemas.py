@@ -1,4 +1,4 @@
-"""What the API says and accepts; FastAPI turns these into the OpenAPI document."""
+"""Request and reply schemas; FastAPI builds the OpenAPI document from them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from transhash.search.engine import DEFAULT_RANKING
 from transhash.training.calibration import RelevanceLabel
 
 MAX_RESULTS = 200
-LONGEST_TEXT = 4000
-LARGEST_NUMBER = 2**53 - 1  # what every reader of JSON tells from its neighbours
-MOST_QUERIES = 64
-MOST_TEXTS = 256
+MAX_TEXT_LENGTH = 4000
+MAX_ITEM_NUMBER = 2**53 - 1  # the largest integer that every JSON parser reads exactly
+_MAX_QUERIES = 64
+_MAX_TEXTS = 256
 
 QueryText = Annotated[
     str,
-    StringConstraints(strip_whitespace=True, min_length=1, max_length=LONGEST_TEXT, pattern=r"\S"),
+    StringConstraints(
+        strip_whitespace=True, min_length=1, max_length=MAX_TEXT_LENGTH, pattern=r"\S"
+    ),
 ]
 # An id is printed, never opened: anything but control characters.
-Id = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+ItemId = Annotated[
+    str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")
+]
 
 
 class _Strict(BaseModel):
@@ -30,31 +34,31 @@ class _Strict(BaseModel):
 
 
 class ErrorOut(BaseModel):
-    """Every refusal, with any 4xx or 5xx status."""
+    """Body of every reply with a 4xx or 5xx status."""
 
     error: str
 
 
 class ItemOut(BaseModel):
-    number: int = Field(description="what links and thumbnails are made of")
+    number: int = Field(description="item number, used in URLs")
     modality: Modality
-    id: str = Field(description="what the owner of the files calls it")
-    file: str | None = Field(description="name of its file, without the folder")
+    id: str = Field(description="id of the item in its source")
+    file: str | None = Field(description="file name without folder")
     text: str | None
-    thumbnail: str | None = Field(description="address of a small JPEG, for images")
-    code: str = Field(description="the hash code, one character a bit")
+    thumbnail: str | None = Field(description="URL of a small JPEG, for images")
+    code: str = Field(description="hash code, one character per bit")
 
 
 class HitOut(ItemOut):
     distance: int = Field(description="Hamming distance to the query, 0 to bits")
-    differing: list[int] = Field(description="positions of the bits that differ, first bit 0")
+    differing_bits: list[int] = Field(description="positions of the differing bits, from 0")
     probability: float | None = Field(
-        description="that query and result are related, as of held-out auxiliary pairs that "
-        "differ so much; null: not known, and always between items of one kind"
+        description="probability that query and result are related, calibrated on held-out pairs; "
+        "null: not calibrated, or both are of one modality"
     )
-    relevance: RelevanceLabel | None = Field(description="the probability in a word")
+    relevance: RelevanceLabel | None = Field(description="the probability as a label")
     vote: Literal[0, 1] | None = Field(
-        default=None, description="what was voted on query and result: 1 up, 0 down"
+        default=None, description="vote on query and result: 1 up, 0 down"
     )
 
 
@@ -63,28 +67,28 @@ class QueryOut(BaseModel):
     item: ItemOut | None = None
     code: str
     known_words: list[str] | None = Field(
-        default=None, description="words of the text that the model learned; null: not applicable"
+        default=None, description="words of the text that affect its code; null: not applicable"
     )
     unknown_words: list[str] | None = Field(
-        default=None, description="words of the text that nothing is known of, so they do not count"
+        default=None, description="content words of the text that the model does not know"
     )
 
 
 class SearchOut(BaseModel):
     query: QueryOut
-    modality: Modality
+    modality: Modality = Field(description="modality of the results")
     ranking: RankingMode = Field(
-        description="all: bits that the query is sure of count more; ties: only inside equal "
-        "Hamming distances; hamming: never, as for neighbours of an item"
+        description="weighted: by query confidence; tiebreak: Hamming distance, ties by "
+        "confidence; hamming: Hamming distance"
     )
-    rerank: int | None = Field(
-        description="how many of the nearest by Hamming distance the engine ranked finer; null: all"
+    rerank_pool: int | None = Field(
+        description="number of nearest items by Hamming distance that were reranked; null: all"
     )
-    total: int = Field(description="how many items were searched")
+    total: int = Field(description="number of items searched")
     bits: int
-    took_ms: float = Field(description="encoding and search, without the network")
-    surest: RelevanceLabel | None = Field(
-        description="the most that this run can say of a result; null: it says nothing"
+    took_ms: float = Field(description="time to encode and search, without the network")
+    max_relevance: RelevanceLabel | None = Field(
+        description="best label that this model gives to any result; null: not calibrated"
     )
     hits: list[HitOut]
 
@@ -94,11 +98,11 @@ class TextQuery(_Strict):
 
 
 class ItemQuery(_Strict):
-    number: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)]
+    number: Annotated[int, Field(ge=0, le=MAX_ITEM_NUMBER)]
 
 
 class BatchIn(_Strict):
-    queries: Annotated[list[TextQuery | ItemQuery], Field(min_length=1, max_length=MOST_QUERIES)]
+    queries: Annotated[list[TextQuery | ItemQuery], Field(min_length=1, max_length=_MAX_QUERIES)]
     modality: Modality = "images"
     k: Annotated[int, Field(ge=1, le=MAX_RESULTS)] = 10
     ranking: RankingMode = DEFAULT_RANKING
@@ -107,43 +111,43 @@ class BatchIn(_Strict):
 class BatchOut(BaseModel):
     modality: Modality
     ranking: RankingMode = Field(description="of the texts; items are ranked by Hamming distance")
-    rerank: int | None
+    rerank_pool: int | None
     total: int
     bits: int
     took_ms: float
-    results: list[list[HitOut]] = Field(description="one list a query, in the order asked")
+    results: list[list[HitOut]] = Field(description="one list per query, in order")
 
 
 class TextIn(_Strict):
     text: QueryText
-    id: Id | None = Field(default=None, description="chosen by the service when left out")
+    id: ItemId | None = Field(default=None, description="generated if omitted")
 
 
 class TextsIn(_Strict):
-    texts: Annotated[list[TextIn], Field(min_length=1, max_length=MOST_TEXTS)]
+    texts: Annotated[list[TextIn], Field(min_length=1, max_length=_MAX_TEXTS)]
 
 
-class Added(BaseModel):
+class ItemsOut(BaseModel):
     items: list[ItemOut]
 
 
-class Removed(BaseModel):
+class RemovedOut(BaseModel):
     removed: int
 
 
 class VoteIn(_Strict):
-    image: Annotated[int, Field(ge=0, le=LARGEST_NUMBER, description="number of an image")]
-    text: TextQuery | ItemQuery = Field(description="words that were typed, or a text's number")
-    vote: Literal[0, 1] = Field(description="1: they belong together; 0: they do not")
+    image: Annotated[int, Field(ge=0, le=MAX_ITEM_NUMBER, description="number of an image")]
+    text: TextQuery | ItemQuery = Field(description="a typed text, or the number of a text")
+    vote: Literal[0, 1] = Field(description="1: a correct match; 0: a wrong one")
 
 
 class VoteOut(BaseModel):
     image: int
     text: str
-    vote: Literal[0, 1] | None = Field(description="null: none any more")
+    vote: Literal[0, 1] | None = Field(description="null: removed")
 
 
-class Examples(BaseModel):
+class ExamplesOut(BaseModel):
     texts: list[ItemOut]
     images: list[ItemOut]
 
@@ -158,12 +162,12 @@ class About(BaseModel):
     accepts_text: bool = Field(description="false: the model takes precomputed text features")
     accepts_images: bool
     writable: bool
-    originals: bool = Field(description="whether files may be opened, and shown large")
+    originals: bool = Field(description="whether original files can be viewed and downloaded")
     max_upload: int = Field(description="bytes")
 
 
 class Diagnostics(BaseModel):
-    """What the training run left behind for the eye; every part may be missing."""
+    """Alignment map, training report and results of a run; each may be missing."""
 
     map: dict[str, dict[str, list[list[float]]]] | None
     report: dict[str, Any] | None
@@ -172,3 +176,7 @@ class Diagnostics(BaseModel):
 
 class Status(BaseModel):
     status: Literal["ok"] = "ok"
+
+
+class Health(Status):
+    image_model_loaded: bool = Field(description="false: the first image search loads the model")

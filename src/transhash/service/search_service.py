@@ -1,4 +1,4 @@
-"""The service's work on the engine: plain functions on threads, replies as models."""
+"""SearchService: what the routes do with the engine, as plain functions that run on threads."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from transhash.search.hits import Hit, Hits
 from transhash.service.diagnostics import read_report
 from transhash.service.limits import ChangeLock, WorkerPool
 from transhash.service.originals import Original, open_original
+from transhash.service.reloading import ReloadingEngine, RunFilesChangedError
 from transhash.service.schemas import (
     BatchIn,
     BatchOut,
-    Examples,
+    ExamplesOut,
     HitOut,
     ItemOut,
     ItemQuery,
@@ -41,10 +42,22 @@ from transhash.service.schemas import (
     VoteIn,
     VoteOut,
 )
-from transhash.service.server import ReloadingEngine, RunFilesChangedError
 from transhash.training.calibration import read_calibration, relevance_label
 
-_COUNTED = 1.0  # seconds that a search says the same total: a server counts as long as it searches
+_log = logging.getLogger("transhash.service")
+_TOTAL_SECONDS = 1.0  # that a total is reused: counting takes some servers as long as a search
+_EXAMPLE_SAMPLE = 64  # items of each modality from which examples are chosen
+# Not reported as ignored: nobody expects them to matter, whether training texts had them or not.
+_FUNCTION_WORDS = frozenset(
+    """
+    about above after again all also am an and any are around as at be because been before being
+    below between both but by can could did do does doing down during each few for from further had
+    has have having he her here hers him his how if in into is it its just like me more most my no
+    nor not of off on once one only or other our out over own same she should so some such than that
+    the their them then there these they this those through to too under until up us very was we
+    were what when where which while who whom why will with would you your
+    """.split()  # noqa: SIM905
+)
 
 
 class ItemNotFoundError(DataError):
@@ -52,68 +65,59 @@ class ItemNotFoundError(DataError):
 
 
 class SearchService:
-    """The engine, the threads that may use it, and what keeps changes apart."""
+    """The engine, the worker pools that use it, and the lock for changes."""
 
     def __init__(self, run: ReloadingEngine) -> None:
         self._run = run
-        self._change = ChangeLock()
-        # Pictures cost 100 times a text, so they queue apart and cannot starve the texts.
-        self.texts = WorkerPool("texts", threads=2, waiting=254)
-        self.images = WorkerPool("images", threads=1, waiting=15)
-        self.reads = WorkerPool("reads", threads=2, waiting=254)
-        self.changes = WorkerPool("changes", threads=1, waiting=15)
-        self.counting = WorkerPool("counting", threads=1, waiting=15)
-        self._counted: asyncio.Future[dict[Modality, int]] | None = None
-        self._warm = False
+        self._change_lock = ChangeLock()
+        # An image takes 100 times as long as a text, so images have a pool of their own.
+        self.texts = WorkerPool("texts", threads=2, queue_size=254)
+        self.images = WorkerPool("images", threads=1, queue_size=15)
+        self.reads = WorkerPool("reads", threads=2, queue_size=254)
+        self.changes = WorkerPool("changes", threads=1, queue_size=15)
+        self.counting = WorkerPool("counting", threads=1, queue_size=15)
+        self.image_model_loaded = False
+        self._counts: asyncio.Future[dict[Modality, int]] | None = None
         self._totals: dict[Modality, tuple[SearchEngine, float, int]] = {}
-        self._curves: tuple[SearchEngine, list[float] | None] | None = None
+        self._calibration: tuple[SearchEngine, list[float] | None] | None = None
 
     @property
     def engine(self) -> SearchEngine:
-        """Raises if the run's files are gone."""
+        """The engine; raises RunFilesChangedError if the run's files are missing."""
         return self._run.engine
 
     @property
-    def lanes(self) -> tuple[WorkerPool, ...]:
+    def pools(self) -> tuple[WorkerPool, ...]:
         return (self.texts, self.images, self.reads, self.changes, self.counting)
 
     def close(self) -> None:
-        for lane in self.lanes:
-            lane.close()
-        self._counted = None
+        for pool in self.pools:
+            pool.close()
+        self._counts = None
         self._run.close()
 
-    def count(self, modality: Modality) -> int:
-        return len(self.engine.indexes[modality])
-
     async def counts(self) -> dict[Modality, int]:
-        """How many items there are, counted once for all who ask meanwhile: it may take long."""
-        if self._counted is None or self._counted.done():
-            work = self.counting.run(lambda: {name: self.count(name) for name in MODALITIES})
-            self._counted = asyncio.ensure_future(work)
-        return await asyncio.shield(self._counted)
+        """Return the number of items; requests that arrive meanwhile share one slow count."""
+        if self._counts is None or self._counts.done():
+            count = self.counting.run(lambda: {name: self._count(name) for name in MODALITIES})
+            self._counts = asyncio.ensure_future(count)
+        return await asyncio.shield(self._counts)
 
-    def warm(self) -> None:
-        """Load what the first query would wait for: the image backbone, the index's pages."""
-        if self._warm:
-            return
+    def warm_up(self) -> None:
+        """Load what the first query would wait for: the image backbone and the index."""
         if self.engine.query_encoder.accepts_texts:
             self.search_text("warm", 1, "images")
         if self.engine.query_encoder.accepts_images:
             buffer = io.BytesIO()
             Image.new("RGB", (32, 32), "white").save(buffer, "PNG")
             self.search_image(buffer.getvalue(), 1, "texts")
-        self._warm = True
 
     def probe(self) -> None:
-        """Raises what a search would."""
+        """Raise whatever a search would raise."""
+        bits = self.engine.query_encoder.bits
         for modality in MODALITIES:
-            if self.count(modality):
-                code = Codes(
-                    np.zeros((1, self.engine.query_encoder.bits // 8), np.uint8),
-                    self.engine.query_encoder.bits,
-                )
-                self._search(code, 1, modality)
+            if self._count(modality):
+                self._search(Codes(np.zeros((1, bits // 8), np.uint8), bits), 1, modality)
 
     def search_text(
         self, text: str, k: int, modality: Modality, ranking: RankingMode = DEFAULT_RANKING
@@ -121,166 +125,170 @@ class SearchService:
         start = time.perf_counter()
         projections = self.engine.query_encoder.project_texts([text])
         code = Codes.from_projections(projections)
-        query = QueryOut(text=text, code=bit_string(code.packed[0].tobytes()))
+        query = QueryOut(text=text, code=_bit_string(code.packed[0].tobytes()))
         features = self.engine.query_encoder.text_features
         if features is not None:
             query.known_words = list(dict.fromkeys(features.known_words(text)))
-            query.unknown_words = list(dict.fromkeys(features.unknown_words(text)))
-        return self._found(query, "texts", code, k, modality, start, ranking, projections)
+            unknown = dict.fromkeys(features.unknown_words(text))
+            query.unknown_words = [word for word in unknown if word not in _FUNCTION_WORDS]
+        return self._reply(query, "texts", code, k, modality, start, ranking, projections)
 
     def search_image(
         self, data: bytes, k: int, modality: Modality, ranking: RankingMode = DEFAULT_RANKING
     ) -> SearchOut:
         start = time.perf_counter()
         projections = self.engine.encoder.project_image(data)
+        self.image_model_loaded = True
         code = Codes.from_projections(projections)
-        query = QueryOut(code=bit_string(code.packed[0].tobytes()))
-        return self._found(query, "images", code, k, modality, start, ranking, projections)
+        query = QueryOut(code=_bit_string(code.packed[0].tobytes()))
+        return self._reply(query, "images", code, k, modality, start, ranking, projections)
 
     def search_item(self, number: int, k: int, modality: Modality) -> SearchOut:
         start = time.perf_counter()
-        item = self.item_of(number)
-        query = QueryOut(item=item_out(item), code=bit_string(item.code))
-        # One more, because an item is its own nearest neighbour.
-        extra = int(item.modality == modality)
+        item = self.get_item(number)
+        query = QueryOut(item=_item_out(item), code=_bit_string(item.code))
+        extra = int(item.modality == modality)  # an item is its own nearest neighbor
         code = self.engine.code_of(item)
-        found = self._found(query, item.modality, code, k + extra, modality, start)
-        found.hits = [hit for hit in found.hits if hit.number != number][:k]
-        return found
+        result = self._reply(query, item.modality, code, k + extra, modality, start)
+        result.hits = [hit for hit in result.hits if hit.number != number][:k]
+        return result
 
-    def batch(self, request: BatchIn) -> BatchOut:
+    def search_batch(self, request: BatchIn) -> BatchOut:
         start = time.perf_counter()
         bits = self.engine.query_encoder.bits
         texts = [query.text for query in request.queries if isinstance(query, TextQuery)]
         values = self.engine.query_encoder.project_texts(texts) if texts else np.empty((0, bits))
-        weighed = query_weights(values, request.ranking)
-        rows = iter(Codes.from_projections(values).packed)
-        packed, curves = [], []
+        text_weights = query_weights(values, request.ranking)
+        text_codes = iter(Codes.from_projections(values).packed)
+        packed, calibrations = [], []
         for query in request.queries:
-            encode_queries: Modality = "texts"
             if isinstance(query, TextQuery):
-                packed.append(next(rows))
+                packed.append(next(text_codes))
+                calibrations.append(self._calibrate("texts", request.modality))
             else:
-                item = self.item_of(query.number)
+                item = self.get_item(query.number)
                 packed.append(np.frombuffer(item.code, dtype=np.uint8))
-                encode_queries = item.modality
-            curves.append(self._curve(encode_queries, request.modality))
+                calibrations.append(self._calibrate(item.modality, request.modality))
         weights = None
-        if weighed is not None:
+        if text_weights is not None:
             weights = np.ones((len(packed), bits), np.int64)  # of an item: Hamming distance
-            weights[[isinstance(query, TextQuery) for query in request.queries]] = weighed
+            weights[[isinstance(query, TextQuery) for query in request.queries]] = text_weights
         results = self._search(Codes(np.stack(packed), bits), request.k, request.modality, weights)
         return BatchOut(
             modality=request.modality,
             ranking=request.ranking,
-            rerank=self._reranked(request.k, request.modality, request.ranking),
+            rerank_pool=self._rerank_pool(request.k, request.modality, request.ranking),
             total=self._total(request.modality),
             bits=bits,
-            took_ms=_since(start),
-            results=[[hit_out(hit, curve) for hit in hits] for hits, curve in zip(results, curves)],
+            took_ms=_milliseconds_since(start),
+            results=[
+                [_hit_out(hit, calibration) for hit in hits]
+                for hits, calibration in zip(results, calibrations)
+            ],
         )
 
+    def get_item(self, number: int) -> Item:
+        item = self.engine.catalog.get([number]).get(number)
+        if item is None:
+            raise ItemNotFoundError(f"Item {number} does not exist. Choose another number.")
+        return item
+
     def item(self, number: int) -> ItemOut:
-        return item_out(self.item_of(number))
+        return _item_out(self.get_item(number))
 
     def thumbnail(self, number: int) -> bytes:
         data = self.engine.catalog.thumbnail(number)
         if data is None:
-            raise ItemNotFoundError(f"item {number} does not exist or has no picture")
+            raise ItemNotFoundError(f"Item {number} has no thumbnail. Choose an indexed image.")
         return data
 
     def original(self, number: int) -> Original:
-        """The item's own file, for the caller to close."""
-        return open_original(self.engine.catalog, self.item_of(number))
+        """Return the item's file, which the caller closes."""
+        return open_original(self.engine.catalog, self.get_item(number))
 
     def preview(self, number: int) -> tuple[bytes, str]:
-        """A larger JPEG of the item's file, and a tag that changes with the file."""
+        """Return a large JPEG of the item's file, and the digest of the file."""
         original = self.original(number)
         try:
-            return original.preview(), original.tag
+            return original.preview(), original.digest
         finally:
             original.close()
 
-    def examples(self, count: int) -> Examples:
-        """A few items to start from, as unlike each other as a sample of them allows."""
+    def examples(self, count: int) -> ExamplesOut:
+        """Return a few items to start from, as different from each other as possible."""
         catalog = self.engine.catalog
-        texts = [item for item in catalog.sample("texts", 64) if item.text]
-        # The shorter half: a query one would type.
+        texts = [item for item in catalog.sample("texts", _EXAMPLE_SAMPLE) if item.text]
+        # The shorter half: more like what people type.
         texts = sorted(texts, key=lambda item: len(item.text or ""))[: max(count, len(texts) // 2)]
-        images = [item for item in catalog.sample("images", 64) if item.has_thumbnail]
-        return Examples(
-            texts=[item_out(item) for item in _farthest_first(texts, count)],
-            images=[item_out(item) for item in _farthest_first(images, count)],
+        images = [item for item in catalog.sample("images", _EXAMPLE_SAMPLE) if item.has_thumbnail]
+        return ExamplesOut(
+            texts=[_item_out(item) for item in _farthest_first(texts, count)],
+            images=[_item_out(item) for item in _farthest_first(images, count)],
         )
 
     def add_texts(self, texts: Sequence[TextIn]) -> list[ItemOut]:
-        ids = [text.id or _new_id() for text in texts]
+        ids = [text.id or uuid.uuid4().hex for text in texts]
         if len(set(ids)) != len(ids):
-            raise DataError("the same id occurs twice; give each text its own id")
-        with self.changing() as engine:
-            done = engine.add_texts(Collection(ids, [text.text for text in texts]))
-        return [self.item(number) for number in done.numbers]
+            raise DataError("Two texts have the same id. Use a different id for each text.")
+        with self.exclusive() as engine:
+            added = engine.add_texts(Collection(ids, [text.text for text in texts]))
+        return [self.item(number) for number in added.numbers]
 
     def add_image(self, data: bytes, item_id: str | None) -> list[ItemOut]:
         code = self.engine.encoder.encode_image(data)
-        with self.changing() as engine:
-            done = engine.add_image(data, item_id or _new_id(), code)
-        return [self.item(number) for number in done.numbers]
+        with self.exclusive() as engine:
+            added = engine.writer.add_image(data, item_id or uuid.uuid4().hex, code)
+        return [self.item(number) for number in added.numbers]
 
     def remove(self, number: int) -> int:
-        with self.changing() as engine:
-            item = self.item_of(number)
+        with self.exclusive() as engine:
+            item = self.get_item(number)
             return engine.remove(item.modality, [item.id])
 
     @contextmanager
-    def changing(self) -> Iterator[SearchEngine]:
-        """The engine to change, alone; an error if its files are gone afterwards."""
-        with self._change.one():
+    def exclusive(self) -> Iterator[SearchEngine]:
+        """Yield the engine for one change; raise if its files were replaced meanwhile."""
+        with self._change_lock.write():
             engine = self.engine
             try:
                 yield engine
             finally:
                 self._totals.clear()
             if self.engine is not engine:
-                raise RunFilesChangedError(
-                    "the files of this run were replaced meanwhile; send it again"
-                )
-
-    def item_of(self, number: int) -> Item:
-        item = self.engine.catalog.get([number]).get(number)
-        if item is None:
-            raise ItemNotFoundError(f"there is no item {number} in this run")
-        return item
+                raise RunFilesChangedError("The run's files were replaced. Send the request again.")
 
     def _search(
         self, codes: Codes, k: int, modality: Modality, weights: BitWeights | None = None
     ) -> list[Hits]:
-        return self._change.apart(lambda: self.engine.similar_to_codes(codes, k, modality, weights))
+        return self._change_lock.consistent_read(
+            lambda: self.engine.similar_to_codes(codes, k, modality, weights)
+        )
 
-    def _reranked(self, k: int, modality: Modality, ranking: RankingMode) -> int | None:
+    def _rerank_pool(self, k: int, modality: Modality, ranking: RankingMode) -> int | None:
         return None if ranking == "hamming" else self.engine.indexes[modality].candidates(k)
+
+    def _count(self, modality: Modality) -> int:
+        return len(self.engine.indexes[modality])
 
     def _total(self, modality: Modality) -> int:
         engine, now = self.engine, time.monotonic()
-        counted = self._totals.get(modality)
-        if counted is None or counted[0] is not engine or now - counted[1] > _COUNTED:
-            counted = self._totals[modality] = engine, now, len(engine.indexes[modality])
-        return counted[2]
+        cached = self._totals.get(modality)
+        if cached is None or cached[0] is not engine or now - cached[1] > _TOTAL_SECONDS:
+            cached = self._totals[modality] = engine, now, self._count(modality)
+        return cached[2]
 
-    def _curve(self, encode_queries: Modality, modality: Modality) -> list[float] | None:
-        """P(related | distance) between the two kinds, read once for each opened run."""
+    def _calibrate(self, query_modality: Modality, modality: Modality) -> list[float] | None:
+        """Return P(related | distance) between two modalities, read once per opened run."""
         engine = self.engine
-        if self._curves is None or self._curves[0] is not engine:
-            self._curves = (
-                engine,
-                read_calibration(read_report(engine.run), engine.query_encoder.bits),
-            )
-        return None if encode_queries == modality else self._curves[1]
+        if self._calibration is None or self._calibration[0] is not engine:
+            curve = read_calibration(read_report(engine.run), engine.query_encoder.bits)
+            self._calibration = engine, curve
+        return None if query_modality == modality else self._calibration[1]
 
-    def _found(
+    def _reply(
         self,
         query: QueryOut,
-        encode_queries: Modality,
+        query_modality: Modality,
         code: Codes,
         k: int,
         modality: Modality,
@@ -290,139 +298,128 @@ class SearchService:
     ) -> SearchOut:
         weights = None if projections is None else query_weights(projections, ranking)
         hits = self._search(code, k, modality, weights)[0]
-        curve = self._curve(encode_queries, modality)
+        curve = self._calibrate(query_modality, modality)
         return SearchOut(
             query=query,
             modality=modality,
             ranking=ranking,
-            rerank=self._reranked(k, modality, ranking),
+            rerank_pool=self._rerank_pool(k, modality, ranking),
             total=self._total(modality),
             bits=code.bits,
-            took_ms=_since(start),
-            surest=None if curve is None else relevance_label(curve[0]),  # it never rises
-            hits=[hit_out(hit, curve) for hit in hits],
+            took_ms=_milliseconds_since(start),
+            max_relevance=relevance_label(curve[0]) if curve else None,  # the curve never rises
+            hits=[_hit_out(hit, curve) for hit in hits],
         )
 
 
-def bit_string(code: bytes) -> str:
+class FeedbackService:
+    """Votes on results: store, delete, and show them with search results."""
+
+    def __init__(self, service: SearchService) -> None:
+        self._service = service
+
+    def put(self, request: VoteIn) -> VoteOut:
+        with self._service.exclusive() as engine:
+            image = VotedImage.from_item(engine.catalog, self._get_image(request.image))
+            text, text_id = self._get_text(request.text)
+            FeedbackStore(engine.run).put(StoredVote(image, text, request.vote, text_id))
+        return VoteOut(image=request.image, text=text, vote=request.vote)
+
+    def delete(self, image: int, query: TextQuery | ItemQuery) -> VoteOut:
+        with self._service.exclusive() as engine:
+            digest = voted_digest(engine.catalog, self._get_image(image).number)
+            text, _ = self._get_text(query)
+            FeedbackStore(engine.run).delete(digest, text)
+        return VoteOut(image=image, text=text, vote=None)
+
+    def annotate(self, result: SearchOut) -> SearchOut:
+        """Add votes to the hits; a search does not fail because of them."""
+        try:
+            self._add_votes(result)
+        except TranshashError as error:
+            _log.warning("Votes are not shown: %s", error)
+        return result
+
+    def _add_votes(self, result: SearchOut) -> None:
+        engine = self._service.engine
+        store, catalog, item = FeedbackStore(engine.run), engine.catalog, result.query.item
+        votes: dict[Any, int]
+        if result.modality == "texts":
+            if item is not None and item.modality == "images":
+                votes = store.for_image(voted_digest(catalog, item.number))
+                for hit in result.hits:
+                    hit.vote = votes.get(hit.text or "")  # type: ignore[assignment]
+            return
+        text = result.query.text or (item.text if item is not None else None)
+        votes = store.for_text(text) if text else {}
+        for hit in result.hits if votes else ():
+            hit.vote = votes.get(voted_digest(catalog, hit.number))  # type: ignore[assignment]
+
+    def _get_image(self, number: int) -> Item:
+        item = self._service.get_item(number)
+        if item.modality != "images":
+            raise ItemNotFoundError(f"Item {number} is a text. Vote on an image and a text.")
+        return item
+
+    def _get_text(self, query: TextQuery | ItemQuery) -> tuple[str, str | None]:
+        """Return the text, and its id if it is an indexed item."""
+        if isinstance(query, TextQuery):
+            return query.text, None
+        item = self._service.get_item(query.number)
+        if item.modality != "texts":
+            raise ItemNotFoundError(f"Item {item.number} is an image. Vote on an image and a text.")
+        if not item.text:
+            raise DataError(f"Item {item.number} has no text. Vote on an item with text.")
+        return item.text, item.id
+
+
+def _bit_string(code: bytes) -> str:
     return f"{int.from_bytes(code, 'big'):0{len(code) * 8}b}"
 
 
-def item_out(item: Item) -> ItemOut:
+def _item_out(item: Item) -> ItemOut:
     return ItemOut(**_fields(item))
 
 
-def hit_out(hit: Hit, curve: list[float] | None = None) -> HitOut:
-    """`curve` tells how likely a result so far away is related."""
+def _hit_out(hit: Hit, curve: list[float] | None = None) -> HitOut:
     probability = None if curve is None else curve[hit.distance]
-    # Built by ourselves from checked values; validating a second time would cost more than search.
+    # Not validated: the values are our own, and validation would take longer than the search.
     return HitOut.model_construct(
         **_fields(hit.item),
         distance=hit.distance,
-        differing=list(hit.differing),
+        differing_bits=list(hit.differing_bits),
         probability=probability,
         relevance=None if probability is None else relevance_label(probability),
     )
 
 
 def _fields(item: Item) -> dict[str, Any]:
-    # The folder of Item.source stays here: where files lie on the server is nobody's business.
     return {
         "number": item.number,
         "modality": item.modality,
         "id": item.id,
-        "file": Path(item.source).name if item.source else None,
+        "file": Path(item.path).name if item.path else None,  # folders of the server stay private
         "text": item.text,
         "thumbnail": f"/api/items/{item.number}/thumbnail" if item.has_thumbnail else None,
-        "code": bit_string(item.code),
+        "code": _bit_string(item.code),
     }
 
 
 def _farthest_first(items: list[Item], count: int) -> list[Item]:
-    """Farthest-first choice by Hamming distance, starting from the first item."""
+    """Choose items by farthest-first traversal in Hamming distance, from the first item."""
+    codes = {item.number: int.from_bytes(item.code, "big") for item in items}
     chosen, rest = items[:1], items[1:]
     while rest and len(chosen) < count:
-        best = max(rest, key=lambda item: min(_distance(item, other) for other in chosen))
-        chosen.append(best)
-        rest.remove(best)
+        farthest = max(
+            rest,
+            key=lambda item: min(
+                (codes[item.number] ^ codes[other.number]).bit_count() for other in chosen
+            ),
+        )
+        chosen.append(farthest)
+        rest.remove(farthest)
     return chosen
 
 
-def _distance(a: Item, b: Item) -> int:
-    return (int.from_bytes(a.code, "big") ^ int.from_bytes(b.code, "big")).bit_count()
-
-
-def _new_id() -> str:
-    return uuid.uuid4().hex
-
-
-def _since(start: float) -> float:
+def _milliseconds_since(start: float) -> float:
     return round(1000 * (time.perf_counter() - start), 3)
-
-
-# Votes on results: given, taken back, and shown with the results they were given on.
-
-_BOTH = "a vote is on an image and a text"
-_log = logging.getLogger("transhash.service")
-
-
-class FeedbackService:
-    """Of a writable service."""
-
-    def __init__(self, service: SearchService) -> None:
-        self._desk = service
-
-    def put(self, request: VoteIn) -> VoteOut:
-        with self._desk.changing() as engine:
-            image = VotedImage.of(engine.catalog, self._image(request.image))
-            text, text_id = self._words(request.text)
-            FeedbackStore(engine.run).put(StoredVote(image, text, request.vote, text_id))
-        return VoteOut(image=request.image, text=text, vote=request.vote)
-
-    def delete(self, image: int, asked: TextQuery | ItemQuery) -> VoteOut:
-        with self._desk.changing() as engine:
-            item = self._image(image)
-            text, _ = self._words(asked)
-            FeedbackStore(engine.run).delete(voted_digest(engine.catalog, item.number), text)
-        return VoteOut(image=image, text=text, vote=None)
-
-    def marked(self, found: SearchOut) -> SearchOut:
-        """The reply with the votes on its results; a search goes on without them."""
-        try:
-            _mark(self._desk.engine, found)
-        except TranshashError as error:
-            _log.warning("votes are not shown: %s", error)
-        return found
-
-    def _image(self, number: int) -> Item:
-        item = self._desk.item_of(number)
-        if item.modality != "images":
-            raise ItemNotFoundError(f"item {number} is a text; {_BOTH}")
-        return item
-
-    def _words(self, asked: TextQuery | ItemQuery) -> tuple[str, str | None]:
-        """The text, and its id if it is an item."""
-        if isinstance(asked, TextQuery):
-            return asked.text, None
-        item = self._desk.item_of(asked.number)
-        if item.modality != "texts":
-            raise ItemNotFoundError(
-                f"item {item.number} is an image; a vote is on an image and a text"
-            )
-        if not item.text:
-            raise DataError(f"item {item.number} has no words, so nothing can be learned from it")
-        return item.text, item.id
-
-
-def _mark(engine: SearchEngine, found: SearchOut) -> None:
-    votes, item = FeedbackStore(engine.run), found.query.item
-    if found.modality == "texts":
-        if item is not None and item.modality == "images":
-            texts = votes.on_image(voted_digest(engine.catalog, item.number))
-            for hit in found.hits:
-                hit.vote = texts.get(hit.text or "")  # type: ignore[assignment]
-        return
-    words = found.query.text or (item.text if item is not None else None)
-    images = votes.for_text(words) if words else {}
-    for hit in found.hits if images else ():
-        hit.vote = images.get(voted_digest(engine.catalog, hit.number))  # type: ignore[assignment]

@@ -1,22 +1,22 @@
-// Talking to the service. Every failure becomes a Trouble with a sentence for people.
+// Requests to the server. Every failure becomes an ApiError with a message for people.
 
-export class Trouble extends Error {
+export class ApiError extends Error {
   constructor(message, kind, status) {
     super(message);
     this.kind = kind; // "offline", "busy" or "refused"
-    this.status = status; // of the reply, if there was one
+    this.status = status; // of the reply, if there is one
   }
 }
 
-async function ask(path, options = {}) {
+async function request(path, options = {}) {
   let reply;
   try {
-    // Never from a cache: its reply would be faster than the search it tells of.
+    // Never from a cache: the reply would report the time of an earlier search.
     const headers = { Accept: "application/json", ...options.headers };
     reply = await fetch(path, { ...options, cache: "no-store", headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Trouble("The service does not answer.", "offline");
+    throw new ApiError("The server is not responding.", "offline");
   }
   let body = null;
   try {
@@ -25,48 +25,48 @@ async function ask(path, options = {}) {
     if (error.name === "AbortError") throw error;
   }
   if (reply.ok && body !== null) return body;
-  const sentence = body && body.error ? body.error : `The service answered ${reply.status}.`;
+  const message = body?.error ?? `The server replied with status ${reply.status}.`;
   const kind = [429, 503, 504].includes(reply.status) ? "busy" : "refused";
-  throw new Trouble(sentence, kind, reply.status);
+  throw new ApiError(message, kind, reply.status);
 }
 
-export const about = () => ask("/api/about");
-export const examples = () => ask("/api/examples");
-export const diagnostics = () => ask("/api/diagnostics");
-export const alive = () => ask("/health");
+export const about = () => request("/api/about");
+export const examples = () => request("/api/examples");
+export const diagnostics = () => request("/api/diagnostics");
+export const health = (signal) => request("/health", { signal });
 
-// query: {q} | {item} | {picture: File}
-// ranking: all, ties or hamming; an item has bits only, so Hamming distance ranks for it.
-export async function search(query, among, k, ranking, limit, signal) {
-  const options = new URLSearchParams({ among, k });
+// query: {q} | {item} | {image: File}
+// ranking: weighted, tiebreak or hamming; items are always ranked by Hamming distance.
+export async function search(query, modality, k, ranking, maxUpload, signal) {
+  const options = new URLSearchParams({ modality, k });
   if (query.item === undefined) options.set("ranking", ranking);
-  if (query.picture) {
+  if (query.image) {
     const form = new FormData();
-    form.append("image", await fitting(query.picture, limit), "picture");
-    return ask(`/api/search/image?${options}`, { method: "POST", body: form, signal });
+    form.append("image", await shrink(query.image, maxUpload), "image");
+    return request(`/api/search/image?${options}`, { method: "POST", body: form, signal });
   }
-  if (query.item !== undefined) return ask(`/api/items/${query.item}/similar?${options}`, { signal });
+  if (query.item !== undefined) return request(`/api/items/${query.item}/similar?${options}`, { signal });
   options.set("q", query.q);
-  return ask(`/api/search/text?${options}`, { signal });
+  return request(`/api/search/text?${options}`, { signal });
 }
 
-// pair: {image, text: {text} | {number}}; value: 1, 0, or null to take it back.
+// pair: {image, text: {text} | {number}}; value: 1, 0, or null to remove the vote.
 export function vote(pair, value, key) {
-  // A header holds bytes: those of the key in UTF-8.
-  const own = { "X-API-Key": String.fromCharCode(...new TextEncoder().encode(key)) };
+  // Header values are bytes: those of the key in UTF-8.
+  const keyHeader = { "X-API-Key": String.fromCharCode(...new TextEncoder().encode(key)) };
   if (value === null) {
     const options = new URLSearchParams({ image: pair.image, ...pair.text });
-    return ask(`/api/votes?${options}`, { method: "DELETE", headers: own });
+    return request(`/api/votes?${options}`, { method: "DELETE", headers: keyHeader });
   }
-  const headers = { ...own, "Content-Type": "application/json" };
+  const headers = { ...keyHeader, "Content-Type": "application/json" };
   const body = JSON.stringify({ ...pair, vote: value });
-  return ask("/api/votes", { method: "POST", headers, body });
+  return request("/api/votes", { method: "POST", headers, body });
 }
 
-// A photograph over the limit is scaled down here; what is no picture goes as it is and the
-// service says what is wrong with it.
-async function fitting(file, limit) {
-  if (!limit || file.size <= limit) return file;
+// An image over the upload limit is scaled down here. A file that is not an image is sent as it
+// is, and the server says what is wrong with it.
+async function shrink(file, maxUpload) {
+  if (!maxUpload || file.size <= maxUpload) return file;
   try {
     const bitmap = await createImageBitmap(file);
     const scale = Math.min(1, 1600 / Math.max(bitmap.width, bitmap.height));
@@ -74,7 +74,7 @@ async function fitting(file, limit) {
     canvas.width = Math.max(1, Math.round(bitmap.width * scale));
     canvas.height = Math.max(1, Math.round(bitmap.height * scale));
     canvas.getContext("2d").drawImage(bitmap, 0, 0, canvas.width, canvas.height);
-    return await new Promise((done) => canvas.toBlob((blob) => done(blob || file), "image/jpeg", 0.9));
+    return await new Promise((resolve) => canvas.toBlob((blob) => resolve(blob || file), "image/jpeg", 0.9));
   } catch {
     return file;
   }

@@ -1,334 +1,346 @@
-// The page's one state lives in the address: ?q=... or ?item=... or ?picture=..., and &among=,
-// &ranking= unless it is the usual one.
+// The search page. Its state is in the address: ?q=, ?item= or ?image=, with &modality= and, unless
+// it is the default, &ranking=.
 
 import * as api from "./api.js";
-import { drawHow } from "./how.js";
-import { closeLarge, openLarge, wireLarge } from "./large.js";
-import { onPicture } from "./pictures.js";
-import { NAMES, say } from "./said.js";
-import * as view from "./view.js";
-import { allowVotes, thumbs, wireVotes } from "./votes.js";
+import * as ui from "./components.js";
+import { closeDetail, initDetail, openDetail } from "./detail.js";
+import { enableVotes, initFeedback, voteButtons } from "./feedback.js";
+import { drawHow } from "./how-it-works.js";
+import { onImage } from "./image-input.js";
+import { NAMES, showSummary } from "./summary.js";
 
 const $ = (id) => document.getElementById(id);
-const STEP = 24; // results shown at first, and more on scrolling
-const MOST = 200; // what the service gives
-const LONGEST_TRAIL = 6;
-const RANKINGS = ["weighted", "tiebreak", "hamming"]; // the usual one first
+const PAGE_SIZE = 24; // results added at a time
+const MAX_RESULTS = 200; // of one search
+const MAX_TRAIL = 6;
+const RANKINGS = ["weighted", "tiebreak", "hamming"]; // the default first
+const SLOW_MS = 4000; // until the page explains why a search takes long
 
 let about = null;
-let told = null; // settles when `about` is known, or cannot be
-let running = null; // AbortController of the search on its way
-let current = null; // what is shown: {query, among, parts, shown}
-const pictures = new Map(); // key -> {file, url}; dropped pictures live as long as the page
-// Which way to search from words and from pictures; the switch changes it.
-const way = { texts: "images", images: "texts" };
+let aboutLoaded = null; // promise that settles when `about` is known, or cannot be
+let running = null; // AbortController of the current search
+let current = null; // the results on the page: {query, modality, parts, shown}
+const images = new Map(); // key -> {file, url}; dropped images exist as long as the page
+// The modality to find from a text and from an image; the switch changes it.
+const resultModality = { texts: "images", images: "texts" };
 
-const kindOf = (query) => (query.key || query.modality === "images" ? "images" : "texts");
+const queryModality = (query) => (query.key || query.modality === "images" ? "images" : "texts");
 
-function address(query, among, ranking = $("ranking").value) {
+function addressOf(query, modality, ranking = $("ranking").value) {
   if (!query) return "/";
   const options = new URLSearchParams();
-  if (query.key) options.set("picture", query.key);
+  if (query.key) options.set("image", query.key);
   else if (query.item !== undefined) options.set("item", query.item);
   else options.set("q", query.q);
-  options.set("among", among);
+  options.set("modality", modality);
   if (query.item === undefined && ranking !== RANKINGS[0]) options.set("ranking", ranking);
   return `/?${options}`;
 }
 
 function readAddress() {
   const options = new URLSearchParams(location.search);
-  const asked = options.get("among");
-  const among = ["texts", "both"].includes(asked) ? asked : "images";
-  const order = options.get("ranking");
-  const ranking = RANKINGS.includes(order) ? order : RANKINGS[0];
-  if (options.has("picture")) {
-    const key = options.get("picture");
-    return { query: { key, picture: pictures.get(key)?.file ?? null }, among, ranking };
+  const modality = ["texts", "both"].find((name) => name === options.get("modality")) ?? "images";
+  const ranking = RANKINGS.find((name) => name === options.get("ranking")) ?? RANKINGS[0];
+  if (options.has("image")) {
+    const key = options.get("image");
+    return { query: { key, image: images.get(key)?.file ?? null }, modality, ranking };
   }
   if (/^\d+$/.test(options.get("item") ?? "")) {
-    return { query: { item: options.get("item") }, among, ranking: $("ranking").value };
+    return { query: { item: options.get("item") }, modality, ranking: $("ranking").value };
   }
   const q = (options.get("q") ?? "").trim();
-  return { query: q ? { q } : null, among, ranking };
+  return { query: q ? { q } : null, modality, ranking };
 }
 
-const itemAddress = (item, among = way[item.modality]) => address({ item: item.number }, among);
-const itemStep = (item, among) => ({
-  url: itemAddress(item, among),
+const itemUrl = (item, modality = resultModality[item.modality]) => addressOf({ item: item.number }, modality);
+const itemStep = (item, modality) => ({
+  url: itemUrl(item, modality),
   label: item.text || item.id,
   image: item.thumbnail,
 });
 
-// Going somewhere: a new entry of the history, which keeps the trail that led there.
-function go(url, trail) {
-  history.pushState({ trail: trail.slice(-LONGEST_TRAIL) }, "", url);
+// Open an address as a new history entry, with the trail that led there.
+function navigate(url, trail) {
+  history.pushState({ trail: trail.slice(-MAX_TRAIL) }, "", url);
   return show();
 }
 
 async function show({ keepFocus = false } = {}) {
-  const { query, among, ranking } = readAddress();
+  const { query, modality, ranking } = readAddress();
   running?.abort();
-  const mine = (running = new AbortController());
-  const trail = history.state?.trail ?? [];
-  closeLarge();
-  document.body.classList.toggle("busy-with-results", Boolean(query));
-  $(`among-${query ? among : way.texts}`).checked = true;
+  const controller = (running = new AbortController());
+  closeDetail();
+  document.body.classList.toggle("has-query", Boolean(query));
+  $(`modality-${query ? modality : resultModality.texts}`).checked = true;
   $("ranking").value = ranking;
-  $("order").hidden = !query || query.item !== undefined;
+  $("ranking-option").hidden = query?.item !== undefined;
   $("examples").hidden = Boolean(query);
-  for (const id of ["more", "notice", "bits-choice"]) $(id).hidden = true;
+  for (const id of ["more", "notice"]) $(id).hidden = true;
   if (!query) {
     current = null;
     document.title = "transhash";
-    for (const id of ["trail", "query"]) $(id).hidden = true;
+    for (const id of ["trail", "query", "search-details"]) $(id).hidden = true;
     $("status").textContent = "";
     $("results").replaceChildren();
     return showExamples();
   }
   if (query.q !== undefined) $("q").value = query.q;
-  if (query.key && !query.picture) return showLostPicture();
-  // Fast answers come without a flicker, slow ones with something to look at.
-  const slow = setTimeout(() => {
-    $("results").replaceChildren(view.skeleton(among));
-    $("status").textContent = "Searching…";
-  }, 160);
-  const slower = setTimeout(() => {
-    $("status").textContent = "Still searching. The first picture after a start takes a few seconds.";
-  }, 4000);
+  if (query.key && !query.image) return showMissingImage();
+  const stopWaiting = showWaiting(query, modality, controller.signal);
   $("results").setAttribute("aria-busy", "true");
   try {
     const start = performance.now();
-    const kinds = among === "both" ? ["images", "texts"] : [among];
-    const asked = kinds.map((kind) => api.search(query, kind, MOST, ranking, about?.max_upload, mine.signal));
-    const found = await Promise.all(asked);
-    if (mine !== running) return;
-    online();
-    render(query, among, found, performance.now() - start, trail);
+    const modalities = modality === "both" ? ["images", "texts"] : [modality];
+    const requests = modalities.map((name) =>
+      api.search(query, name, MAX_RESULTS, ranking, about?.max_upload, controller.signal),
+    );
+    const replies = await Promise.all(requests);
+    if (controller !== running) return;
+    showOnline();
+    render(query, modality, replies, performance.now() - start);
     if (!keepFocus) window.scrollTo({ top: 0 });
   } catch (error) {
-    if (error.name === "AbortError" || mine !== running) return;
-    mine.abort(); // of two questions the other one
+    if (error.name === "AbortError" || controller !== running) return;
+    controller.abort(); // the other request, if there are two
     current = null;
-    renderTrouble(error, query);
+    showError(error, query);
   } finally {
-    clearTimeout(slow);
-    clearTimeout(slower);
-    if (mine === running) $("results").removeAttribute("aria-busy");
+    stopWaiting();
+    if (controller === running) $("results").removeAttribute("aria-busy");
   }
 }
 
-// found: the reply for one kind, or one for each.
-function render(query, among, found, ms, trail) {
-  const item = found[0].query.item;
+// Show nothing at first, so that fast replies do not flicker; then placeholders; then the reason.
+function showWaiting(query, modality, signal) {
+  const placeholders = setTimeout(() => {
+    $("results").replaceChildren(ui.skeleton(modality));
+    $("search-details").hidden = true;
+    $("status").textContent = "Searching…";
+  }, 160);
+  let done = false;
+  const explain = setTimeout(async () => {
+    const unresponsive = setTimeout(() => {
+      if (!done) $("status").textContent = "Still searching. The server is slow to respond.";
+    }, 1000);
+    try {
+      const { image_model_loaded: loaded } = await api.health(signal);
+      if (done) return;
+      $("status").textContent =
+        query.image && !loaded
+          ? "Loading the model; the first image search takes a few seconds."
+          : "Still searching. This takes longer than usual.";
+    } catch {
+      // The search itself will report it.
+    } finally {
+      clearTimeout(unresponsive);
+    }
+  }, SLOW_MS);
+  return () => {
+    done = true;
+    for (const timer of [placeholders, explain]) clearTimeout(timer);
+  };
+}
+
+// replies: one per modality.
+function render(query, modality, replies, ms) {
+  const item = replies[0].query.item;
   if (item) {
     query.modality = item.modality;
-    query.usable = Boolean(item.modality === "images" ? item.thumbnail : item.text);
+    query.canVote = Boolean(item.modality === "images" ? item.thumbnail : item.text);
   }
-  way[kindOf(query)] = among;
-  const parts = found.map((reply) => ({ ...reply, list: view.grid(reply.among) }));
-  current = { query, among, parts, shown: 0 };
-  const own = query.key ? pictures.get(query.key) : null;
-  const here = item
-    ? itemStep(item)
-    : { label: query.q ?? "your picture", image: own?.url };
-  here.url = address(query, among);
-  const steps = [...trail.slice(0, -1), here];
+  resultModality[queryModality(query)] = modality;
+  const parts = replies.map((reply) => ({ ...reply, list: ui.grid(reply.modality) }));
+  current = { query, modality, parts, shown: 0 };
+  const imageUrl = query.key ? images.get(query.key).url : null;
+  const here = item ? itemStep(item) : { label: query.q ?? "your image", image: imageUrl };
+  here.url = addressOf(query, modality);
+  const steps = [...(history.state?.trail ?? []).slice(0, -1), here];
   history.replaceState({ trail: steps }, "");
-  document.title = `${view.short(here.label, 50)} – transhash`;
+  document.title = `${ui.shorten(here.label, 50)} – transhash`;
   $("trail").hidden = steps.length < 2;
   $("trail").replaceChildren(
-    ...view.trail(steps, (event, i) => {
+    ...ui.trail(steps, (event, i) => {
       event.preventDefault();
-      go(steps[i].url, steps.slice(0, i + 1));
+      navigate(steps[i].url, steps.slice(0, i + 1));
     }),
   );
-  $("query").hidden = false;
-  $("query").replaceChildren(...view.queryPanel(found[0], own?.url));
+  $("query").replaceChildren(...ui.queryPanel(replies[0], imageUrl));
+  $("query").hidden = !$("query").childElementCount;
   if (!parts.some((part) => part.hits.length)) {
     $("status").textContent = "";
-    const what = among === "both" ? "items" : NAMES[among][1];
-    const hint = "Add some with `transhash index`, then reload this page.";
-    $("results").replaceChildren(view.message(`There are no ${what} in this run yet.`, hint));
+    $("search-details").hidden = true;
+    const name = modality === "both" ? "items" : NAMES[modality][1];
+    showMessage(`No ${name} are indexed yet.`, "Run `transhash index`, then reload.");
     return;
   }
-  say(query, parts, ms, about);
-  const titled = parts.map((part) => [part.among === "images" ? "Pictures" : "Texts", part.list]);
-  $("results").replaceChildren(among === "both" ? view.columns(titled) : parts[0].list);
-  reveal();
+  showSummary(replies, ms, about);
+  const titled = parts.map((part) => [part.modality === "images" ? "Images" : "Texts", part.list]);
+  $("results").replaceChildren(modality === "both" ? ui.columns(titled) : parts[0].list);
+  showMore();
 }
 
-// The next results of each kind, in the order of the one ranking that was asked for.
-function reveal() {
+// Add the next results of each modality; return the first new card.
+function showMore() {
   const { parts, shown } = current;
-  current.shown = shown + STEP;
+  current.shown = shown + PAGE_SIZE;
   for (const part of parts) {
     const next = part.hits.slice(shown, current.shown);
-    const made = next.map((hit) => view.card(hit, part.bits, itemAddress(hit), thumbs(current.query, hit)));
-    part.list.append(...made);
+    part.list.append(
+      ...next.map((hit) => ui.card(hit, part.bits, itemUrl(hit), voteButtons(current.query, hit))),
+    );
   }
   const first = parts.find((part) => part.hits.length > shown)?.list.children[shown];
   $("more").hidden = !parts.some((part) => part.hits.length > current.shown);
-  end.disconnect(); // looked at anew: the end may still be in view
-  if (!$("more").hidden) end.observe($("more"));
+  scrollObserver.disconnect(); // observe again: the button may still be in view
+  if (!$("more").hidden) scrollObserver.observe($("more"));
   return first?.querySelector(".card");
 }
 
-const end = new IntersectionObserver(
-  (seen) => current && seen.some((one) => one.isIntersecting) && reveal(),
+const scrollObserver = new IntersectionObserver(
+  (entries) => current && entries.some((entry) => entry.isIntersecting) && showMore(),
   { rootMargin: "200px" },
 );
 
-function renderTrouble(error, query) {
-  const titles = {
-    offline: "The service does not answer.",
-    busy: "The service is busy.",
-    refused: query.picture ? "This picture cannot be searched with." : "That did not work.",
-  };
+const showMessage = (...parts) => $("results").replaceChildren(ui.message(...parts));
+
+function showError(error, query) {
   const offline = error.kind === "offline";
-  const text = offline
-    ? "Is it still running? Start it again with `transhash serve`; this page goes on by itself."
-    : sentence(error.message);
+  const titles = { offline: "The server is not responding.", busy: "The server is busy." };
+  const refusal = query.image ? "This image cannot be used." : "The search failed.";
+  for (const id of ["query", "search-details"]) $(id).hidden = true;
   $("status").textContent = "";
-  $("query").hidden = true;
-  const title = titles[error.kind] ?? titles.refused;
-  // A bad picture stays bad: another one is the way on.
+  const text = offline ? "Restart it with `transhash serve`. This page reconnects by itself." : error.message;
+  // The same image would fail again, so offer to choose another one.
   const [action, run] =
-    query.picture && error.kind === "refused"
-      ? ["Choose another picture", () => $("file").click()]
+    query.image && error.kind === "refused"
+      ? ["Choose another image", () => $("file").click()]
       : ["Try again", () => show()];
-  $("results").replaceChildren(view.message(title, text, action, run));
+  showMessage(titles[error.kind] ?? refusal, text, action, run);
   $("results").focus({ preventScroll: true });
-  if (offline) waitForService();
+  if (offline) waitForServer();
 }
 
-const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
-
-function showLostPicture() {
-  $("query").hidden = true;
+function showMissingImage() {
+  for (const id of ["query", "search-details"]) $(id).hidden = true;
   $("status").textContent = "";
-  const text = "Pictures you drop are not kept once the page is left or loaded again.";
-  const box = view.message("That picture is gone.", text, "Choose a picture", () => $("file").click());
-  $("results").replaceChildren(box);
+  const text = "Dropped images are not stored. Choose it again.";
+  showMessage("The dropped image is no longer available.", text, "Choose an image", () => $("file").click());
 }
 
-let waiting = null;
-function waitForService() {
+let reconnecting = null;
+function waitForServer() {
   $("banner").hidden = false;
-  $("banner").textContent = "No connection to the service. Trying again every few seconds…";
-  waiting ??= setInterval(async () => {
+  $("banner").textContent = "No connection to the server. Reconnecting…";
+  reconnecting ??= setInterval(async () => {
     try {
-      await api.alive();
-      online();
+      await api.health();
+      showOnline();
       await start();
     } catch {
-      // still away
+      // Still offline.
     }
   }, 2500);
 }
 
-function online() {
-  if (waiting) clearInterval(waiting);
-  waiting = null;
+function showOnline() {
+  clearInterval(reconnecting);
+  reconnecting = null;
   $("banner").hidden = true;
 }
 
-let shownExamples = false;
+let examplesLoaded = false;
 async function showExamples() {
   $("examples").hidden = false;
-  if (shownExamples) return;
+  if (examplesLoaded) return;
   try {
-    const found = await api.examples();
-    shownExamples = true;
-    if (!found.texts.length && !found.images.length) {
-      const hint = "Add pictures and texts with `transhash index`, then reload this page.";
-      $("examples").replaceChildren(view.message("This run is still empty.", hint));
+    const examples = await api.examples();
+    examplesLoaded = true;
+    if (!examples.texts.length && !examples.images.length) {
+      const hint = "Run `transhash index`, then reload.";
+      $("examples").replaceChildren(ui.message("Nothing is indexed yet.", hint));
       return;
     }
-    $("examples").replaceChildren(...view.exampleLists(found, itemAddress));
-    const items = found.texts.concat(found.images);
-    follow($("examples"), (number) => goOn(items.find((one) => String(one.number) === number)));
+    $("examples").replaceChildren(...ui.exampleLists(examples, itemUrl));
+    const items = examples.texts.concat(examples.images);
+    onItemClick($("examples"), (number) => searchByItem(items.find((item) => String(item.number) === number)));
   } catch (error) {
-    if (error.kind === "offline") waitForService();
+    if (error.kind === "offline") waitForServer();
   }
 }
 
-// A plain click stays within the page; other buttons keep the link's own meaning.
-function follow(root, take) {
+// A plain click is handled by the page; with a modifier or another button, links work as usual.
+function onItemClick(root, open) {
   root.onclick = (event) => {
     const link = event.target.closest("a[data-number]");
-    if (!link || !view.plainClick(event)) return;
+    if (!link || !ui.isPlainClick(event)) return;
     event.preventDefault();
-    take(link.dataset.number, link);
+    open(link.dataset.number, link);
   };
 }
 
-function goOn(item, among) {
-  const step = itemStep(item, among);
+async function searchByItem(item, modality) {
+  const step = itemStep(item, modality);
   $("q").value = "";
-  go(step.url, [...(current ? (history.state?.trail ?? []) : []), step]).then(() =>
-    $("results").focus({ preventScroll: true }),
-  );
+  await navigate(step.url, [...(current ? (history.state?.trail ?? []) : []), step]);
+  $("results").focus({ preventScroll: true });
 }
 
 function openResult(number, card) {
   for (const part of current?.parts ?? []) {
-    const at = part.hits.findIndex((hit) => String(hit.number) === number);
-    if (at < 0 || card.closest(".grid") !== part.list) continue;
-    const open = () => openLarge(part.hits, at, part.bits, about, card, current.query);
+    const position = part.hits.findIndex((hit) => String(hit.number) === number);
+    if (position < 0 || card.closest(".grid") !== part.list) continue;
+    const open = () => openDetail(part.hits, position, part.bits, about, card, current.query);
     if (about) open();
-    else told.then(open); // whether originals may be shown is not known yet
+    else aboutLoaded.then(open); // it says whether original files may be shown
   }
 }
 
-function searchPicture(file) {
+function searchByImage(file) {
   if (!file) return;
   if (about && !about.accepts_images) {
-    $("results").replaceChildren(
-      view.message("This model cannot read pictures.", "It was trained on precomputed features."),
-    );
+    showMessage("This model cannot read images.", "It was trained on precomputed features.");
     return;
   }
-  const key = String(pictures.size + 1);
-  pictures.set(key, { file, url: URL.createObjectURL(file) });
+  const key = String(images.size + 1);
+  images.set(key, { file, url: URL.createObjectURL(file) });
   $("q").value = "";
-  const url = address({ key }, way.images);
-  go(url, [{ url, label: "your picture", image: pictures.get(key).url }]);
+  const url = addressOf({ key }, resultModality.images);
+  navigate(url, [{ url, label: "your image", image: images.get(key).url }]);
 }
 
-function wire() {
-  if (matchMedia("(max-width: 640px)").matches) $("q").placeholder = "Type a sentence";
+function init() {
+  if (matchMedia("(max-width: 640px)").matches) $("q").placeholder = "Type a query";
   $("search").addEventListener("submit", (event) => {
     event.preventDefault();
     const q = $("q").value.trim();
     if (!q) return $("q").focus();
-    const url = address({ q }, way.texts);
-    go(url, [{ url, label: q }]);
+    const url = addressOf({ q }, resultModality.texts);
+    navigate(url, [{ url, label: q }]);
   });
-  for (const input of document.querySelectorAll("input[name=among]")) {
+  for (const input of document.querySelectorAll("input[name=modality]")) {
     input.addEventListener("change", () => {
       const { query } = readAddress();
-      way[query ? kindOf(current?.query ?? query) : "texts"] = input.value;
+      resultModality[query ? queryModality(current?.query ?? query) : "texts"] = input.value;
       if (!query) return;
-      history.replaceState(history.state, "", address(query, input.value));
+      history.replaceState(history.state, "", addressOf(query, input.value));
       show({ keepFocus: true });
     });
   }
   $("ranking").addEventListener("change", () => {
-    const { query, among } = readAddress();
+    const { query, modality } = readAddress();
     if (!query) return;
-    history.replaceState(history.state, "", address(query, among));
+    history.replaceState(history.state, "", addressOf(query, modality));
     show({ keepFocus: true });
   });
-  $("more").addEventListener("click", () => reveal()?.focus());
-  $("bits").addEventListener("change", () => {
-    document.body.classList.toggle("in-words", !$("bits").checked);
+  $("more").addEventListener("click", () => showMore()?.focus());
+  $("show-codes").addEventListener("change", () => {
+    document.body.classList.toggle("show-codes", $("show-codes").checked);
   });
   $("home").addEventListener("click", (event) => {
-    if (!view.plainClick(event)) return;
+    if (!ui.isPlainClick(event)) return;
     event.preventDefault();
     $("q").value = "";
-    go("/", []);
+    navigate("/", []);
     $("q").focus();
   });
   $("how-open").addEventListener("click", () => {
@@ -339,40 +351,39 @@ function wire() {
   $("how").addEventListener("click", (event) => {
     if (event.target === $("how")) $("how").close();
   });
-  follow($("results"), openResult);
-  wireLarge(itemAddress, goOn);
-  wireVotes();
+  onItemClick($("results"), openResult);
+  initDetail(itemUrl, searchByItem);
+  initFeedback();
   window.addEventListener("popstate", () => show());
   document.addEventListener("keydown", (event) => {
-    if (event.key === "/" && !$("large").open && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName)) {
+    if (event.key === "/" && !$("detail").open && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName)) {
       event.preventDefault();
       $("q").focus();
     }
   });
-  onPicture(searchPicture);
+  onImage(searchByImage);
 }
 
-async function learnAbout() {
+async function loadAbout() {
   try {
     about = await api.about();
-    const items = `${view.plural(about.images, ...NAMES.images)} · ${view.plural(about.texts, ...NAMES.texts)}`;
-    $("run").textContent = `${items} · ${about.method}, ${about.bits} bits`;
+    $("run").textContent = `${ui.plural(about.images, ...NAMES.images)} · ${ui.plural(about.texts, ...NAMES.texts)}`;
     $("run").hidden = false;
-    $("pick").hidden = !about.accepts_images;
-    allowVotes(about.writable);
+    $("choose-image").hidden = !about.accepts_images;
+    enableVotes(about.writable);
     if (about.writable) {
-      $("kept").textContent = "Votes are kept there, with the words they were given on; nothing else you type or drop is.";
+      $("privacy").textContent = "Votes are stored with their query. Other queries and dropped images are not.";
     }
   } catch (error) {
-    if (error.kind === "offline") waitForService();
+    if (error.kind === "offline") waitForServer();
   }
 }
 
 async function start() {
-  const first = show();
-  told = learnAbout();
-  await Promise.all([first, told]);
+  const search = show();
+  aboutLoaded = loadAbout();
+  await Promise.all([search, aboutLoaded]);
 }
 
-wire();
+init();
 start();

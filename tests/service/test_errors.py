@@ -1,4 +1,4 @@
-"""Questions that are refused: always with a sentence, never with a stack trace."""
+"""Refused requests: always with a message, never with a stack trace."""
 
 from __future__ import annotations
 
@@ -16,69 +16,69 @@ from transhash.search.engine import SearchEngine
 from transhash.service import create_app, guard, limits
 from transhash.service.limits import WorkerPool
 
-from .small_run import LOCAL, picture
+from .small_run import LOCAL, image_bytes
 
 
-def sentence(reply: httpx.Response) -> str:
+def message(reply: httpx.Response) -> str:
     body = reply.json()
     assert set(body) == {"error"}, body
     assert "Traceback" not in body["error"]
     return str(body["error"])
 
 
-def local(engine: SearchEngine, **settings: object) -> TestClient:
+def client_of(engine: SearchEngine, **settings: object) -> TestClient:
     app = create_app(engine, **settings)  # type: ignore[arg-type]
     return TestClient(app, base_url=LOCAL, raise_server_exceptions=False)
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "words"),
+    ("path", "status", "phrase"),
     [
-        ("/api/search/text", 422, "q: field required"),
+        ("/api/search/text", 422, "Invalid q: field required."),
         ("/api/search/text?q=%20%20", 422, "q: "),
         ("/api/search/text?q=boat&k=0", 422, "k: "),
         ("/api/search/text?q=boat&k=100000", 422, "k: "),
-        ("/api/search/text?q=boat&among=films", 422, "among: "),
+        ("/api/search/text?q=boat&modality=films", 422, "modality: "),
         ("/api/search/text?q=" + "a" * 5000, 422, "q: "),
-        ("/api/items/999999", 404, "there is no item 999999"),
+        ("/api/items/999999", 404, "999999 does not exist"),
         ("/api/items/99999999999999999999999999", 422, "number: "),
-        ("/api/items/999999/thumbnail", 404, "no picture"),
-        ("/api/items/999999/similar", 404, "there is no item"),
-        ("/api/items/..%2f..%2fetc%2fpasswd", 404, "there is nothing at"),
-        ("/..%2f..%2fetc/passwd", 404, "there is nothing at"),
-        ("/nowhere", 404, "there is nothing at /nowhere"),
-        ("/redoc", 404, "there is nothing at /redoc"),
+        ("/api/items/999999/thumbnail", 404, "no thumbnail"),
+        ("/api/items/999999/similar", 404, "does not exist"),
+        ("/api/items/..%2f..%2fetc%2fpasswd", 404, "Nothing exists at"),
+        ("/..%2f..%2fetc/passwd", 404, "Nothing exists at"),
+        ("/nowhere", 404, "at /nowhere"),
+        ("/redoc", 404, "at /redoc"),
     ],
 )
-def test_a_bad_question_gets_its_status_and_a_sentence(
-    client: TestClient, path: str, status: int, words: str
+def test_an_invalid_request_gets_its_status_and_a_message(
+    client: TestClient, path: str, status: int, phrase: str
 ) -> None:
     reply = client.get(path)
     assert reply.status_code == status
-    assert words in sentence(reply)
+    assert phrase in message(reply)
 
 
 def test_the_wrong_method_is_refused(client: TestClient) -> None:
     reply = client.delete("/api/search/text")
     assert reply.status_code == 405
-    assert "DELETE is not possible here" in sentence(reply)
+    assert "DELETE is not allowed" in message(reply)
 
 
-def test_what_is_not_an_image_is_refused(client: TestClient) -> None:
-    reply = client.post("/api/search/image", files={"image": b"MZ this is no picture"})
+def test_a_file_that_is_not_an_image_is_refused(client: TestClient) -> None:
+    reply = client.post("/api/search/image", files={"image": b"MZ this is not an image"})
     assert reply.status_code == 422
-    assert "not an image" in sentence(reply)
+    assert "not an image" in message(reply)
 
 
-def test_a_cut_off_picture_is_refused(client: TestClient) -> None:
-    noise = picture("PNG", (400, 300))
+def test_a_truncated_image_is_refused(client: TestClient) -> None:
+    noise = image_bytes("PNG", (400, 300))
     reply = client.post("/api/search/image", files={"image": noise[: len(noise) // 2]})
     assert reply.status_code == 422
-    assert "cannot be used" in sentence(reply)
+    assert "cannot be used" in message(reply)
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A PNG header that promises many pixels, over a few bytes of data."""
+    """Return a PNG whose header declares many pixels, with little data."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         check = zlib.crc32(kind + body).to_bytes(4, "big")
@@ -91,25 +91,25 @@ def bomb(width: int, height: int) -> bytes:
 
 
 @pytest.mark.parametrize("side", [10_001, 40_000, 2**31 - 1])
-def test_a_picture_with_too_many_pixels_is_refused_by_its_header(
+def test_an_image_with_too_many_pixels_is_refused_by_its_header(
     client: TestClient, side: int
 ) -> None:
     reply = client.post("/api/search/image", files={"image": bomb(side, side)})
     assert reply.status_code == 422
-    assert "pixels are more than" in sentence(reply) or "more than 100,000,000" in sentence(reply)
+    assert "pixels are more than" in message(reply) or "more than 100,000,000" in message(reply)
 
 
-def test_an_svg_is_refused_because_it_is_a_program(client: TestClient) -> None:
+def test_an_svg_is_refused_because_it_may_have_scripts(client: TestClient) -> None:
     svg = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
     reply = client.post("/api/search/image", files={"image": ("a.png", svg, "image/png")})
     assert reply.status_code == 422
 
 
 def test_a_declared_oversize_upload_is_refused(engine: SearchEngine) -> None:
-    with local(engine, max_upload=100_000) as client:
+    with client_of(engine, max_upload=100_000) as client:
         reply = client.post("/api/search/image", files={"image": bytes(300_000)})
     assert reply.status_code == 413
-    assert "larger than" in sentence(reply)
+    assert "larger than" in message(reply)
 
 
 def test_an_undeclared_oversize_upload_is_stopped_while_it_streams(engine: SearchEngine) -> None:
@@ -126,14 +126,14 @@ def test_an_undeclared_oversize_upload_is_stopped_while_it_streams(engine: Searc
             yield bytes(10_000)
         yield b"\r\n--x--\r\n"
 
-    with local(engine, max_upload=100_000) as client:
+    with client_of(engine, max_upload=100_000) as client:
         reply = client.post(
             "/api/search/image",
             content=endless(),
             headers={"Content-Type": "multipart/form-data; boundary=x"},
         )
     assert reply.status_code == 413
-    assert "larger than" in sentence(reply)
+    assert "larger than" in message(reply)
 
 
 def test_a_large_json_body_is_refused(client: TestClient) -> None:
@@ -145,34 +145,34 @@ def test_a_batch_query_needs_exactly_one_of_text_and_number(client: TestClient) 
     for query in ({}, {"text": "boat", "number": 1}):
         reply = client.post("/api/search/batch", json={"queries": [query]})
         assert reply.status_code == 422
-        assert "queries.0" in sentence(reply)
+        assert "queries.0" in message(reply)
 
 
-def test_broken_json_is_a_sentence(client: TestClient) -> None:
+def test_malformed_json_is_refused(client: TestClient) -> None:
     reply = client.post(
         "/api/search/batch", content=b"{nope", headers={"Content-Type": "application/json"}
     )
     assert reply.status_code == 422
-    sentence(reply)
+    message(reply)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8000", ""])
-def test_foreign_host_names_are_refused_against_dns_rebinding(
+def test_unknown_host_names_are_refused_against_dns_rebinding(
     client: TestClient, host: str
 ) -> None:
     reply = client.get("/api/about", headers={"Host": host})
     assert reply.status_code == 421
-    assert "answers for" in sentence(reply)
+    assert "host name" in message(reply)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:9", "localhost", "LOCALHOST:8000", "[::1]:8000"])
-def test_loopback_names_are_answered(client: TestClient, host: str) -> None:
+def test_loopback_host_names_are_accepted(client: TestClient, host: str) -> None:
     assert client.get("/api/about", headers={"Host": host}).status_code == 200
 
 
-def test_another_sites_page_cannot_post(client: TestClient) -> None:
+def test_pages_of_other_sites_cannot_post(client: TestClient) -> None:
     headers = {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}
-    reply = client.post("/api/search/image", files={"image": picture()}, headers=headers)
+    reply = client.post("/api/search/image", files={"image": image_bytes()}, headers=headers)
     assert reply.status_code == 403
 
 
@@ -182,7 +182,7 @@ def test_cors_stays_closed(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/api/about", "/nowhere", "/app.js"])
-def test_every_reply_carries_the_protective_headers(client: TestClient, path: str) -> None:
+def test_every_reply_has_security_headers(client: TestClient, path: str) -> None:
     headers = client.get(path).headers
     assert "default-src 'self'" in headers["content-security-policy"]
     assert "unsafe" not in headers["content-security-policy"]
@@ -200,64 +200,62 @@ def test_the_page_has_no_inline_script_or_style(client: TestClient) -> None:
     assert "https://" not in page
 
 
-def test_the_rate_limit_answers_429_and_says_when_to_come_back(engine: SearchEngine) -> None:
-    with local(engine, rate_limit=3) as client:
+def test_the_rate_limit_replies_429_with_retry_after(engine: SearchEngine) -> None:
+    with client_of(engine, rate_limit=3) as client:
         replies = [client.get("/api/search/text?q=boat") for _ in range(12)]
         assert client.get("/health").status_code == 200
     refused = [reply for reply in replies if reply.status_code == 429]
     assert replies[0].status_code == 200
     assert 3 <= len(refused) <= 6 + 3
     assert refused[0].headers["retry-after"] == "1"
-    sentence(refused[0])
+    message(refused[0])
 
 
-def test_an_error_inside_is_a_sentence_and_goes_to_the_log(
+def test_an_internal_error_is_logged_and_not_exposed(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a secret detail")
 
-    with local(engine) as client:
+    with client_of(engine) as client:
         monkeypatch.setattr(engine, "similar_to_codes", broken)
         reply = client.get("/api/search/text?q=boat")
     assert reply.status_code == 500
-    assert "secret" not in sentence(reply)
+    assert "secret" not in message(reply)
     assert "secret" in caplog.text
 
 
-def test_an_engine_that_is_away_is_503(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def away(*_: object) -> None:
-        raise EngineError("the server does not answer")
+def test_an_unavailable_index_is_503(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable(*_: object) -> None:
+        raise EngineError("The index server does not respond.")
 
-    with local(engine) as client:
-        monkeypatch.setattr(engine, "similar_to_codes", away)
+    with client_of(engine) as client:
+        monkeypatch.setattr(engine, "similar_to_codes", unavailable)
         assert client.get("/api/search/text?q=boat").status_code == 503
         assert client.get("/ready").status_code == 503
         assert client.get("/health").status_code == 200
 
 
-def test_work_that_takes_too_long_is_504(
+def test_a_search_that_takes_too_long_is_504(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()
 
-    with local(engine, timeout=0.3) as client:
+    with client_of(engine, timeout=0.3) as client:
         client.get("/ready")
         monkeypatch.setattr(engine, "similar_to_codes", lambda *_: release.wait(10))
         reply = client.get("/api/search/text?q=boat")
         release.set()
     assert reply.status_code == 504
-    assert "no answer within" in sentence(reply)
+    assert "No reply within" in message(reply)
 
 
-def test_a_full_lane_refuses_and_the_others_go_on(
+def test_a_full_worker_pool_refuses_requests_and_others_continue(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = create_app(engine)
     service = app.state.service
-    service.texts = WorkerPool("texts", threads=1, waiting=1)
+    service.texts = WorkerPool("texts", threads=1, queue_size=1)
     release = threading.Event()
     real = engine.similar_to_codes
 
@@ -285,20 +283,23 @@ def test_a_full_lane_refuses_and_the_others_go_on(
 def test_too_many_uploads_at_once_are_429(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "PLACE_SECONDS", 0.0)
+    monkeypatch.setattr(limits, "SLOT_SECONDS", 0.0)
     app = create_app(engine, max_upload=1 << 20)
 
     async def ask() -> list[int]:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url=LOCAL, timeout=60) as client:
             replies = await asyncio.gather(
-                *(client.post("/api/search/image", files={"image": picture()}) for _ in range(40))
+                *(
+                    client.post("/api/search/image", files={"image": image_bytes()})
+                    for _ in range(40)
+                )
             )
             return [reply.status_code for reply in replies]
 
     statuses = asyncio.run(ask())
     assert set(statuses) == {200, 429}
-    assert statuses.count(200) >= guard.UPLOADS_AT_ONCE
+    assert statuses.count(200) >= guard.MAX_UPLOADS
 
 
 def test_a_writable_service_without_a_key_is_refused(engine: SearchEngine) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from service.served import Served
-from service.small_run import EACH, HOSTILE, picture
+from service.server_process import ServerProcess
+from service.small_run import ITEMS, MARKUP_TEXTS, image_bytes
 
 from .test_page import IMAGES, TEXTS, scroll_to_the_end, search, upload
 
@@ -54,12 +54,12 @@ def test_arrow_keys_walk_through_the_results_and_escape_returns_to_the_one_seen(
     page.goto("/")
     search(page, "a boat with sails")
     page.locator(IMAGES).nth(1).click()
-    assert place(page) == f"2 of {EACH}"
+    assert place(page) == f"2 of {ITEMS}"
     page.keyboard.press("ArrowRight")
-    assert place(page) == f"3 of {EACH}"
+    assert place(page) == f"3 of {ITEMS}"
     for _ in range(3):  # the last one goes nowhere
         page.keyboard.press("ArrowLeft")
-    assert place(page) == f"1 of {EACH}"
+    assert place(page) == f"1 of {ITEMS}"
     assert page.get_by_role("button", name="Previous result").is_disabled()
     page.keyboard.press("ArrowRight")
     seen = page.locator(IMAGES).nth(1).get_attribute("data-number")
@@ -73,15 +73,15 @@ def test_a_text_opens_whole_and_as_text(page: Page) -> None:
     page.get_by_label("Texts").check(force=True)
     search(page, "a red boat")
     scroll_to_the_end(page)
-    page.locator(TEXTS).filter(has_text=HOSTILE[0]).click()
-    assert page.locator(".whole").inner_text() == HOSTILE[0]
+    page.locator(TEXTS).filter(has_text=MARKUP_TEXTS[0]).click()
+    assert page.locator(".whole").inner_text() == MARKUP_TEXTS[0]
     assert page.locator("#large img[src='x']").count() == 0
     assert "owned" not in page.title()
 
 
 def test_on_a_phone_it_fills_the_screen_and_can_be_pressed(page: Page) -> None:
     page.set_viewport_size({"width": 360, "height": 700})
-    page.goto("/?q=a+boat&among=images")
+    page.goto("/?q=a+boat&modality=images")
     page.locator(IMAGES).first.click()
     page.wait_for_selector(".near-texts a")
     box = page.locator("#large").bounding_box()
@@ -98,12 +98,12 @@ def test_a_file_that_changed_leaves_the_small_picture_and_says_so(
     browser: Browser, run: Path, tmp_path: Path
 ) -> None:
     own = Path(shutil.copytree(run, tmp_path / "run"))
-    with Served(own, "--originals") as served:
-        page = browser.new_context(base_url=served.url).new_page()
+    with ServerProcess(own, "--originals") as server:
+        page = browser.new_context(base_url=server.url).new_page()
         page.route("**/api/items/*/picture", lambda route: route.fulfill(status=410, body="{}"))
         held: list[Route] = []
         page.route("**/api/about", lambda route: held.append(route))  # known last
-        page.goto("/?q=a+boat&among=images")
+        page.goto("/?q=a+boat&modality=images")
         page.locator(IMAGES).first.click()
         assert page.locator("#large").is_hidden()
         held[0].continue_()
@@ -116,11 +116,11 @@ def test_a_file_that_changed_leaves_the_small_picture_and_says_so(
 def test_without_permission_the_page_asks_for_no_file_and_offers_none(
     browser: Browser, run: Path
 ) -> None:
-    with Served(run) as served:
-        page = browser.new_context(base_url=served.url).new_page()
+    with ServerProcess(run) as server:
+        page = browser.new_context(base_url=server.url).new_page()
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
-        page.goto("/?q=a+boat&among=images")
+        page.goto("/?q=a+boat&modality=images")
         page.wait_for_selector("#run:not([hidden])")
         page.locator(IMAGES).first.click()
         page.wait_for_selector(".near-texts a")
@@ -137,7 +137,7 @@ def test_more_results_come_on_scrolling_in_the_order_of_the_ranking(page: Page) 
     scroll_to_the_end(page)
     everything = numbers(page, IMAGES)
     assert everything[:24] == first
-    reply = page.request.get(f"/api/search/text?q=a+boat+with+sails&k={EACH}").json()
+    reply = page.request.get(f"/api/search/text?q=a+boat+with+sails&k={ITEMS}").json()
     assert everything == [str(hit["number"]) for hit in reply["hits"]]
 
 
@@ -146,7 +146,7 @@ def test_both_kinds_stand_side_by_side(page: Page) -> None:
     search(page, "a boat with sails")
     page.get_by_label("Both").check(force=True)
     page.wait_for_selector(f".both {TEXTS}")
-    assert "among=both" in page.url
+    assert "modality=both" in page.url
     left, right = (page.locator(f".both {kind}").first.bounding_box() for kind in (IMAGES, TEXTS))
     assert left is not None
     assert right is not None
@@ -163,7 +163,7 @@ def test_where_nothing_is_near_the_page_says_so(page: Page) -> None:
         found = route.fetch()
         told = found.json()
         for hit in told["hits"]:
-            hit.update(relevance="far", probability=0.01)
+            hit.update(relevance="unlikely", probability=0.01)
         route.fulfill(response=found, json=told)
 
     page.goto("/")
@@ -173,7 +173,7 @@ def test_where_nothing_is_near_the_page_says_so(page: Page) -> None:
     search(page, "something else")
     page.wait_for_selector("#notice:not([hidden])")
     assert "Nothing here is near" in page.locator("#notice").inner_text()
-    upload(page, "blue.png", picture())
+    upload(page, "blue.png", image_bytes())
     page.wait_for_selector(TEXTS)
     assert "far from everything" in page.locator("#notice").inner_text()
 
@@ -183,11 +183,11 @@ def test_a_run_without_calibration_shows_bits_as_ever(
 ) -> None:
     own = Path(shutil.copytree(run, tmp_path / "run"))
     report = json.loads((own / "report.json").read_text())
-    del report["verdict"]
+    del report["validation"]
     (own / "report.json").write_text(json.dumps(report))
-    with Served(own) as served:
-        page = browser.new_context(base_url=served.url).new_page()
-        page.goto("/?q=a+boat&among=images")
+    with ServerProcess(own) as server:
+        page = browser.new_context(base_url=server.url).new_page()
+        page.goto("/?q=a+boat&modality=images")
         page.wait_for_selector(IMAGES)
         assert page.locator(".badge").count() == 0
         assert page.locator(".card svg.strip").first.is_visible()
@@ -207,7 +207,7 @@ def test_the_api_is_described_on_a_page_of_its_own(page: Page) -> None:
 
 
 def test_opened_again_at_once_it_stays_full(page: Page) -> None:
-    page.goto("/?q=a+boat&among=images")
+    page.goto("/?q=a+boat&modality=images")
     page.wait_for_selector(".card[data-number]")
     page.locator(".card").first.click()
     page.wait_for_selector("#large[open]")

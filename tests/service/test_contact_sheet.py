@@ -1,4 +1,4 @@
-"""The contact sheet of `search --sheet`."""
+"""The contact sheet of `transhash search --contact-sheet`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from transhash.search.engine import SearchEngine
 from transhash.search.hits import write_contact_sheet
 
 
-def test_a_sheet_shows_every_hit_in_rows(engine: SearchEngine, tmp_path: Path) -> None:
+def test_a_contact_sheet_shows_every_hit_in_rows(engine: SearchEngine, tmp_path: Path) -> None:
     hits = engine.similar_to_text("a boat", 8, "images")
     path = write_contact_sheet(hits, engine, tmp_path / "out.png", columns=4)
     with Image.open(path) as sheet:
         assert sheet.format == "PNG"
         width, height = sheet.size
-        # Eight pictures leave no cell plain white.
+        # No cell is empty.
         for row in range(2):
             for column in range(4):
                 x, y = 16 + column * 216, 16 + row * 274
@@ -41,12 +41,12 @@ def test_any_text_can_be_drawn(text: str, engine: SearchEngine, tmp_path: Path) 
         assert sheet.size == (216 + 16, 274 + 16)
 
 
-def test_nothing_to_draw_is_said(engine: SearchEngine, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no result to draw"):
+def test_a_contact_sheet_without_results_is_refused(engine: SearchEngine, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="result"):
         write_contact_sheet([], engine, tmp_path / "out.png")
 
 
-def test_an_unknown_extension_is_said(engine: SearchEngine, tmp_path: Path) -> None:
+def test_an_unknown_extension_is_refused(engine: SearchEngine, tmp_path: Path) -> None:
     hits = engine.similar_to_text("a boat", 1, "images")
-    with pytest.raises(DataError, match=r"ending in \.png"):
+    with pytest.raises(DataError, match=r"\.png"):
         write_contact_sheet(hits, engine, tmp_path / "out.xyz")

@@ -1,4 +1,4 @@
-"""The page over Milvus: the same answers as over the run's own index."""
+"""A service on a Milvus index gives the same results as on the run's own index."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fastapi.testclient import TestClient
 
 pytest.importorskip("pymilvus", reason="needs the milvus extra: pip install 'transhash[milvus]'")
 
-from transhash.cli.encode import copy_indexes
+from transhash.cli.index import copy_indexes
 from transhash.search.engine import SearchEngine
 from transhash.service import create_app
 
-from .small_run import EACH, LOCAL, picture
+from .small_run import ITEMS, LOCAL, image_bytes
 
 
 @pytest.fixture(scope="module")
@@ -28,38 +28,40 @@ def milvus(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Test
 
 
 @pytest.mark.parametrize("modality", ["images", "texts"])
-def test_a_text_finds_the_same(client: TestClient, milvus: TestClient, modality: str) -> None:
-    asked = {"q": "a boat with sails", "k": 40, "modality": modality}
-    own, other = (each.get("/api/search/text", params=asked) for each in (client, milvus))
+def test_text_search_gives_the_same_results(
+    client: TestClient, milvus: TestClient, modality: str
+) -> None:
+    query = {"q": "a boat with sails", "k": 40, "modality": modality}
+    own, other = (each.get("/api/search/text", params=query) for each in (client, milvus))
     assert other.status_code == 200
     assert len(other.json()["hits"]) == 40
     assert other.json()["hits"] == own.json()["hits"]
     assert other.json()["total"] == own.json()["total"]
 
 
-def test_a_picture_an_item_and_a_batch_find_the_same(
+def test_image_item_and_batch_search_give_the_same_results(
     client: TestClient, milvus: TestClient
 ) -> None:
-    def answers(each: TestClient) -> list[object]:
-        upload = each.post("/api/search/image", params={"k": 9}, files={"image": picture()})
+    def results(each: TestClient) -> list[object]:
+        upload = each.post("/api/search/image", params={"k": 9}, files={"image": image_bytes()})
         number = upload.json()["hits"][0]["number"]
         similar = each.get(f"/api/items/{number}/similar", params={"k": 9})
         queries = [{"text": "a fish"}, {"number": number}]
         batch = each.post("/api/search/batch", json={"queries": queries, "k": 5})
         return [upload.json()["hits"], similar.json()["hits"], batch.json()["results"]]
 
-    assert answers(milvus) == answers(client)
+    assert results(milvus) == results(client)
 
 
-def test_it_says_how_many_it_ranked_finer(milvus: TestClient) -> None:
-    asked = {"q": "a boat with sails", "k": 4}
-    found = milvus.get("/api/search/text", params=asked).json()
-    assert found["ranking"] == "weighted"
-    assert found["reranked"] > 4
-    plain = milvus.get("/api/search/text", params={**asked, "ranking": "hamming"}).json()
-    assert plain["reranked"] is None
+def test_a_reply_has_the_size_of_the_rerank_pool(milvus: TestClient) -> None:
+    query = {"q": "a boat with sails", "k": 4}
+    weighted = milvus.get("/api/search/text", params=query).json()
+    assert weighted["ranking"] == "weighted"
+    assert weighted["rerank_pool"] > 4
+    hamming = milvus.get("/api/search/text", params={**query, "ranking": "hamming"}).json()
+    assert hamming["rerank_pool"] is None
 
 
 def test_it_is_ready_and_counts_its_items(milvus: TestClient) -> None:
     assert milvus.get("/ready").status_code == 200
-    assert f'transhash_items{{modality="images"}} {EACH}' in milvus.get("/metrics").text
+    assert f'transhash_items{{modality="images"}} {ITEMS}' in milvus.get("/metrics").text

@@ -1,4 +1,4 @@
-"""`transhash serve` in a process of its own, to be starved, stopped, killed and started again."""
+"""`transhash serve` as a process that tests limit, stop, kill and start again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-# The command itself, with shorter patience where a test would wait for it to end.
+# The command itself, with shorter timeouts where a test would wait for them.
 _COMMAND = """
 import sys
 from transhash.service import limits
@@ -21,8 +21,8 @@ main()
 """
 
 
-class Served:
-    """A served run; `files` is the number of file descriptors the process may have."""
+class ServerProcess:
+    """A running server; `files` limits the file descriptors of the process."""
 
     def __init__(
         self,
@@ -40,40 +40,40 @@ class Served:
     def start(self) -> None:
         command = [sys.executable, "-c", self.code, "serve", str(self.run)]
         command += ["--port", str(self.port), *self.options]
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by `complaints`)
-        # Only where needed: with it Python forks, which threads of gRPC here do not outlive.
-        prepare = None if self.files is None else self._starve
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by `__exit__`)
+        # Only if needed: with preexec_fn Python forks, which gRPC threads do not survive.
+        prepare = None if self.files is None else self._limit_files
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=self._log, text=True, preexec_fn=prepare
         )
         assert self.process.stdout is not None
-        said = re.search(r"(http://\S+:(\d+)/)(\S*)", self.process.stdout.readline())
-        assert said, self.complaints()
-        self.url, self.port, self.fragment = said[1], int(said[2]), said[3]
+        link = re.search(r"(http://\S+:(\d+)/)(\S*)", self.process.stdout.readline())
+        assert link, self.stderr()
+        self.url, self.port, self.fragment = link[1], int(link[2]), link[3]
 
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Its exit code."""
-        self.process.send_signal(how)
+    def stop(self, stop_signal: signal.Signals = signal.SIGTERM) -> int:
+        """Stop the server and return its exit code."""
+        self.process.send_signal(stop_signal)
         return self.process.wait(60)
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
 
-    def complaints(self) -> str:
-        """What it wrote to standard error since it started."""
+    def stderr(self) -> str:
+        """Return what the server wrote to standard error."""
         self._log.seek(0)
         return self._log.read()
 
     def memory(self) -> int:
-        """KiB in use."""
+        """Return the resident memory in KiB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0])
 
     def descriptors(self) -> int:
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
-    def _starve(self) -> None:
+    def _limit_files(self) -> None:
         if self.files is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (self.files, self.files))
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from service.served import Served
-from service.small_run import picture
+from service.server_process import ServerProcess
+from service.small_run import image_bytes
 from transhash.search.feedback import FeedbackStore
 
 from .test_page import IMAGES, TEXTS, search, upload
@@ -28,9 +28,9 @@ def voted_run(run: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def served(voted_run: Path) -> Iterator[Served]:
-    with Served(voted_run, "--writable", "--api-key", KEY) as served:
-        yield served
+def server(voted_run: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(voted_run, "--writable", "--api-key", KEY) as server:
+        yield server
 
 
 def give_key(page: Page, key: str = KEY) -> None:
@@ -119,7 +119,7 @@ def test_from_a_picture_texts_can_be_voted_on_but_not_pictures_nor_from_a_droppe
     page.get_by_label("TrainingImages").check(force=True)
     page.wait_for_selector(IMAGES)
     assert page.locator(".vote").count() == 0
-    upload(page, "mine.png", picture())
+    upload(page, "mine.png", image_bytes())
     page.get_by_label("Texts").check(force=True)
     page.wait_for_selector(TEXTS)
     assert "picture=" in page.url
@@ -129,17 +129,17 @@ def test_from_a_picture_texts_can_be_voted_on_but_not_pictures_nor_from_a_droppe
 def test_the_link_that_was_printed_is_the_key_and_leaves_the_address(
     browser: Browser, voted_run: Path
 ) -> None:
-    with Served(voted_run, "--writable") as served:
-        page = browser.new_page(base_url=served.url)
-        page.goto(f"/?q=a+boat&among=images{served.fragment}")
+    with ServerProcess(voted_run, "--writable") as server:
+        page = browser.new_page(base_url=server.url)
+        page.goto(f"/?q=a+boat&modality=images{server.fragment}")
         thumb(page, "up").click()
         wait_pressed(thumb(page, "up"))  # without having been asked
-        assert page.url == f"{served.url}?q=a+boat&among=images"
+        assert page.url == f"{server.url}?q=a+boat&modality=images"
         page.close()
-        page = browser.new_page(base_url=served.url)  # another tab has to be told
-        page.goto("/?q=a+boat&among=images")
+        page = browser.new_page(base_url=server.url)  # another tab has to be told
+        page.goto("/?q=a+boat&modality=images")
         thumb(page, "up", 1).click()
-        give_key(page, f"{served.url}{served.fragment}")
+        give_key(page, f"{server.url}{server.fragment}")
         wait_pressed(thumb(page, "up", 1))
         page.close()
     assert [vote.vote for vote in FeedbackStore(voted_run).all()] == [1, 1]
@@ -155,12 +155,12 @@ def test_a_vote_that_is_refused_says_why(page: Page, voted_run: Path) -> None:
     assert thumb(page, "up").get_attribute("aria-pressed") == "false"
 
 
-def test_thumbs_can_be_hit_with_a_finger(browser: Browser, served: Served) -> None:
+def test_thumbs_can_be_hit_with_a_finger(browser: Browser, server: ServerProcess) -> None:
     context = browser.new_context(
-        viewport={"width": 390, "height": 844}, base_url=served.url, has_touch=True, is_mobile=True
+        viewport={"width": 390, "height": 844}, base_url=server.url, has_touch=True, is_mobile=True
     )
     page = context.new_page()
-    page.goto("/?q=a+boat&among=images")
+    page.goto("/?q=a+boat&modality=images")
     page.wait_for_selector("body.voting .grid .vote")
     box = thumb(page, "up").bounding_box()
     assert box
@@ -177,9 +177,9 @@ def test_thumbs_can_be_hit_with_a_finger(browser: Browser, served: Served) -> No
 
 
 def test_a_read_only_page_offers_no_thumbs(browser: Browser, run: Path) -> None:
-    with Served(run) as served:
-        page = browser.new_page(base_url=served.url)
-        page.goto("/?q=a+boat&among=images")
+    with ServerProcess(run) as server:
+        page = browser.new_page(base_url=server.url)
+        page.goto("/?q=a+boat&modality=images")
         page.wait_for_selector(IMAGES)
         page.wait_for_selector("#run:not([hidden])")
         assert page.locator(".votes:visible").count() == 0

@@ -1,0 +1,72 @@
+"""Relevance in replies: the run's calibration at the distance of each result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fastapi.testclient import TestClient
+
+from transhash.search.engine import SearchEngine
+from transhash.service import create_app
+
+from .small_run import LOCAL
+
+
+def test_each_result_of_the_other_modality_has_the_probability_of_its_distance(
+    client: TestClient, run: Path
+) -> None:
+    report = json.loads((run / "report.json").read_text())
+    curve = report["validation"]["retrieval"]["calibration"]
+    hits = client.get("/api/search/text", params={"q": "a boat", "k": 48}).json()["hits"]
+    batch = {"queries": [{"text": "a boat"}], "k": 48}
+    batch_hits = client.post("/api/search/batch", json=batch).json()["results"][0]
+    for hit in [*hits, *batch_hits]:
+        assert hit["probability"] == curve[hit["distance"]]
+        p = hit["probability"]
+        label = "likely" if p >= 0.5 else "possible" if p >= 0.2 else "unlikely"
+        assert hit["relevance"] == label
+    assert len({hit["relevance"] for hit in hits}) > 1
+
+
+def test_a_reply_has_the_best_label_of_the_model(run_copy: Path) -> None:
+    report = json.loads((run_copy / "report.json").read_text())
+    held_out = report["validation"]["retrieval"]
+    for best, label in ((0.9, "likely"), (0.3, "possible"), (0.1, "unlikely")):
+        held_out["calibration"] = [best] + [0.0] * (len(held_out["calibration"]) - 1)
+        (run_copy / "report.json").write_text(json.dumps(report))
+        with (
+            SearchEngine.open(run_copy) as engine,
+            TestClient(create_app(engine), base_url=LOCAL) as client,
+        ):
+            assert client.get("/api/search/text?q=a+boat").json()["max_relevance"] == label
+            assert (
+                client.get("/api/search/text?q=a+boat&modality=texts").json()["max_relevance"]
+                is None
+            )
+
+
+def test_results_of_the_same_modality_have_no_relevance(client: TestClient) -> None:
+    number = client.get("/api/examples").json()["images"][0]["number"]
+    for address in (
+        f"/api/items/{number}/similar?modality=images",
+        "/api/search/text?q=a&modality=texts",
+    ):
+        for hit in client.get(address).json()["hits"]:
+            assert hit["probability"] is None
+            assert hit["relevance"] is None
+    across = client.get(f"/api/items/{number}/similar?modality=texts").json()["hits"]
+    assert all(hit["relevance"] for hit in across)
+
+
+def test_a_run_without_validation_has_no_relevance(run_copy: Path) -> None:
+    report = json.loads((run_copy / "report.json").read_text())
+    del report["validation"]
+    (run_copy / "report.json").write_text(json.dumps(report))
+    with (
+        SearchEngine.open(run_copy) as engine,
+        TestClient(create_app(engine), base_url=LOCAL) as client,
+    ):
+        hits = client.get("/api/search/text?q=a+boat").json()["hits"]
+    assert [hit["relevance"] for hit in hits] == [None] * len(hits)
+    assert all("distance" in hit for hit in hits)
