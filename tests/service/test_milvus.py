@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 pytest.importorskip("pymilvus", reason="needs the milvus extra: pip install 'transhash[milvus]'")
 
-from transhash.cli.index import copy_indexes
+from transhash.cli.index import copy
 from transhash.search.engine import SearchEngine
 from transhash.service import create_app
 
@@ -20,7 +20,7 @@ from .small_run import ITEMS, LOCAL, image_bytes
 @pytest.fixture(scope="module")
 def milvus(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     url = f"milvus:{tmp_path_factory.mktemp('milvus') / 'codes.db'}"
-    copy_indexes(run, f"grouped:{run / 'index'}", url)
+    copy(run, f"grouped:{run / 'index'}", url)
     engine = SearchEngine.open(run, url)
     with TestClient(create_app(engine), base_url=LOCAL, raise_server_exceptions=False) as client:
         yield client

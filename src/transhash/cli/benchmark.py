@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +67,19 @@ def evaluate_run(
     mode = check_ranking(ranking)
     has_files = images is not None or texts is not None
     is_split = shard is not None or bool(merge)
-    _check_options(benchmark is not None, has_files, is_split, shard, histogram, merge)
-    if is_split and index is not None:
-        raise DataError("--shard and --merge do not use an index. Remove --index.")
-    if is_split and mode != "hamming":
-        raise DataError("--shard and --merge combine Hamming distances. Remove --ranking.")
+    if has_files == (benchmark is not None) and not (merge and not has_files):
+        raise DataError(
+            "Evaluation needs one data set. Pass --benchmark, or --images and --texts with labels."
+        )
+    if is_split and (has_files or index is not None or mode != "hamming"):
+        raise DataError(
+            "--shard and --merge count Hamming distances on a benchmark. "
+            "Remove --images, --texts, --index and --ranking."
+        )
+    if shard is not None and merge:
+        raise DataError("--shard evaluates one part, --merge combines all. Pass one of them.")
+    if (shard is None) != (histogram is None):
+        raise DataError("--shard and --histogram belong together. Pass both.")
     if merge:
         rankings = merge_shards(run, merge, split_seed, benchmark)
     elif benchmark is not None:
@@ -88,40 +97,20 @@ def evaluate_run(
     if shard:
         out.print(f"Saved shard {shard} to {histogram}. Combine all shards with --merge.")
         return
-    options: dict[str, Any] = {"definition": map_definition, "at": cutoff}
+    score = partial(Scores.of, definition=map_definition, at=cutoff)
     bits = rankings.about["bits"]
-    scores: dict[str, Any] = {
-        name: Scores.of(counts, ranking=mode, bits=bits, **options).to_dict()
+    scores = {
+        name: score(counts, ranking=mode, bits=bits).to_dict()
         for name, counts in rankings.histograms.items()
     }
-    keyword: dict[str, Any] = {
-        name: Scores.of(direction.counted(), **options).to_dict()
+    keyword = {
+        name: score(direction.counted()).to_dict()
         for name, direction in (rankings.keyword or {}).items()
     }
     if as_json:
         print(json.dumps(scores | rankings.about | ({"keyword": keyword} if keyword else {})))
     else:
         _print_scores(scores, rankings.about, keyword)
-
-
-def _check_options(
-    has_benchmark: bool,
-    has_files: bool,
-    is_split: bool,
-    shard: str | None,
-    histogram: Path | None,
-    merge: list[Path],
-) -> None:
-    if has_files and has_benchmark:
-        raise DataError("Two data sets given. Pass --benchmark, or --images and --texts.")
-    if not (has_files or has_benchmark or merge):
-        raise DataError("No data set given. Pass --benchmark, or --images and --texts with labels.")
-    if shard is not None and merge:
-        raise DataError("--shard evaluates one part, --merge combines all. Pass one of them.")
-    if has_files and is_split:
-        raise DataError("--shard and --merge need a benchmark. Pass --benchmark.")
-    if (shard is None) != (histogram is None):
-        raise DataError("--shard and --histogram belong together. Pass both.")
 
 
 def _print_scores(scores: dict[str, Any], about: dict[str, Any], keyword: dict[str, Any]) -> None:

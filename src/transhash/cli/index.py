@@ -147,11 +147,6 @@ def copy(
 
     Example: `transhash copy runs/mine --from grouped:runs/mine/index --to milvus:./codes.db`
     """
-    copy_indexes(run, source, destination)
-
-
-def copy_indexes(run: Path, source: str, destination: str) -> None:
-    """Copy the image and text codes of the index at one URL to the index at another."""
     from transhash.data.collection import MODALITIES
     from transhash.index import open_index
     from transhash.model.files import read_bits
