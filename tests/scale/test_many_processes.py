@@ -73,7 +73,7 @@ def test_the_command_learns_the_same_under_torchrun(data: Path, tmp_path: Path) 
         "--set", "steps=20", "--set", "dropout=0", "--set", "batch_size=32", "--set", "target_batch=16",
     ]  # fmt: skip
     said = start(2, *arguments, "--out", tmp_path / "two")
-    assert said.count("written to") == 1
+    assert said.count("Saved to") == 1
     start(1, *arguments, "--out", tmp_path / "one")
     texts = read_texts(data / "texts.tsv")
     two, one = (Encoder.load(tmp_path / name).encode_texts(texts) for name in ("two", "one"))
@@ -86,7 +86,7 @@ def test_two_processes_fine_tune_as_one_does(data: Path, tmp_path: Path) -> None
         "-m", "transhash", "fit", "thn", "--auxiliary", data / "auxiliary.tsv",
         "--images", data / "images.tsv", "--texts", data / "texts.tsv", "--bits", 16,
         "--set", "steps=4", "--set", "batch_size=32", "--set", "target_batch=16",
-        "--fine-tune", "--blocks", 1, "--set", "fine_tune.steps=4", "--set", "fine_tune.views=1",
+        "--fine-tune", "--fine-tune-blocks", 1, "--set", "fine_tune.steps=4", "--set", "fine_tune.views=1",
         "--set", "fine_tune.batch=8", "--set", "fine_tune.target_batch=8",
     ]  # fmt: skip
     start(2, *arguments, "--out", tmp_path / "two")

@@ -80,13 +80,13 @@ def test_an_exact_engine_gives_exactly_the_scores_without_one(
     first = transhash(*asked, "--json")
     assert first.directions == whole
     assert first.scores["sent"] == 48
-    again = transhash(*asked, "--definition", "found", "--at", 5, "--json")
+    again = transhash(*asked, "--map-definition", "hits", "--cutoff", 5, "--json")
     assert again.scores["sent"] == (48 if place == "faiss:" else 0)  # that one was in memory
     without = transhash(
-        "evaluate", run, "--benchmark", data, "--definition", "found", "--at", 5, "--json"
+        "evaluate", run, "--benchmark", data, "--map-definition", "hits", "--cutoff", 5, "--json"
     )
     assert again.directions == without.directions
-    assert f"ranked by {place}" in " ".join(transhash(*asked).out.split())
+    assert f"index: {place}" in " ".join(transhash(*asked).out.split())
 
 
 @pytest.mark.parametrize("url", ["grouped:{}/g", "milvus:{}/codes.db"])
@@ -225,7 +225,7 @@ def test_own_labelled_files_are_scored_both_ways(
     back = evaluate(text_codes, codes, of_texts, of_images)
     assert said.directions == (there.to_dict(), back.to_dict())
     table = " ".join(transhash("evaluate", run, "--images", own[0], "--texts", own[1]).out.split())
-    assert "3 rows without a label were left out" in table
+    assert "Excluded 3 rows" in table
     assert "chance" in table
 
 
@@ -248,7 +248,7 @@ def test_a_served_index_is_scored_as_it_is(
     """The run's index holds 36 + 36 items, of which the files label 35 + 34."""
     place = url.format(run=run, folder=tmp_path)
     if "milvus" in place:
-        transhash("index", run, "--from", f"grouped:{run / 'index'}", "--into", place)
+        transhash("copy", run, "--from", f"grouped:{run / 'index'}", "--to", place)
     files = ("--images", own[0], "--texts", own[1], "--queries", 20)
     without = transhash("evaluate", run, *files, "--json")
     served = transhash("evaluate", run, *files, "--index", place, "--json")
@@ -263,7 +263,7 @@ def test_items_that_are_not_indexed_are_told(
         csv.writer(file).writerow(("new", "a boat at sea", "boat"))
     files = ("--images", own[0], "--texts", own[1], "--index", f"grouped:{run / 'index'}")
     said = " ".join(transhash("evaluate", run, *files).out.split())
-    assert "1 texts and 0 images of these files are not in the index and were left out" in said
+    assert "1 texts and 0 images that are not in the index" in said
     engine = SearchEngine.open(run, f"grouped:{tmp_path / 'empty'}", writable=True)
     engine.close()
     empty = (*files[:4], "--index", f"grouped:{tmp_path / 'empty'}")
@@ -338,12 +338,12 @@ def test_search_ranks_as_it_is_told_and_says_so(
         hits = engine.similar_to_text("a boat", 36, "images", mode)  # type: ignore[arg-type]
         assert [hit.item.id for hit in hits] == [row["id"] for row in rows("--ranking", mode)]
     engine.close()
-    assert "ranking all" in transhash("search", run, "--text", "a boat").out
+    assert "weighted ranking" in transhash("search", run, "--text", "a boat").out
     faiss = f"faiss:{tmp_path / 'f'}"
-    transhash("index", run, "--from", f"grouped:{run / 'index'}", "--into", faiss)
+    transhash("copy", run, "--from", f"grouped:{run / 'index'}", "--to", faiss)
     said = transhash("search", run, "--text", "a boat", "-k", 2, "--index", faiss).out
-    assert "ranking all of the nearest 108 candidates" in " ".join(said.split())
-    assert "one of hamming, ties, all" in transhash.refused(
+    assert "weighted ranking, top 108 reranked" in " ".join(said.split())
+    assert "tiebreak" in transhash.refused(
         "search", run, "--text", "a boat", "--ranking", "cosine"
     )
 
@@ -363,25 +363,25 @@ def test_a_search_of_a_mistyped_milvus_file_is_a_sentence_and_makes_nothing(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("", "nothing to score"),
-        ("--images OWN", "need both --images and --texts"),
-        ("--benchmark DATA --images OWN --texts OWN", "not both"),
+        ("", "one data set"),
+        ("--images OWN", "both modalities"),
+        ("--benchmark DATA --images OWN --texts OWN", "one data set"),
         ("--images OWN --texts BARE", "BARE holds no label"),
         ("--images DATA/images --texts OWN", "holds no label"),
         ("--images OWN --texts OTHER", "use the same label words"),
         ("--images OWN --texts OWN --queries 0", "must be 1 or more"),
-        ("--images OWN --texts OWN --shard 1/2 --histogram h", "cut a benchmark"),
+        ("--images OWN --texts OWN --shard 1/2 --histogram h", "on a benchmark"),
         ("--images OWN --texts OWN --index faiss:nowhere", "There is no index at nowhere"),
-        ("--benchmark DATA --index faiss:x --shard 1/2 --histogram h", "leave out --shard"),
-        ("--benchmark DATA --index faiss:x --merge h", "leave out --shard and --merge"),
+        ("--benchmark DATA --index faiss:x --shard 1/2 --histogram h", "Remove"),
+        ("--benchmark DATA --index faiss:x --merge h", "Remove"),
         ("--benchmark DATA --index quick:x", "there is no engine 'quick'"),
-        ("--benchmark DATA --shard 1/2", "--shard needs --histogram"),
-        ("--benchmark DATA --histogram h", "give --shard i/n"),
-        ("--shard 1/2 --histogram h --merge h", "give one of them"),
-        ("--benchmark DATA --definition nobody", "no definition of MAP"),
-        ("--benchmark DATA --ranking cosine", "one of hamming, ties, all, got 'cosine'"),
-        ("--benchmark DATA --ranking all --shard 1/2 --histogram h", "leave out --ranking"),
-        ("--benchmark DATA --ranking ties --merge h", "leave out --ranking"),
+        ("--benchmark DATA --shard 1/2", "belong together"),
+        ("--benchmark DATA --histogram h", "belong together"),
+        ("--shard 1/2 --histogram h --merge h", "Pass one of them"),
+        ("--benchmark DATA --map-definition nobody", "no definition of MAP"),
+        ("--benchmark DATA --ranking cosine", "'cosine'"),
+        ("--benchmark DATA --ranking weighted --shard 1/2 --histogram h", "Remove"),
+        ("--benchmark DATA --ranking tiebreak --merge h", "Remove"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(

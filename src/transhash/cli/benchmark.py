@@ -136,8 +136,8 @@ def _print_scores(scores: dict[str, Any], about: dict[str, Any], keyword: dict[s
     if "index" in about:
         sent = f" ({about['sent']:,} codes sent)" if "sent" in about else ""
         out.print(f"index: {about['index']}{sent}", soft_wrap=True)
-    if about.get("unlabelled"):
-        out.print(f"Excluded {about['unlabelled']:,} rows without a label")
+    if about.get("unlabeled"):
+        out.print(f"Excluded {about['unlabeled']:,} rows without a label")
     if about.get("voted"):
         out.print(f"Excluded {about['voted']:,} queries used as training votes")
     if any(about.get("not_indexed", {}).values()):
