@@ -1,11 +1,11 @@
-"""Kills `transhash index` and `transhash encode` with SIGKILL; nothing finished may be lost.
+"""Kill `transhash index` and `transhash encode`; finished work must not be lost.
 
     python tests/fault_injection/command_kills.py --rounds 30 --command index
 
-Each round changes the sources and starts the command in a forked process, so that importing is not
-what is killed; --spawn starts a new interpreter instead. Even rounds kill it when the clock says
-so, odd ones at a call that writes. Now and then it is left to finish: from then on every item is
-acknowledged, and must be found by readers after every later kill, before and after the next writer.
+Each round changes the sources and starts the command in a forked process, so that the kill does not
+hit the imports; --spawn starts a new interpreter instead. Even rounds kill it after a random time,
+odd ones at a call that writes. Every fifth round finishes: from then on readers must find every
+item after every kill, before and after the next writer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dying import Calls
-from run_history import PICTURES, agrees, findable, new_run, write_sources
+from run_history import IMAGES, findable, is_consistent, new_run, write_sources
 
 from transhash import storage
 from transhash.cli import main as transhash
@@ -43,14 +43,19 @@ class Tally(NamedTuple):
 
 def writing_calls() -> Calls:
     return Calls(
-        [(Catalog, "add"), (Catalog, "settle"), (GroupedIndex, "update"), (storage.os, "replace")]
+        [
+            (Catalog, "add"),
+            (Catalog, "mark_done"),
+            (GroupedIndex, "update"),
+            (storage.os, "replace"),
+        ]
     )
 
 
 def run_command(
-    arguments: list[str], seconds: float | None, die: int, spawn: bool, calls: Calls
+    arguments: list[str], seconds: float | None, die_at: int, spawn: bool, calls: Calls
 ) -> int | None:
-    """Its exit code, or None where it was killed: after so many seconds, or at that call."""
+    """Return the exit code, or None if the command was killed, after `seconds` or at a call."""
     if spawn:
         child = subprocess.Popen(
             [sys.executable, "-m", "transhash", *arguments],
@@ -60,10 +65,10 @@ def run_command(
     else:
         pid = os.fork()
         if pid == 0:
-            quiet = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(quiet, 1)
-            os.dup2(quiet, 2)
-            calls.watch(die)
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, 1)
+            os.dup2(null, 2)
+            calls.watch(die_at)
             sys.argv = ["transhash", *arguments]
             code = 1
             try:
@@ -83,38 +88,37 @@ def kill_index(folder: Path, rounds: int, seed: int = 5, spawn: bool = False) ->
     run = new_run(folder)
     chance = random.Random(seed)
     arguments = ["index", str(run), "--texts", str(folder / "notes.csv")]
-    arguments += ["--images", str(folder / "pictures")]
+    arguments += ["--images", str(folder / "images")]
     acknowledged: set[str] = set()
     killed = finished = 0
     duration, calls = 1.0, writing_calls()
-    steps = 0  # calls of the last round that was left to finish
+    steps = 0  # calls of the last round that finished
     for number in range(rounds):
         texts = write_sources(folder, number)
-        whole = number % 5 == 0
-        die = chance.randrange(1, steps) if number % 2 and not (spawn or whole) else 0
-        seconds = None if whole or die else chance.uniform(0, duration * 1.2)
-        began = time.perf_counter()
-        code = run_command(arguments, seconds, die, spawn, calls)
+        finish = number % 5 == 0
+        die_at = chance.randrange(1, steps) if number % 2 and not (spawn or finish) else 0
+        seconds = None if finish or die_at else chance.uniform(0, duration * 1.2)
+        start = time.perf_counter()
+        code = run_command(arguments, seconds, die_at, spawn, calls)
         if code is None:
             killed += 1
         else:
-            assert code == 0, f"round {number}: the command failed by itself"
-            duration = time.perf_counter() - began
+            assert code == 0, f"round {number}: the command failed"
+            duration = time.perf_counter() - start
             finished += 1
             steps = calls.count
             acknowledged = set(texts)
-            assert findable(run) == texts, f"round {number}: not what the sources hold"
+            assert findable(run) == texts, f"round {number}: not the items of the sources"
         if acknowledged:
-            lost = acknowledged - findable(run).keys()
-            assert not lost, f"round {number}: readers miss {len(lost)} texts"
+            missing = acknowledged - findable(run).keys()
+            assert not missing, f"round {number}: readers miss {len(missing)} texts"
         if (run / "catalog.sqlite").exists():
-            assert agrees(run), f"round {number}: catalog and index differ after a writer"
+            assert is_consistent(run), f"round {number}: catalog and index differ after a writer"
             assert verify_run(run) == [], f"round {number}: {verify_run(run)}"
             assert not acknowledged - findable(run).keys()
     assert run_command(arguments, None, 0, spawn, calls) == 0
     assert findable(run) == texts
-    report = len(list((folder / "pictures").iterdir()))
-    assert report == PICTURES
+    assert len(list((folder / "images").iterdir())) == IMAGES
     return Tally(rounds, killed, finished)
 
 
@@ -128,27 +132,27 @@ def kill_encode(folder: Path, rounds: int, seed: int = 5, spawn: bool = False) -
     duration, calls = 1.0, writing_calls()
     steps = 0
     for number in range(rounds):
-        to = folder / f"codes-{finished}"
-        arguments = ["encode", str(run), "--texts", str(folder / "notes.csv"), "--out", str(to)]
+        out = folder / f"codes-{finished}"
+        arguments = ["encode", str(run), "--texts", str(folder / "notes.csv"), "--out", str(out)]
         arguments += ["--shard-size", "100"]
-        before = {path: path.stat().st_mtime_ns for path in to.glob("*.parquet")}
-        whole = number % 5 == 0
-        die = chance.randrange(1, steps // 2) if number % 2 and not (spawn or whole) else 0
-        seconds = None if die or whole else chance.uniform(0, duration)
-        began = time.perf_counter()
-        code = run_command(arguments, seconds, die, spawn, calls)
-        kept = {path: path.stat().st_mtime_ns for path in before}
-        assert kept == before, f"round {number}: a finished shard was written again"
+        before = {path: path.stat().st_mtime_ns for path in out.glob("*.parquet")}
+        finish = number % 5 == 0
+        die_at = chance.randrange(1, steps // 2) if number % 2 and not (spawn or finish) else 0
+        seconds = None if finish or die_at else chance.uniform(0, duration)
+        start = time.perf_counter()
+        code = run_command(arguments, seconds, die_at, spawn, calls)
+        after = {path: path.stat().st_mtime_ns for path in before}
+        assert after == before, f"round {number}: a finished shard was written again"
         if code is None:
             killed += 1
             continue
-        assert code == 0, f"round {number}: the command failed by itself"
-        duration = time.perf_counter() - began
+        assert code == 0, f"round {number}: the command failed"
+        duration = time.perf_counter() - start
         finished += 1
-        steps = max(steps, calls.count)  # one that went on took fewer
-        job = read_job(to, run)
-        assert all(shard_path(to, shard).exists() for shard in range(job.shards))
-        parts = list(read_shards(to))
+        steps = max(steps, calls.count)  # a resumed command makes fewer
+        job = read_job(out, run)
+        assert all(shard_path(out, shard).exists() for shard in range(job.shards))
+        parts = list(read_shards(out))
         assert [name for part in parts for name in part.ids] == list(texts.ids)
         assert Codes.concatenate(part.codes for part in parts) == expected
     return Tally(rounds, killed, finished)

@@ -1,4 +1,4 @@
-"""A forked process that dies at one of its calls, so that how fast a machine is decides nothing."""
+"""Kill a forked process at one of its calls, independent of the speed of the machine."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any
 
 
 class Calls:
-    """Counts some calls of a forked process, twice each: as they begin, and as they end."""
+    """Count some calls of a forked process, once when they begin and once when they end."""
 
     def __init__(self, functions: Iterable[tuple[Any, str]]) -> None:
         self.functions = list(functions)
-        self.seen = mmap.mmap(-1, 8)  # shared with the process
+        self._counter = mmap.mmap(-1, 8)  # shared with the process
 
     @property
     def count(self) -> int:
-        return int.from_bytes(self.seen[:8], "little")
+        return int.from_bytes(self._counter[:8], "little")
 
     def watch(self, die_at: int = 0) -> None:
-        """To be called in that process, which dies where die_at has been counted; 0: never."""
+        """Count calls in the current process and kill it at call number `die_at`; 0: never."""
         calls = 0
 
         def step() -> None:
             nonlocal calls
             calls += 1
-            self.seen[:8] = calls.to_bytes(8, "little")
+            self._counter[:8] = calls.to_bytes(8, "little")
             if calls == die_at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
             def call(*arguments: Any, **keywords: Any) -> Any:
                 step()
                 result = function(*arguments, **keywords)
@@ -41,4 +41,4 @@ class Calls:
             return call
 
         for owner, name in self.functions:
-            setattr(owner, name, watched(getattr(owner, name)))
+            setattr(owner, name, wrap(getattr(owner, name)))

@@ -1,4 +1,4 @@
-"""A file with one bit flipped, for a while."""
+"""Flip one bit of a file temporarily."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 @contextmanager
 def one_bit_flipped(path: Path, chance: random.Random) -> Iterator[tuple[int, int]]:
-    """Which byte and bit it is; afterwards the file is what it was."""
+    """Flip a random bit, yield its byte and bit, and restore the file."""
     content = path.read_bytes()
-    place, bit = chance.randrange(len(content)), chance.randrange(8)
-    changed = bytes([content[place] ^ 1 << bit])
-    path.write_bytes(content[:place] + changed + content[place + 1 :])
-    yield place, bit
+    position, bit = chance.randrange(len(content)), chance.randrange(8)
+    changed = bytes([content[position] ^ 1 << bit])
+    path.write_bytes(content[:position] + changed + content[position + 1 :])
+    yield position, bit
     path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Flips one bit of one file of a saved model; loading must tell it, or the codes be the same.
+"""Flip one bit of a saved model; loading must report it, or the codes must be the same.
 
 python tests/fault_injection/model_flips.py --rounds 500
 """
@@ -21,30 +21,30 @@ TEXTS = ("a boat with sails", "the cat sleeps", "a red car", "a house and a tree
 
 
 class Tally(NamedTuple):
-    told: int
+    reported: int
     harmless: int
 
 
 def flip_model(folder: Path, rounds: int, seed: int = 1) -> Tally:
-    """How many flips were told, and how many changed nothing; an AssertionError tells the rest."""
+    """Count reported and harmless flips; an AssertionError is any other."""
     encoder = Encoder.load(new_run(folder))
     model = folder / "model"
     encoder.save(model)
     files = sorted(model.iterdir())
     expected = encoder.encode_texts(TEXTS)
     chance = random.Random(seed)
-    told = harmless = 0
+    reported = harmless = 0
     for number in range(rounds):
         path = files[number % len(files)]
-        with one_bit_flipped(path, chance) as where:
+        with one_bit_flipped(path, chance) as position:
             try:
                 codes = Encoder.load(model).encode_texts(TEXTS)
             except TranshashError:
-                told += 1
+                reported += 1
             else:
-                assert codes == expected, (path, where)
+                assert codes == expected, (path, position)
                 harmless += 1
-    return Tally(told, harmless)
+    return Tally(reported, harmless)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Flips one bit of one file of a run folder; `verify` must tell it, or nothing may have changed.
+"""Flip one bit of a run folder; `verify` must report it, or search results must be the same.
 
 python tests/fault_injection/run_flips.py --rounds 500
 """
@@ -24,47 +24,43 @@ TEXTS = {"boat": "a boat with sails", "cat": "the cat sleeps", "car": "a red car
 
 
 class Tally(NamedTuple):
-    told: int
+    reported: int
     harmless: int
 
 
-def answers(run: Path) -> list[tuple[str, str | None, int]]:
-    """What a search shows, of both questions."""
-    engine = SearchEngine.open(run)
-    try:
+def results(run: Path) -> list[tuple[str, str | None, int]]:
+    """Return the results of two queries."""
+    with SearchEngine.open(run) as engine:
         return [
             (hit.item.id, hit.item.text, hit.distance)
-            for question in ("a boat", "the red cat")
-            for hit in engine.similar_to_text(question, 10, "texts")
+            for query in ("a boat", "the red cat")
+            for hit in engine.similar_to_text(query, 10, "texts")
         ]
-    finally:
-        engine.close()
 
 
 def flip(folder: Path, rounds: int, seed: int = 1) -> Tally:
     run = new_run(folder)
-    engine = SearchEngine.open(run, writable=True)
-    engine.add_texts(Collection([*TEXTS], [*TEXTS.values()]))
-    engine.close()
+    with SearchEngine.open(run, writable=True) as engine:
+        engine.add_texts(Collection([*TEXTS], [*TEXTS.values()]))
     files = sorted(p for p in run.rglob("*") if p.is_file() and p.name != "writer.lock")
     files = [path for path in files if path.stat().st_size]
-    expected = answers(run)
+    expected = results(run)
     chance = random.Random(seed)
-    told = harmless = 0
+    reported = harmless = 0
     for number in range(rounds):
         path = files[number % len(files)]
-        with one_bit_flipped(path, chance) as where:
+        with one_bit_flipped(path, chance) as position:
             if verify_run(run):
-                told += 1
-                with contextlib.suppress(TranshashError):  # it may refuse or answer, nothing else
-                    answers(run)
-            else:  # a byte that nothing is read from
+                reported += 1
+                with contextlib.suppress(TranshashError):  # it may fail or succeed, but not crash
+                    results(run)
+            else:  # an unused byte
                 harmless += 1
-                assert answers(run) == expected, (path, where)
-        for beside in ("catalog.sqlite-wal", "catalog.sqlite-shm"):
-            (run / beside).unlink(missing_ok=True)
+                assert results(run) == expected, (path, position)
+        for log in ("catalog.sqlite-wal", "catalog.sqlite-shm"):
+            (run / log).unlink(missing_ok=True)
     assert verify_run(run) == []
-    return Tally(told, harmless)
+    return Tally(reported, harmless)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A run folder to be tortured, and what it must hold."""
+"""A run folder for fault injection, and its expected items."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from small_run import copy_small_run
 from transhash.search.consistency import compare
 from transhash.search.engine import SearchEngine
 
-TEXTS, PICTURES = 3000, 6
+TEXTS, IMAGES = 3000, 6
 WORDS = ("boat", "cat", "car", "tree", "house", "fish", "sails", "red", "blue", "sleeps")
 
 
@@ -23,7 +23,7 @@ def new_run(folder: Path) -> Path:
 
 
 def write_sources(folder: Path, version: int) -> dict[str, str]:
-    """notes.csv and pictures/ of that version: every third text is another one; texts by id."""
+    """Write notes.csv and images/; each version changes every third text. Return texts by id."""
     texts = {}
     for i in range(TEXTS):
         change = version if i % 3 == version % 3 else (version - (version - i) % 3) % (version + 1)
@@ -31,29 +31,23 @@ def write_sources(folder: Path, version: int) -> dict[str, str]:
         texts[f"note-{i}"] = f"a {' '.join(words)} {i}"
     rows = [f"{name},{text}" for name, text in texts.items()]
     (folder / "notes.csv").write_text("\n".join(["id,text", *rows]) + "\n")
-    (folder / "pictures").mkdir(exist_ok=True)
-    for i in range(PICTURES):
-        colour = ((i * 40 + version * 20 * (i % 2)) % 256, 90, 200 - i * 20)
-        Image.new("RGB", (24, 16), colour).save(folder / "pictures" / f"{i}.png")
+    (folder / "images").mkdir(exist_ok=True)
+    for i in range(IMAGES):
+        color = ((i * 40 + version * 20 * (i % 2)) % 256, 90, 200 - i * 20)
+        Image.new("RGB", (24, 16), color).save(folder / "images" / f"{i}.png")
     return texts
 
 
 def findable(run: Path) -> dict[str, str | None]:
-    """Id and text of every text that a reader's search finds."""
-    engine = SearchEngine.open(run)
-    try:
+    """Return id and text of all texts that a search returns."""
+    with SearchEngine.open(run) as engine:
         hits = engine.similar_to_text("a boat", 10**6, "texts")
         return {hit.item.id: hit.item.text for hit in hits}
-    finally:
-        engine.close()
 
 
-def agrees(run: Path) -> bool:
-    """Catalog and index, once a writer has opened them."""
-    engine = SearchEngine.open(run, writable=True)
-    try:
+def is_consistent(run: Path) -> bool:
+    """Return whether catalog and index are equal after a writer has opened them."""
+    with SearchEngine.open(run, writable=True) as engine:
         return not engine.catalog.pending("") and not any(
             compare(engine.catalog, name, index) for name, index in engine.indexes.items()
         )
-    finally:
-        engine.close()

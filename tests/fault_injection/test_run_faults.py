@@ -1,4 +1,4 @@
-"""A short version of what the scripts here do to a run folder and to its commands."""
+"""Short versions of the fault-injection scripts for a run folder and its commands."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ pytestmark = [
 ]
 
 
-def test_an_index_command_that_is_killed_loses_nothing_that_was_indexed(tmp_path: Path) -> None:
-    tally = kill_index(tmp_path, matching_rounds=8)
+def test_a_killed_index_command_loses_no_indexed_item(tmp_path: Path) -> None:
+    tally = kill_index(tmp_path, rounds=8)
     assert tally.killed > 1
     assert tally.finished > 0
 
 
-def test_an_encode_command_that_is_killed_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    tally = kill_encode(tmp_path, matching_rounds=8)
+def test_a_killed_encode_command_resumes(tmp_path: Path) -> None:
+    tally = kill_encode(tmp_path, rounds=8)
     assert tally.killed > 1
     assert tally.finished > 0
 
 
-def test_a_flipped_bit_in_a_run_folder_is_told_or_changes_nothing(tmp_path: Path) -> None:
-    tally = flip(tmp_path, matching_rounds=90)
-    assert tally.told > tally.harmless
+def test_a_flipped_bit_in_a_run_folder_is_reported_or_harmless(tmp_path: Path) -> None:
+    tally = flip(tmp_path, rounds=90)
+    assert tally.reported > tally.harmless

@@ -1,4 +1,4 @@
-"""A short version of the kills of fit and experiment, and of flips in the files of a model."""
+"""Short versions of the fault-injection scripts for fit, experiment and saved models."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ pytestmark = [
 ]
 
 
-def test_a_fit_that_is_killed_ends_with_the_same_bits(tmp_path: Path) -> None:
-    assert kill_fit(tmp_path, matching_rounds=3).killed >= 3
+def test_a_killed_fit_resumes_to_the_same_codes(tmp_path: Path) -> None:
+    assert kill_fit(tmp_path, rounds=3).killed >= 3
 
 
-def test_an_experiment_that_is_killed_ends_with_the_same_scores(tmp_path: Path) -> None:
-    assert kill_experiment(tmp_path, matching_rounds=3).killed >= 3
+def test_a_killed_experiment_resumes_to_the_same_scores(tmp_path: Path) -> None:
+    assert kill_experiment(tmp_path, rounds=3).killed >= 3
 
 
-def test_a_flipped_bit_of_a_model_is_told_or_changes_nothing(tmp_path: Path) -> None:
-    tally = flip_model(tmp_path, matching_rounds=100)
-    assert tally.told > 95
+def test_a_flipped_bit_of_a_model_is_reported_or_harmless(tmp_path: Path) -> None:
+    tally = flip_model(tmp_path, rounds=100)
+    assert tally.reported > 95

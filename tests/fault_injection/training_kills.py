@@ -1,10 +1,10 @@
-"""Kills `transhash fit` and `transhash experiment`; the same command again ends as if undisturbed.
+"""Kill `transhash fit` and `transhash experiment`; resumed, they must give the same results.
 
     python tests/fault_injection/training_kills.py --rounds 30 --command fit
 
-Each round kills the command up to three times, by the clock or at a call that changes the disk,
-and then lets it finish. A folder with a config.json must hold a whole run at any time; in the end
-the model must be the same, bit by bit, and every step or cell be noted once.
+Each round kills the command up to three times, after a random time or at a call that changes the
+disk, and then lets it finish. A folder with a config.json must be a complete run at any time. In
+the end the model must be the same, bit by bit, and every step or cell must be recorded once.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dying import Calls
-from training.feature_files import write_features
 
 from experiments import tiny
 from search.forked import forked
+from training.feature_files import write_features
 from transhash.datasets.synthetic import make_synthetic
 from transhash.experiments import read_results
 from transhash.model.encoder import Encoder
 
 STEPS = 120
 FIT = {
-    "thn": ("--set", f"steps={STEPS}", "--set", "batch_size=32", "--set", "target_batch=16"),
+    "thn": ("--set", f"steps={STEPS}", "--set", "batch_size=32", "--set", "target_batch_size=16"),
     "qch": (),
     "dcmh": ("--set", "epochs=3"),
 }
@@ -43,70 +43,70 @@ FIT = {
 class Tally(NamedTuple):
     rounds: int
     killed: int
-    resumed: int  # rounds in which a checkpoint or a finished cell was there to go on from
+    resumed: int  # rounds that resumed from a checkpoint or a finished cell
 
 
 def disk_calls() -> Calls:
     return Calls([(os, "fsync"), (Path, "replace"), (Path, "unlink"), (Path, "mkdir")])
 
 
-class Whole(NamedTuple):
-    """What a command took that nobody disturbed."""
+class Cost(NamedTuple):
+    """Duration and number of calls of a command that was not killed."""
 
     seconds: float
     calls: int
 
 
-def undisturbed(*arguments: object, **command: Any) -> Whole:
+def run_uninterrupted(*arguments: object, **command: Any) -> Cost:
     calls = disk_calls()
-    began = time.perf_counter()
-    code, said = forked(*arguments, prepare=calls.watch, **command)
-    assert code == 0, said
-    return Whole(time.perf_counter() - began, calls.count)
+    start = time.perf_counter()
+    code, message = forked(*arguments, prepare=calls.watch, **command)
+    assert code == 0, message
+    return Cost(time.perf_counter() - start, calls.count)
 
 
-def one_attempt(
+def run_killed(
     arguments: tuple[object, ...], command: dict[str, Any], chance: random.Random,
-    whole: Whole, first: bool,
+    cost: Cost, first: bool,
 ) -> int:  # fmt: skip
-    """The exit code of a command that is killed on the way; the first one always is."""
+    """Return the exit code of a command that may be killed; the first one always is."""
     if first or chance.random() < 0.5:
-        count = chance.randrange(1, whole.calls + 1)
+        count = chance.randrange(1, cost.calls + 1)
         return forked(*arguments, prepare=lambda: disk_calls().watch(count), **command)[0]
-    return forked(*arguments, kill_after=chance.uniform(0, whole.seconds), **command)[0]
+    return forked(*arguments, kill_after=chance.uniform(0, cost.seconds), **command)[0]
 
 
 def kill_fit(folder: Path, rounds: int, seed: int = 5) -> Tally:
     options = write_features(folder / "data")
     chance = random.Random(seed)
     killed = resumed = 0
-    expected, whole = {}, {}
-    for method, more in FIT.items():
-        out = folder / f"undisturbed-{method}"
-        for _ in range(2):  # the first one warms up
+    expected, costs = {}, {}
+    for method, settings in FIT.items():
+        out = folder / f"uninterrupted-{method}"
+        for _ in range(2):  # the first is a warm-up
             shutil.rmtree(out, ignore_errors=True)
-            whole[method] = undisturbed("fit", method, *options, *more, "--out", out)
+            costs[method] = run_uninterrupted("fit", method, *options, *settings, "--out", out)
         expected[method] = (out / "hasher.safetensors").read_bytes()
     for number in range(rounds):
         method = list(FIT)[number % len(FIT)] if number % 2 else "thn"
         out = folder / f"run-{number}"
         arguments = ("fit", method, *options, *FIT[method], "--out", out)
         for attempt in range(chance.randrange(1, 4)):
-            code = one_attempt(arguments, {}, chance, whole[method], attempt == 0)
+            code = run_killed(arguments, {}, chance, costs[method], attempt == 0)
             assert code in (0, -signal.SIGKILL), f"round {number}: exit code {code}"
             killed += code != 0
             if (out / "config.json").exists():
                 Encoder.load(out)
                 assert (out / "hasher.safetensors").read_bytes() == expected[method]
         resumed += (out / "checkpoint.safetensors").exists()
-        code, said = forked(*arguments)
-        assert code == 0, f"round {number}: {said}"
+        code, message = forked(*arguments)
+        assert code == 0, f"round {number}: {message}"
         Encoder.load(out)
         assert (out / "hasher.safetensors").read_bytes() == expected[method], f"round {number}"
-        left = {path.name for path in out.iterdir()}
-        assert left <= {
+        files = {path.name for path in out.iterdir()}
+        assert files <= {
             "config.json", "diagnostics.json", "hasher.safetensors", "metrics.jsonl", "report.json",
-        }, f"round {number}: {left}"  # fmt: skip
+        }, f"round {number}: {files}"  # fmt: skip
         if method == "thn":
             lines = (out / "metrics.jsonl").read_text().splitlines()
             assert [json.loads(line)["step"] for line in lines] == list(range(STEPS))
@@ -115,13 +115,13 @@ def kill_fit(folder: Path, rounds: int, seed: int = 5) -> Tally:
 
 
 def results(out: Path) -> dict[tuple[str, int, int], Any]:
-    """The scores of every cell; times and places differ from run to run."""
+    """Return the scores of every cell; times and paths differ between runs."""
     rows = read_results(out)
     cells = {
         (row["method"], row["bits"], row["seed"]): (row["image_to_text"], row["text_to_image"])
         for row in rows
     }
-    assert len(cells) == len(rows), "a cell stands there twice"
+    assert len(cells) == len(rows), "a cell is recorded twice"
     return cells
 
 
@@ -131,22 +131,22 @@ def kill_experiment(folder: Path, rounds: int, seed: int = 5) -> Tally:
     plan.write_text(tiny.PLAN)
     chance = random.Random(seed)
     killed = resumed = 0
-    whole = undisturbed(command=lambda: tiny.run(plan, data, folder / "undisturbed"))
-    expected = results(folder / "undisturbed")
+    cost = run_uninterrupted(command=lambda: tiny.run(plan, data, folder / "uninterrupted"))
+    expected = results(folder / "uninterrupted")
     for number in range(rounds):
         out = folder / f"out-{number}"
         command = {"command": lambda out=out: tiny.run(plan, data, out)}
         for attempt in range(chance.randrange(1, 4)):
             before = results(out) if (out / "results.jsonl").exists() else {}
-            code = one_attempt((), command, chance, whole, attempt == 0)
+            code = run_killed((), command, chance, cost, attempt == 0)
             assert code in (0, -signal.SIGKILL), f"round {number}: exit code {code}"
             killed += code != 0
             if before:
-                kept = results(out)
-                assert all(kept.get(cell) == row for cell, row in before.items())
+                after = results(out)
+                assert all(after.get(cell) == row for cell, row in before.items())
                 resumed += 1
-        code, said = forked(**command)
-        assert code == 0, f"round {number}: {said}"
+        code, message = forked(**command)
+        assert code == 0, f"round {number}: {message}"
         assert results(out) == expected, f"round {number}"
         shutil.rmtree(out)
     return Tally(rounds, killed, resumed)

@@ -1,4 +1,4 @@
-"""As much of the Hugging Face Hub as uploading and fetching one model asks for, on this machine."""
+"""A local server with the part of the Hugging Face Hub API that one model needs."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.tokens.add(self.headers.get("Authorization"))
         path = self.path.split("?")[0]
         if path == "/api/repos/create":
-            sent = json.loads(body)
-            name = f"{sent.get('organization') or 'me'}/{sent['name']}"
+            request = json.loads(body)
+            name = f"{request.get('organization') or 'me'}/{request['name']}"
             self.server.repositories.setdefault(name, {})
             self._json({"url": f"{self.server.address}/{name}", "id": name, "name": name})
         elif "/preupload/" in path:
@@ -88,9 +88,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _json(self, content: Any, status: int = 200) -> None:
         self._send(json.dumps(content).encode(), status, "application/json")
 
-    def _send(self, content: bytes, status: int, kind: str) -> None:
+    def _send(self, content: bytes, status: int, media_type: str) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", media_type)
         self.send_header("Content-Length", str(len(content)))
         self.send_header("ETag", f'"{_etag(content)}"')
         self.send_header("X-Repo-Commit", COMMIT)

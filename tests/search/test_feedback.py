@@ -1,4 +1,4 @@
-"""Votes kept in a run: whole after a kill, exported, learned from, and left out of scores."""
+"""Votes in a run survive a kill, are exported, trained on, and left out of scores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from training.test_fit_python import KINDS, square
 from transhash.data.feedback import read_votes
 from transhash.errors import DataError
 from transhash.model.encoder import Encoder
-from transhash.model.files import LEARNED_VOTES
+from transhash.model.files import TRAINED_VOTES_FILE
 from transhash.scoring import count_benchmark, count_files
 from transhash.search.engine import SearchEngine
 from transhash.search.feedback import (
@@ -46,44 +46,46 @@ def pairs(count: int = 20) -> list[tuple[Any, str]]:
 
 
 def vote(n: int, value: int = 1) -> StoredVote:
-    return StoredVote(VotedImage(bytes([n]) * 16, f"i{n}", None, b"jpeg"), f"words {n}", value)
+    return StoredVote(VotedImage(bytes([n]) * 16, f"i{n}", None, b"jpeg"), f"text {n}", value)
 
 
-def test_the_last_vote_on_the_same_two_counts_and_can_be_taken_back(tmp_path: Path) -> None:
+def test_the_last_vote_on_a_pair_counts_and_can_be_deleted(tmp_path: Path) -> None:
     votes = FeedbackStore(tmp_path)
     assert votes.all() == []
-    assert not votes.delete(b"x", "words")
-    assert not votes.path.exists()  # asking makes no file
+    assert not votes.delete(b"x", "text")
+    assert not votes.path.exists()  # reading creates no file
     for value in (1, 1, 0):
         votes.put(vote(1, value))
     votes.put(vote(2))
-    assert sorted((one.text, one.vote) for one in votes.all()) == [("words 1", 0), ("words 2", 1)]
-    assert votes.for_text("words 2") == {b"\2" * 16: 1}
-    assert votes.on_image(b"\1" * 16) == {"words 1": 0}
-    assert votes.delete(b"\1" * 16, "words 1")
-    assert [one.text for one in votes.all()] == ["words 2"]
-    assert votes.damage() == []
+    assert sorted((vote.text, vote.vote) for vote in votes.all()) == [("text 1", 0), ("text 2", 1)]
+    assert votes.for_text("text 2") == {b"\2" * 16: 1}
+    assert votes.for_image(b"\1" * 16) == {"text 1": 0}
+    assert votes.delete(b"\1" * 16, "text 1")
+    assert [vote.text for vote in votes.all()] == ["text 2"]
+    assert votes.find_corruption() == []
 
 
 @forking
 @pytest.mark.skipif(sys.platform == "win32", reason="fork and SIGKILL are POSIX")
-def test_a_vote_is_there_or_not_wherever_its_process_is_killed(tmp_path: Path) -> None:
+def test_a_vote_is_stored_or_not_whenever_its_process_is_killed(tmp_path: Path) -> None:
     votes = FeedbackStore(tmp_path)
 
     def first() -> None:
-        """Killed in the very first vote: the file is there, and nothing is in it."""
-        with votes._changing():
+        """Be killed in the first vote, when the file exists but is empty."""
+        with votes._transaction():
             os.kill(os.getpid(), signal.SIGKILL)
 
     def second() -> None:
         votes.put(vote(1))
-        with votes._changing() as base:
+        with votes._transaction() as base:
             base.execute("UPDATE votes SET vote = 0")
             base.execute("PRAGMA cache_spill = 1")
             base.execute("PRAGMA cache_size = 1")
-            for n in range(2, 200):  # more than memory may hold, so the file is changed already
+            for n in range(
+                2, 200
+            ):  # more than the page cache, so the file is changed before the commit
                 base.execute(
-                    "INSERT INTO votes SELECT ?, text, vote, image_id, source, zeroblob(5000), "
+                    "INSERT INTO votes SELECT ?, text, vote, image_id, path, zeroblob(5000), "
                     "text_id, checksum FROM votes WHERE image = ?",
                     (bytes([n]) * 16, b"\1" * 16),
                 )
@@ -92,9 +94,11 @@ def test_a_vote_is_there_or_not_wherever_its_process_is_killed(tmp_path: Path) -
     assert forked(command=first)[0] == -signal.SIGKILL
     assert votes.all() == []
     assert forked(command=second)[0] == -signal.SIGKILL
-    assert votes.path.with_name(votes.path.name + "-journal").exists()  # it was in the midst
-    assert [(one.text, one.vote) for one in votes.all()] == [("words 1", 1)]
-    assert votes.damage() == []
+    assert votes.path.with_name(
+        votes.path.name + "-journal"
+    ).exists()  # it was killed while writing
+    assert [(vote.text, vote.vote) for vote in votes.all()] == [("text 1", 1)]
+    assert votes.find_corruption() == []
     votes.put(vote(2))
     assert len(votes.all()) == 2
 
@@ -102,29 +106,29 @@ def test_a_vote_is_there_or_not_wherever_its_process_is_killed(tmp_path: Path) -
 def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
     votes = FeedbackStore(tmp_path)
     votes.put(vote(1))
-    whole = votes.path.read_bytes()
-    for version in (0, 2):  # in the header, at byte 60
-        votes.path.write_bytes(whole[:60] + version.to_bytes(4, "big") + whole[64:])
-        with pytest.raises(DataError, match=f"has format version {version}"):
+    content = votes.path.read_bytes()
+    for version in (1, 3):  # in the header, at byte 60
+        votes.path.write_bytes(content[:60] + version.to_bytes(4, "big") + content[64:])
+        with pytest.raises(DataError, match=f"format version {version}"):
             votes.all()
-        assert "format version" in votes.damage()[0]
+        assert "format version" in votes.find_corruption()[0]
 
 
-def test_a_flipped_bit_is_told_or_changes_no_vote(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_reported_or_changes_no_vote(tmp_path: Path) -> None:
     votes = FeedbackStore(tmp_path)
     for n in range(4):
         votes.put(vote(n))
-    whole, given = votes.path.read_bytes(), votes.all()
-    told = 0
-    for place in range(0, len(whole), 41):
-        flipped = bytearray(whole)
-        flipped[place] ^= 1 << place % 8
+    content, expected = votes.path.read_bytes(), votes.all()
+    reported = 0
+    for position in range(0, len(content), 41):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << position % 8
         votes.path.write_bytes(flipped)
-        if votes.damage():
-            told += 1
+        if votes.find_corruption():
+            reported += 1
         else:
-            assert votes.all() == given
-    assert told > 5
+            assert votes.all() == expected
+    assert reported > 5
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +151,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with three votes: two on files, one of them with typed words, and one on bytes."""
+    """A run with three votes: two on files, one of them with a typed text, and one on bytes."""
     out = tmp_path_factory.mktemp("voted") / "run"
     with transhash.fit(
         pairs(12), files / "photos", files / "notes.csv", out=out, method="QCH", bits=16
@@ -157,9 +161,9 @@ def run(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         note = engine.catalog.find("texts", "red-0")
         unfiled = engine.catalog.get([25])[25]
         votes = FeedbackStore(out)
-        votes.put(StoredVote(VotedImage.of(engine.catalog, item), "a boat, red", 1))
-        votes.put(StoredVote(VotedImage.of(engine.catalog, item), note.text, 0, note.id))
-        votes.put(StoredVote(VotedImage.of(engine.catalog, unfiled), "a red cup", 1))
+        votes.put(StoredVote(VotedImage.from_item(engine.catalog, item), "a boat, red", 1))
+        votes.put(StoredVote(VotedImage.from_item(engine.catalog, item), note.text, 0, note.id))
+        votes.put(StoredVote(VotedImage.from_item(engine.catalog, unfiled), "a red cup", 1))
     return out
 
 
@@ -170,17 +174,17 @@ def test_exported_votes_are_read_back_with_files_or_thumbnails(
     out = tmp_path / f"votes{suffix}"
     votes = FeedbackStore(run).all()
     assert export_votes(votes, out) == 1
-    found, problems = read_votes(out)
+    read, problems = read_votes(out)
     assert not problems
-    assert [(one.text, one.vote) for one in found] == [(one.text, one.vote) for one in votes]
-    assert [one.image for one in found[:2]] == [files / "photos" / "red-0.png"] * 2
-    assert found[2].image.parent == tmp_path / "votes-pictures"
-    assert found[2].image.read_bytes() == votes[2].image.thumbnail
-    with pytest.raises(DataError, match=r"should end in \.csv"):
+    assert [(vote.text, vote.vote) for vote in read] == [(vote.text, vote.vote) for vote in votes]
+    assert [vote.image for vote in read[:2]] == [files / "photos" / "red-0.png"] * 2
+    assert read[2].image.parent == tmp_path / "votes-images"
+    assert read[2].image.read_bytes() == votes[2].image.thumbnail
+    with pytest.raises(DataError, match="format"):
         export_votes(votes, tmp_path / "votes.parquet")
 
 
-def test_votes_on_what_left_the_run_are_told_and_kept_with_their_content(
+def test_votes_on_removed_items_are_listed_and_keep_their_content(
     run: Path, files: Path, tmp_path: Path
 ) -> None:
     copy = shutil.copytree(run, tmp_path / "run")
@@ -193,24 +197,24 @@ def test_votes_on_what_left_the_run_are_told_and_kept_with_their_content(
         assert orphaned_votes(FeedbackStore(copy).all(), engine.catalog) == votes[:2]
     assert len(votes) == 3
     photo = files / "photos" / "red-0.png"
-    aside = photo.rename(tmp_path / "red-0.png")
+    moved = photo.rename(tmp_path / "red-0.png")
     try:
         assert export_votes(votes, tmp_path / "votes.csv") == 2
     finally:
-        aside.rename(photo)
-    for one in read_votes(tmp_path / "votes.csv")[0]:
-        assert Image.open(one.image).size == (24, 24)
+        moved.rename(photo)
+    for vote in read_votes(tmp_path / "votes.csv")[0]:
+        assert Image.open(vote.image).size == (24, 24)
 
 
 def refit(votes: Any, files: Path, out: Path, **more: Any) -> SearchEngine:
     settings = {"method": "THN", "bits": 16, "settings": QUICK, "validate": True, **more}
-    settings["text_features"] = "bag-of-words"  # of such short texts the others drop all words
+    settings["text_features"] = "bag-of-words"  # others ignore all words of such short texts
     return transhash.fit(
         pairs(), files / "photos", files / "notes.csv", votes=votes, out=out, **settings
     )
 
 
-def test_a_run_that_learned_from_votes_is_marked_and_has_no_place_in_a_table(
+def test_a_run_trained_on_votes_is_marked_and_cannot_be_benchmarked(
     run: Path, files: Path, tmp_path: Path
 ) -> None:
     export_votes(FeedbackStore(run).all(), tmp_path / "votes.csv")
@@ -222,37 +226,37 @@ def test_a_run_that_learned_from_votes_is_marked_and_has_no_place_in_a_table(
     assert report["votes"] == counts
     assert json.loads((out / "config.json").read_text())["votes"] == counts
     assert report["auxiliary"]["images"] == 62
-    assert report["validation"]["retrieval"]["images"] <= 30  # of the bridge alone
-    with pytest.raises(DataError, match="learned from votes, so it has no place"):
+    assert report["validation"]["retrieval"]["images"] <= 30  # without voted items
+    with pytest.raises(DataError, match="votes"):
         count_benchmark(out, tmp_path)
     about = count_files(out, files / "photos.csv", files / "notes.csv").about
-    assert about["voted"] == 2  # red-0.png and red-0; typed words and other pictures are no file
-    plain = count_files(run, files / "photos.csv", files / "notes.csv").about
-    assert plain["voted"] == 0
+    assert about["voted"] == 2  # red-0.png and red-0; the others are not in these files
+    without_votes = count_files(run, files / "photos.csv", files / "notes.csv").about
+    assert without_votes["voted"] == 0
     loaded = Encoder.load(out).votes
     assert loaded is not None
     assert loaded.counts == counts
-    (out / LEARNED_VOTES).unlink()  # the mark cannot be rubbed out
+    (out / TRAINED_VOTES_FILE).unlink()  # the mark cannot be removed
     with pytest.raises(DataError, match="is missing"):
         Encoder.load(out)
 
 
-def test_votes_are_refused_where_they_would_do_harm(files: Path, tmp_path: Path) -> None:
+def test_votes_are_refused_where_they_do_harm(files: Path, tmp_path: Path) -> None:
     votes = [(square("red", 1), "red", 1), (square("blue", 1), "red", 0)]
-    with pytest.raises(DataError, match="QCH takes no votes"):
+    with pytest.raises(DataError, match="votes"):
         refit(votes, files, tmp_path / "a", method="QCH", settings=None)
-    with pytest.raises(DataError, match="QCH+target takes no votes"):
+    with pytest.raises(DataError, match="votes"):
         refit(votes, files, tmp_path / "e", method="QCH+target", settings=None)
-    with pytest.raises(DataError, match="THN takes no votes, or not with these settings"):
+    with pytest.raises(DataError, match="votes"):
         refit(votes, files, tmp_path / "b", settings={"use_target": False, "alignment_weight": 0})
-    with pytest.raises(DataError, match=r"a vote is 0 or 1, got '2'"):
+    with pytest.raises(DataError, match="vote"):
         refit([(square("red", 1), "red", 2)], files, tmp_path / "c")
-    with pytest.raises(DataError, match=r"votes are \(image, text, 0 or 1\)"):
+    with pytest.raises(DataError, match="0 or 1"):
         refit([("a.png", "red")], files, tmp_path / "d")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_votes_from_python_are_learned_like_those_of_a_file(files: Path, tmp_path: Path) -> None:
+def test_votes_can_be_passed_from_python(files: Path, tmp_path: Path) -> None:
     rows = [{"image": square("red", 1), "text": "red lamp", "vote": np.int64(1)}]
     with refit(rows, files, tmp_path / "run", validate=False) as engine:
         assert engine.encoder.votes is not None

@@ -29,7 +29,7 @@ def numpy_arrays_for_texts(names: Iterable[str]) -> list[str] | None:
     known = set(names)
     if known == _LINEAR:
         return ["weights_y", "offset_y"]
-    if {"input_layer.text.target_centre", "towers.text.fch.weight"} <= known:
+    if {"input_layer.text.target_center", "towers.text.fch.weight"} <= known:
         return sorted(n for n in known if n.startswith(("input_layer.text.", "towers.text.")))
     return None
 
@@ -44,24 +44,22 @@ def make_text_projector(arrays: Mapping[str, npt.NDArray[np.floating]]) -> TextP
         return lambda rows: _checked(
             rows, len(weights), lambda x: (x @ weights - offset).astype(np.float32)
         )
-    centre, size = (
-        arrays["input_layer.text.target_centre"],
-        float(arrays["input_layer.text.size"][0]),
-    )
-    axes, finer = arrays.get("input_layer.text.axes"), arrays.get("input_layer.text.finer")
+    center, scale = (arrays[f"input_layer.text.{name}"] for name in ("target_center", "scale"))
+    axes = arrays.get("input_layer.text.axes")
+    residual_axes = arrays.get("input_layer.text.residual_axes")
 
     def project(rows: npt.NDArray[np.float64]) -> TextProjections:
-        shifted = rows - centre
-        z = _tower(arrays, ((shifted if axes is None else shifted @ axes) / size).astype("f4"))
-        return z if finer is None else np.hstack([z, (shifted @ finer).astype(np.float32)])
+        x = rows - center
+        z = _tower(arrays, ((x if axes is None else x @ axes) / scale[0]).astype(np.float32))
+        return z if residual_axes is None else np.hstack([z, (x @ residual_axes).astype("f4")])
 
-    return lambda rows: _checked(rows, len(centre), project)
+    return lambda rows: _checked(rows, len(center), project)
 
 
 def _tower(arrays: Mapping[str, npt.NDArray[np.floating]], x: TextProjections) -> TextProjections:
     """Apply a Perceptron, or a Head: that has a linear path as well and normalizes its input."""
-    straight = arrays.get("towers.text.straight.weight")
-    if straight is not None:
+    linear = arrays.get("towers.text.linear.weight")
+    if linear is not None:
         lengths = np.linalg.norm(x, axis=1, keepdims=True)
         x = x / np.maximum(lengths, np.float32(1e-12)) * np.float32(math.sqrt(x.shape[1]))
     hidden, layer = x, 0
@@ -69,7 +67,7 @@ def _tower(arrays: Mapping[str, npt.NDArray[np.floating]], x: TextProjections) -
         hidden = np.maximum(hidden @ weight.T + arrays[f"towers.text.hidden.{layer}.bias"], 0)
         layer += 1
     out = hidden @ arrays["towers.text.fch.weight"].T + arrays["towers.text.fch.bias"]
-    return np.asarray(out if straight is None else out + x @ straight.T, np.float32)
+    return np.asarray(out if linear is None else out + x @ linear.T, np.float32)
 
 
 def _checked(
