@@ -14,6 +14,8 @@ from transhash.cli import load_commands
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "docs" / "site" / "cli_reference.py"
+MAX_HELP = 70
+LONG_HELP = {"method", "relation", "features", "text_features", "store"}  # list their values
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "compose.yaml"])
 
 
@@ -36,3 +38,13 @@ def test_commands_and_options_in_the_docs_exist(page: Path) -> None:
         known = {o for p in group.commands[name].params for o in (*p.opts, *p.secondary_opts)}
         unknown += [f"{name} {option}" for option in options if option not in {*known, "--help"}]
     assert unknown == []
+
+
+def test_every_command_has_an_example_and_short_help() -> None:
+    group: Any = typer.main.get_command(load_commands())
+    for name, command in group.commands.items():
+        assert "Example: `transhash" in command.help, name
+        for parameter in command.params:
+            text = getattr(parameter, "help", None)
+            assert text, (name, parameter.name)
+            assert len(text) < MAX_HELP or parameter.name in LONG_HELP, text
