@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from transhash.features.images import EfficientNetLite0
-from transhash.hashers import THN
+from transhash.hashers import make_hasher
 from transhash.hashers.tuning import held_out_map
 from transhash.progress import progress_bar
-from transhash.scoring.directions import directions_of, score_directions
+from transhash.scoring.directions import build_directions, score_directions
 from transhash.training.split_data import SplitData, build_split, load_benchmark_features
 
 RATES = (1e-4, 1e-3, 1e-2, 1e-1)
@@ -42,11 +42,16 @@ def scored(setting: tuple[float, float, float], seed: int, bits: int) -> list[fl
     """Held-out MAP, MAP both ways, distinct codes of images and texts, chance both ways."""
     rate, lam, mu = setting
     task = _tasks[seed]
-    hasher = THN.paper(
-        bits=bits, seed=seed, learning_rate=rate, quantization_weight=lam, alignment_weight=mu
+    hasher = make_hasher(
+        "THN-paper",
+        bits=bits,
+        seed=seed,
+        learning_rate=rate,
+        quantization_weight=lam,
+        alignment_weight=mu,
     )
     hasher.fit(task.training)
-    directions = directions_of(hasher, task.target)
+    directions = build_directions(hasher, task.test)
     scores = score_directions(directions, 1)
     codes = [directions[way].database.distinct() for way in reversed(WAYS)]
     held_out = float(np.mean(held_out_map(hasher, task.held_out)))

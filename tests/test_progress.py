@@ -54,11 +54,11 @@ def test_a_resumed_run_excludes_earlier_work_from_the_rate(
 def test_losses_are_flushed_to_disk_periodically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training_loop, "_LOG_SECONDS", 1e9)
+    monkeypatch.setattr(training_loop, "_MAX_LOG_DELAY", 1e9)
     log = TrainingLog(tmp_path, 0)
     log.write(0, {"loss": torch.tensor(1.5)})
     assert (tmp_path / "metrics.jsonl").read_text() == ""
-    monkeypatch.setattr(training_loop, "_LOG_SECONDS", 0.0)
+    monkeypatch.setattr(training_loop, "_MAX_LOG_DELAY", 0.0)
     log.write(1, {"loss": torch.tensor(0.5)})
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     log.close()

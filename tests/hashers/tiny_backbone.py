@@ -26,7 +26,7 @@ class TinyStages(Stages):
     def __init__(self) -> None:
         super().__init__(_stage(3, 8, 2), _stage(8, 12, 2), _stage(12, 24, 1))
 
-    def scaled(self, pixels: Tensor) -> Tensor:
+    def scale(self, pixels: Tensor) -> Tensor:
         return (pixels - 127.0) / 64.0
 
 
@@ -36,12 +36,12 @@ class TinyBackbone:
     name = "tiny"
     size = SIZE
     device = "cpu"
-    step = 64
+    batch_size = 64
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
 
-    def key(self) -> str:
+    def cache_key(self) -> str:
         return f"tiny:{self.seed}"
 
     def trainable(self) -> TinyStages:
@@ -53,7 +53,7 @@ class TinyBackbone:
         return self.trainable()
 
     def extract(self, pixels: Pixels) -> npt.NDArray[np.float32]:
-        return extract_pixels(self.network(), pixels, self.step, self.device)
+        return extract_pixels(self.network(), pixels, self.batch_size, self.device)
 
 
 def pictures(labels: npt.NDArray[np.int64], rng: np.random.Generator, light: int = 0) -> Pixels:

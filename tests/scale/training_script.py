@@ -12,7 +12,7 @@ import torch
 from transhash.data.relation import LabelRelation, SparseRelation
 from transhash.data.training_set import TrainingSet
 from transhash.hashers.deep import Device
-from transhash.hashers.thn import THN
+from transhash.hashers.thn import PAPER, THN
 from transhash.hashers.world import World, init_world
 
 
@@ -56,7 +56,7 @@ def train(
         "bits": 16, "seed": seed, "dropout": 0.0, "batch_size": 48, "target_batch_size": 24, "steps": steps,
         "quantization_start": 0.0, "alignment_ramp": 0.0,
     }  # fmt: skip
-    thn = Precise.paper(**settings) if kind == "paper" else Precise(**settings)
+    thn = Precise(**{**PAPER, **settings}) if kind == "paper" else Precise(**settings)
     kept: list[Any] = []
     clip, single = torch.nn.utils.clip_grad_norm_, torch.Tensor.float
 

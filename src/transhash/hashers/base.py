@@ -1,4 +1,4 @@
-"""The contract of every method: settings are fields, `fit` learns; codes, or scores of pairs."""
+"""The contract of every method: settings are fields, `fit` learns, results are codes or scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from transhash.codes import MAX_BITS, Codes, check_bits
 from transhash.data.training_set import Features, TrainingSet
 from transhash.errors import DataError, NotFittedError
-from transhash.hashers.methods import HASHER_FORMAT
+from transhash.hashers.methods import HASHER_FORMAT, MODEL_VERSION
 from transhash.hashers.settings import Seed, check_settings
 from transhash.progress import Track, no_progress
 from transhash.storage import file_digest, read_tensors, write_json, write_tensors
@@ -28,7 +28,7 @@ Setting = dict[str, Any]
 
 @dataclass
 class Learner(ABC):
-    """Learns from S what belongs together. Fields are settings, checked by their annotations."""
+    """Learns from the relation S which items belong together. Fields are settings."""
 
     seed: Seed = field(default=0, kw_only=True)
 
@@ -38,27 +38,27 @@ class Learner(ABC):
     def fit(
         self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
     ) -> Self:
-        """Learn from `training`; methods that can resume keep checkpoints in `folder`."""
+        """Learn from `training`; methods that can resume write checkpoints to `folder`."""
 
     @classmethod
     @abstractmethod
     def candidates(cls) -> Iterable[Setting]:
-        """Settings that `tune` may try on held-out auxiliary data, most promising first."""
+        """Return settings for `tune` to try on held-out auxiliary data, most promising first."""
 
     @property
     def uses_target(self) -> bool:
-        """Whether `fit` looks at unlabelled target items; if not, nothing before it may either."""
+        """Whether `fit` uses unlabeled target items; if not, no step before it may either."""
         return False
 
     def settings(self) -> Setting:
         return asdict(self)
 
     def get_params(self, deep: bool = True) -> Setting:
-        """The settings, as scikit-learn's `clone` and searches ask for them."""
+        """Return the settings, for scikit-learn's `clone` and searches."""
         return {one.name: getattr(self, one.name) for one in fields(self) if one.init}
 
     def set_params(self, **settings: Any) -> Self:
-        """Other settings, checked as the constructor checks them; all or none are taken."""
+        """Change settings, all or none; values are checked as in the constructor."""
         self.__dict__.update(replace(self, **settings).get_params())
         return self
 
@@ -66,16 +66,16 @@ class Learner(ABC):
         check_settings(self)
 
     def not_fitted_error(self) -> NotFittedError:
-        return NotFittedError(f"{self.name} has not learned anything yet; call fit() or load()")
+        return NotFittedError(f"{self.name} is not fitted. Call fit() or load() first.")
 
 
 @dataclass
 class Scorer(Learner):
-    """A number for every pair, without codes: a baseline, measured beside hashers but not saved."""
+    """Scores pairs without codes: a baseline that is compared with hashers but not saved."""
 
     @abstractmethod
     def score(self, images: Features, texts: Features) -> npt.NDArray[np.float32]:
-        """(images, texts), larger = more related; only the order in rows and columns counts."""
+        """Return (images, texts) scores, larger = more related; only their order matters."""
 
 
 @dataclass
@@ -86,77 +86,86 @@ class Hasher(Learner):
 
     @abstractmethod
     def project_images(self, images: Features) -> npt.NDArray[np.float32]:
-        """(n, bits) real values whose signs are the codes."""
+        """Return the (n, bits) real values whose signs are the codes."""
 
     @abstractmethod
     def project_texts(self, texts: Features) -> npt.NDArray[np.float32]:
-        """(n, bits) real values whose signs are the codes."""
+        """Return the (n, bits) real values whose signs are the codes."""
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
-        """What project_images and project_texts compute, as networks for other runtimes."""
-        raise DataError(f"{self.name} has no form that other runtimes could compute")
+        """Return project_images and project_texts as torch modules, to export."""
+        raise DataError(f"{self.name} cannot be exported. Use another method.")
 
     @abstractmethod
     def state(self) -> dict[str, Array]:
-        """Everything learned, as named arrays; raises NotFittedError before `fit`."""
+        """Return everything learned as named arrays; raise NotFittedError before `fit`."""
 
     @abstractmethod
     def restore(self, state: Mapping[str, Array]) -> Self:
-        """The inverse of `state`."""
+        """Set everything learned from the result of `state`."""
 
     def encode_images(self, images: Features) -> Codes:
-        """The signs of the projections, packed."""
         return Codes.from_projections(self.project_images(images))
 
     def encode_texts(self, texts: Features) -> Codes:
-        """The signs of the projections, packed."""
         return Codes.from_projections(self.project_texts(texts))
 
     def project_auxiliary(self, images: Features, texts: Features) -> tuple[Array, Array]:
-        """Projections of *auxiliary* items; differs from project_* where domains are told apart."""
+        """Project auxiliary items; transductive methods center the two domains differently."""
         return self.project_images(images), self.project_texts(texts)
 
     def save_state(self, folder: Path) -> None:
         state = self.state()
-        if name := _not_finite(state):
+        if name := _first_not_finite(state):
             raise DataError(
-                f"{self.name} learned numbers that are not finite ({name}), so nothing is "
-                "saved; the training diverged: use a smaller learning_rate or other features"
+                f"{self.name} learned values that are not finite ({name}), so nothing was saved. "
+                "Use a smaller learning_rate or other features."
             )
         write_tensors(folder / "hasher.safetensors", state)
 
     def load_state(self, folder: Path) -> Self:
         path = folder / "hasher.safetensors"
         state = read_tensors(path)
-        if name := _not_finite(state):
-            raise DataError(f"{path} holds numbers that are not finite ({name}); fit it anew")
+        if name := _first_not_finite(state):
+            raise DataError(f"{path} has values that are not finite ({name}). Refit the model.")
         return self.restore(state)
 
     def save(self, folder: str | Path) -> None:
-        """The hasher alone, for features computed elsewhere; `transhash.load` reads it back."""
+        """Save the hasher without features; `transhash.load` reads it back."""
         folder = Path(folder)
         self.save_state(folder)
         files = {"hasher.safetensors": file_digest(folder / "hasher.safetensors")}
+        head = {"format": HASHER_FORMAT, "version": MODEL_VERSION}
         config = {"method": self.name, "settings": self.settings(), "files": files}
-        write_json(folder / "config.json", {"format": HASHER_FORMAT, "version": 1, **config})
+        write_json(folder / "config.json", {**head, **config})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_bits(self.bits)
         if self.bits > MAX_BITS:
-            raise DataError(f"codes have up to {MAX_BITS:,} bits, got {self.bits:,}")
+            raise DataError(f"Codes have at most {MAX_BITS:,} bits, got {self.bits:,}. Use fewer.")
 
 
-def _not_finite(state: Mapping[str, Array]) -> str | None:
-    """The name of the first array that holds NaN or infinity."""
+def _first_not_finite(state: Mapping[str, Array]) -> str | None:
+    """Return the name of the first array that has NaN or infinity."""
     return next((name for name, array in state.items() if not np.isfinite(array).all()), None)
 
 
-def check_width(features: Features, width: int, what: str) -> Features:
-    """`features` if they are vectors as long as those learned from."""
+def check_width(features: Features, width: int, modality: str) -> Features:
+    """Return `features` if they are vectors of `width` entries, or raise a DataError."""
     if features.shape[1:] != (width,):
         raise DataError(
-            f"{what} have shape {features.shape[1:]} each, but the method learned from vectors of "
-            f"{width}; use the same features for both"
+            f"The {modality} have shape {features.shape[1:]}, but the model was trained on vectors "
+            f"of {width}. Use the same features as in training."
+        )
+    return features
+
+
+def require_vectors(features: Features, modality: str) -> Features:
+    """Return `features` if they are vectors; linear methods cannot use pixels."""
+    if features.ndim != 2:
+        raise DataError(
+            f"Linear methods need {modality} as feature vectors (n, d), got shape "
+            f"{features.shape}. Extract features first."
         )
     return features

@@ -1,7 +1,7 @@
-"""Canonical analysis of a relation: what CVH, QCH and the first layer of THN stand on.
+"""Canonical correlation analysis of a relation, used by CVH, QCH and the input layer of THN.
 
 The relation S is rectangular and the training items are unpaired. Every (i, j) with s_ij = 1
-counts as one training pair, but the pairs are never written out: with r = S 1, c = S' 1 and
+counts as one training pair, but the pairs are never listed: with r = S 1, c = S' 1 and
 n = sum of s_ij,
 
     m_x = r'X / n    C_xx = (X - m_x)' diag(r) (X - m_x) / n    C_xy = (X - m_x)' S (Y - m_y) / n
@@ -10,9 +10,9 @@ and the same for texts with c. With S = I these are the classical paired covaria
 
     L_x L_x' = C_xx + ρ λmax(C_xx) I    K_x = L_x^-T    T = K_x' C_xy K_y = U diag(s) V'
 
-and (X - m_x) K_x U, (Y - m_y) K_y V are the canonical coordinates. The L are triangular, so that
-solving with them takes half of what multiplying takes, and no inverse is formed. Where S = A B'
-with k columns, T = (K_x'(X - m_x)'A) (K_y'(Y - m_y)'B)' / n is not formed either.
+and (X - m_x) K_x U, (Y - m_y) K_y V are the canonical coordinates. Solving with the triangular L
+takes half the time of multiplying by an inverse, so none is formed. If S = A B' with k columns,
+T = (K_x'(X - m_x)'A) (K_y'(Y - m_y)'B)' / n is not formed either.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ import scipy.sparse.linalg
 
 from transhash.data.training_set import Features
 from transhash.errors import DataError
+from transhash.hashers.base import require_vectors
 
 Matrix = npt.NDArray[np.float64]
 
-_CHUNK = 4096  # rows turned into float64 at a time: 40 MB at 1,280 features
+_CHUNK_ROWS = 4096  # rows converted to float64 at a time: 40 MB at 1,280 features
+_CHUNK_COLUMNS = 256
 
 
 class RelationProduct(Protocol):
-    """What the analysis asks of a relation; weights may be fractions."""
+    """The products with a relation that the analysis needs; its entries may be fractions."""
 
     @property
     def shape(self) -> tuple[int, int]: ...
@@ -46,7 +48,7 @@ class RelationProduct(Protocol):
     def transposed_times(self, images: Matrix) -> Matrix: ...
 
     def factors(self) -> tuple[Matrix, Matrix] | None:
-        """A (nx, k) and B (ny, k) with S = A B', where k is small."""
+        """Return A (nx, k) and B (ny, k) with S = A B' for a small k, or None."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +69,17 @@ class Covariances:
 
 @dataclass(frozen=True)
 class Canonical:
-    """The leading directions in which related items agree.
+    """The leading components, in which related items agree.
 
-    Coordinate i of a related pair has correlation s_i (a little less than the unregularised one,
-    because of the ridge). With one label an item, at most classes - 1 of the s_i differ from
-    zero; later coordinates carry nothing of the relation.
+    Coordinate i of a related pair has correlation s_i (slightly less than the unregularized one,
+    because of the ridge). With one label per item, at most classes - 1 of the s_i differ from zero.
     """
 
     moments: Covariances
     lower_x: Matrix  # L_x, (dx, dx)
     lower_y: Matrix  # L_y, (dy, dy)
     u: Matrix  # (dx, k)
-    s: Matrix  # (k,), falling
+    s: Matrix  # (k,), decreasing
     v: Matrix  # (dy, k)
 
     @property
@@ -106,11 +107,11 @@ class Canonical:
         return _inverse(self.lower_y)
 
     @cached_property
-    def relating(self) -> Matrix:  # T, (dx, dy)
-        return _relating(self.moments.xy, self.lower_x, self.lower_y)
+    def whitened_cross(self) -> Matrix:  # T, (dx, dy)
+        return _whitened_cross(self.moments.xy, self.lower_x, self.lower_y)
 
     def rank(self, threshold: float) -> int:
-        """How many directions are stronger than `threshold` times the strongest; at least one."""
+        """Count the components above `threshold` times the strongest; at least one."""
         return max(1, int((self.s > threshold * self.s[0]).sum()))
 
     def cut(self, rank: int) -> Canonical:
@@ -124,24 +125,24 @@ def canonical_analysis(
     ridge: float,
     count: int,
     *,
-    centred: bool = False,
-    fewer: bool = False,
+    centered: bool = False,
+    allow_fewer: bool = False,
 ) -> Canonical:
-    """Regularised canonical correlation analysis of the related pairs, `count` directions of it.
+    """Return `count` components of the regularized canonical analysis of the related pairs.
 
-    Features that are `centred` already keep the zero they have. With `fewer`, directions of which
-    the relation says nothing may be missing, which of few label sets takes less time.
-    Deterministic: of each image axis the entry largest in size is positive. Time
-    O(nx dx² + ny dy² + nx dx dy); memory beside the inputs O(dx² + dy² + nx · 256).
+    Features that are `centered` already are used as they are. With `allow_fewer`, components that
+    carry nothing of the relation may be missing, which is faster for few label sets.
+    Deterministic: the entry of largest magnitude of each image axis is positive. Time
+    O(nx dx² + ny dy² + nx dx dy); memory on top of the inputs O(dx² + dy² + nx · 256).
     """
     images, texts = require_vectors(images, "images"), require_vectors(texts, "texts")
-    moments = covariances(images, texts, relation, centred=centred)
+    moments = covariances(images, texts, relation, centered=centered)
     lower_x, lower_y = (lower_factor(c, ridge) for c in (moments.xx, moments.yy))
     f, g = moments.cross
-    if g is not None and (fewer or count <= g.shape[1]) and g.shape[1] <= min(len(f), len(g)):
-        u, s, v = _of_product(solve_triangular(lower_x, f), solve_triangular(lower_y, g), count)
+    if g is not None and (allow_fewer or count <= g.shape[1]) and g.shape[1] <= min(len(f), len(g)):
+        u, s, v = _product_svd(solve_triangular(lower_x, f), solve_triangular(lower_y, g), count)
     else:
-        u, s, v = leading_singular_vectors(_relating(moments.xy, lower_x, lower_y), count)
+        u, s, v = leading_singular_vectors(_whitened_cross(moments.xy, lower_x, lower_y), count)
     axes = solve_triangular(lower_x, u, transposed=True)
     signs = np.where(axes[np.abs(axes).argmax(axis=0), np.arange(len(s))] < 0, -1.0, 1.0)
     return Canonical(moments, lower_x, lower_y, u * signs, s, v * signs)
@@ -152,70 +153,72 @@ def covariances(
     texts: Features,
     relation: RelationProduct,
     *,
-    centred: bool = False,
+    centered: bool = False,
 ) -> Covariances:
-    """The five moments of the module docstring, in float64, S never formed."""
-    of_image = relation.times(np.ones((relation.shape[1], 1)))  # r, (nx, 1)
-    of_text = relation.transposed_times(np.ones((relation.shape[0], 1)))  # c, (ny, 1)
-    pairs = float(of_image.sum())
+    """Return the moments of the module docstring in float64, without forming S."""
+    image_counts = relation.times(np.ones((relation.shape[1], 1)))  # r, (nx, 1)
+    text_counts = relation.transposed_times(np.ones((relation.shape[0], 1)))  # c, (ny, 1)
+    pairs = float(image_counts.sum())
     if pairs == 0:
-        raise DataError("no auxiliary image and text are related; nothing can be learned")
-    mean_x = np.zeros(images.shape[1]) if centred else weighted_mean(images, of_image)
-    mean_y = np.zeros(texts.shape[1]) if centred else weighted_mean(texts, of_text)
+        raise DataError("No auxiliary image and text are related. Pass related pairs or labels.")
+    mean_x = np.zeros(images.shape[1]) if centered else weighted_mean(images, image_counts)
+    mean_y = np.zeros(texts.shape[1]) if centered else weighted_mean(texts, text_counts)
     factors = relation.factors()
     cross: tuple[Matrix, Matrix | None]
-    if factors is not None:  # of labels: as wide as there are label sets, not as features
+    if factors is not None:  # labels: one column per label set instead of one per feature
         a, b = factors
         cross = _cross_moment(images, mean_x, a) / pairs, _cross_moment(texts, mean_y, b)
     else:
         total = np.zeros((images.shape[1], texts.shape[1]))
-        for start in range(0, texts.shape[1], 256):  # S (Y - m_y) a few columns at a time
-            columns = slice(start, start + 256)
-            related = relation.times(texts[:, columns] - mean_y[columns])  # (nx, 256)
+        for start in range(0, texts.shape[1], _CHUNK_COLUMNS):
+            columns = slice(start, start + _CHUNK_COLUMNS)
+            related = relation.times(texts[:, columns] - mean_y[columns])  # S (Y - m_y)
             for rows, x in chunks(images, mean_x):
                 total[:, columns] += x.T @ related[rows]
         cross = total / pairs, None
     return Covariances(
         mean_x,
         mean_y,
-        _second_moment(images, mean_x, of_image) / pairs,
-        _second_moment(texts, mean_y, of_text) / pairs,
+        _second_moment(images, mean_x, image_counts) / pairs,
+        _second_moment(texts, mean_y, text_counts) / pairs,
         cross,
     )
 
 
 def lower_factor(covariance: Matrix, ridge: float) -> Matrix:
-    """L, lower triangular, with L L' = C + ridge · λmax(C) · I.
+    """Return the lower triangular L with L L' = C + ridge · λmax(C) · I.
 
-    The ridge is relative to the largest eigenvalue, so it means the same for features of any
-    scale, and it is what makes more features than items possible.
+    The ridge is relative to the largest eigenvalue, so it does not depend on the feature scale. It
+    makes more features than items possible.
     """
     largest = _largest_eigenvalue(covariance)
     if not largest > 0:
-        raise DataError("all related auxiliary items have the same features; nothing to learn from")
-    raised = covariance.copy()
-    raised.flat[:: len(raised) + 1] += ridge * largest
+        raise DataError("All related auxiliary items have the same features. Use other features.")
+    regularized = covariance.copy()
+    regularized.flat[:: len(regularized) + 1] += ridge * largest
     try:
-        # A symmetric matrix is its transpose, and the transpose is as LAPACK wants it.
-        lower = scipy.linalg.cholesky(raised.T, lower=True, overwrite_a=True, check_finite=False)
+        # The transpose of a symmetric matrix is equal to it and in the order LAPACK needs.
+        lower = scipy.linalg.cholesky(
+            regularized.T, lower=True, overwrite_a=True, check_finite=False
+        )
     except scipy.linalg.LinAlgError:
         lower = np.zeros((1, 1))
     if np.diag(lower).min() ** 2 <= 1e-13 * largest:
-        raise DataError(f"the covariance is singular; a ridge above {ridge} is needed, say 0.01")
+        raise DataError(f"The covariance is singular. Use a ridge above {ridge}, such as 0.01.")
     return np.asfortranarray(lower)
 
 
 def solve_triangular(lower: Matrix, right: Matrix, *, transposed: bool = False) -> Matrix:
-    """L^-1 B, or L^-T B, (d, k)."""
+    """Return L^-1 B, or L^-T B, (d, k)."""
     solve = scipy.linalg.get_blas_funcs("trsm", (lower,))
     return np.asarray(solve(1.0, lower, right, lower=1, trans_a=int(transposed)))
 
 
 def leading_singular_vectors(matrix: Matrix, count: int) -> tuple[Matrix, Matrix, Matrix]:
-    """U (d, k), s (k,), V (e, k) of the `count` largest singular values, or of all.
+    """Return U (d, k), s (k,), V (e, k) of the `count` largest singular values, or of all.
 
-    From the smaller Gram matrix, of which only the wanted eigenvectors are computed; QR then
-    makes the other side orthonormal also where singular values vanish.
+    Computes only the needed eigenvectors of the smaller Gram matrix; QR then makes the other side
+    orthonormal, including columns whose singular value is zero.
     """
     if matrix.shape[0] < matrix.shape[1]:
         v, s, u = leading_singular_vectors(matrix.T, count)
@@ -229,29 +232,29 @@ def leading_singular_vectors(matrix: Matrix, count: int) -> tuple[Matrix, Matrix
     return u, np.abs(np.diag(r)), v
 
 
-def _relating(cross: Matrix, lower_x: Matrix, lower_y: Matrix) -> Matrix:
-    """T = L_x^-1 C_xy L_y^-T, (dx, dy)."""
+def _whitened_cross(cross: Matrix, lower_x: Matrix, lower_y: Matrix) -> Matrix:
+    """Return T = L_x^-1 C_xy L_y^-T, (dx, dy)."""
     solve = scipy.linalg.get_blas_funcs("trsm", (lower_y,))
     half = solve_triangular(lower_x, cross)
-    found = solve(1.0, lower_y, half, side=1, lower=1, trans_a=1, overwrite_b=1)
-    return np.asarray(found, np.float64)
+    whitened = solve(1.0, lower_y, half, side=1, lower=1, trans_a=1, overwrite_b=1)
+    return np.asarray(whitened, np.float64)
 
 
-def _of_product(left: Matrix, right: Matrix, count: int) -> tuple[Matrix, Matrix, Matrix]:
-    """U, s, V of the `count` largest singular values of left @ right', or of as many as it has."""
+def _product_svd(left: Matrix, right: Matrix, count: int) -> tuple[Matrix, Matrix, Matrix]:
+    """Return U, s, V of the `count` largest singular values of left @ right', or of all."""
     (q_x, r_x), (q_y, r_y) = np.linalg.qr(left), np.linalg.qr(right)
     u, s, vt = np.linalg.svd(r_x @ r_y.T)
     return q_x @ u[:, :count], s[:count], q_y @ vt[:count].T
 
 
 def _inverse(lower: Matrix) -> Matrix:
-    """K = L^-T."""
+    """Return K = L^-T."""
     inverse, _ = scipy.linalg.lapack.dtrtri(lower.astype(np.float64), lower=1)
     return np.ascontiguousarray(np.tril(inverse).T)
 
 
 def weighted_mean(features: Features, weights: Matrix) -> Matrix:
-    """The mean over related pairs: an item counts as often as it is related."""
+    """Return the mean over related pairs, in which an item counts once per pair."""
     total = np.zeros(features.shape[1])
     for rows, part in chunks(features):
         total += weights[rows, 0] @ part
@@ -259,9 +262,9 @@ def weighted_mean(features: Features, weights: Matrix) -> Matrix:
 
 
 def chunks(features: Features, mean: Matrix | None = None) -> Iterator[tuple[slice, Matrix]]:
-    """A few rows at a time in float64, less the mean; they are not to be written to."""
-    for start in range(0, len(features), _CHUNK):
-        rows = slice(start, start + _CHUNK)
+    """Yield chunks of rows in float64, minus the mean; callers must not write to them."""
+    for start in range(0, len(features), _CHUNK_ROWS):
+        rows = slice(start, start + _CHUNK_ROWS)
         part = features[rows]
         if mean is None or not mean.any():
             yield rows, part.astype(np.float64, copy=False)
@@ -269,18 +272,8 @@ def chunks(features: Features, mean: Matrix | None = None) -> Iterator[tuple[sli
             yield rows, part - mean
 
 
-def require_vectors(features: Features, what: str) -> Features:
-    """`features` if it is a matrix of numbers; linear methods cannot use pixels."""
-    if features.ndim != 2:
-        raise DataError(
-            f"a linear method needs {what} as feature vectors (n, d), got shape {features.shape}; "
-            "extract features first"
-        )
-    return features
-
-
 def _cross_moment(features: Features, mean: Matrix, factor: Matrix) -> Matrix:
-    """(X - m)' A, (d, k)."""
+    """Return (X - m)' A, (d, k)."""
     total = np.zeros((features.shape[1], factor.shape[1]))
     for rows, part in chunks(features, mean):
         total += part.T @ factor[rows]
@@ -290,17 +283,17 @@ def _cross_moment(features: Features, mean: Matrix, factor: Matrix) -> Matrix:
 def _second_moment(features: Features, mean: Matrix, weights: Matrix) -> Matrix:
     total = np.zeros((features.shape[1], features.shape[1]))
     for rows, part in chunks(features, mean):
-        weighed = part * np.sqrt(weights[rows])
-        total += weighed.T @ weighed  # of one matrix with itself: half the work
+        weighted = part * np.sqrt(weights[rows])
+        total += weighted.T @ weighted  # BLAS does half the work for a matrix with itself
     return total
 
 
 def _largest_eigenvalue(symmetric: Matrix) -> float:
     if len(symmetric) < 32:
         return float(np.linalg.eigvalsh(symmetric)[-1])
-    start = np.full(len(symmetric), len(symmetric) ** -0.5)  # fixed: the same digits every time
+    start = np.full(len(symmetric), len(symmetric) ** -0.5)  # fixed, to be reproducible
     start += symmetric.sum(axis=0) / max(float(np.abs(symmetric).sum()), 1e-300)
-    found = scipy.sparse.linalg.eigsh(
+    eigenvalues = scipy.sparse.linalg.eigsh(
         symmetric, k=1, which="LA", v0=start, return_eigenvectors=False
     )
-    return float(found[0])
+    return float(eigenvalues[0])

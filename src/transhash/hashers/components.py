@@ -1,8 +1,7 @@
-"""Which canonical directions count, and how much: one rule for every method that has a rank.
+"""Chooses and weights canonical components: one rule for every method that has a rank.
 
-Later directions of an analysis are noise that fitted the training items. Coordinates that items
-would have had, had they been left out, show it: along a direction that carries nothing, those of
-related items do not correlate.
+Later components of an analysis are noise that fitted the training items. Leave-one-out coordinates
+show it: along a component that carries nothing, those of related items do not correlate.
 """
 
 from __future__ import annotations
@@ -15,111 +14,115 @@ from transhash.data.relation import Relation
 from transhash.data.training_set import Features
 from transhash.hashers.canonical import Canonical, Matrix, RelationProduct, chunks, solve_triangular
 
-MAX_RANK = 64  # directions that are looked at
-_TOLERANCE = 0.03  # directions whose left-out correlation is below this share carry nothing
-_FEW = 3  # partners of an item in the mean
-_VANISHING = 1e-5  # strength, beside the first direction's, of one that carries nothing
-_SOUND = 1e-2  # smallest entry of a triangle's diagonal, beside the largest
-_LEAST = 1e-3  # no direction that is kept counts less
+MAX_RANK = 64  # components considered
+_MIN_RELATIVE_CORRELATION = 0.03  # of the first component's; weaker components carry nothing
+_MAX_PARTNERS = 3  # mean number of partners per item in a pairwise relation
+_MIN_RELATIVE_STRENGTH = 1e-5  # of the first component's; below, strength is rounding
+_MIN_RELATIVE_DIAGONAL = 1e-2  # of a triangle that is solved in float32
+_MIN_WEIGHT = 1e-3
 
 
 @dataclass(frozen=True)
 class Components:
-    """The leading directions that hold up when left out, and what each counts."""
+    """The leading components that hold up in leave-one-out validation, and their weights."""
 
-    found: Canonical
+    analysis: Canonical
     weights: Matrix  # (k,)
-    left_out: tuple[Matrix, Matrix]  # coordinates of images (n, k) and texts (m, k), unweighed
+    coordinates: tuple[Matrix, Matrix]  # leave-one-out, images (n, k) and texts (m, k), unweighted
 
 
 def select_components(
-    found: Canonical, images: Features, texts: Features, relation: Relation, rank: int | None = None
+    analysis: Canonical,
+    images: Features,
+    texts: Features,
+    relation: Relation,
+    rank: int | None = None,
 ) -> Components:
-    """Those of `found` that carry the relation; with `rank`, that many, all alike.
+    """Return the components that carry the relation; with `rank`, that many, equally weighted.
 
-    Directions of labels tell the classes apart; all of them are needed, and they count alike. Of
-    pairs each direction is a little less certain than the one before, so it counts by the
-    correlation that left-out items have along it.
+    Components of labels tell classes apart: all are needed, with equal weights. Components of pairs
+    are each a little less certain than the one before, so each is weighted by its leave-one-out
+    correlation.
     """
-    z_x, z_y = leave_one_out_coordinates(found, images, texts, relation)
-    correlations = left_out_correlations(z_x, z_y, relation)
-    k = min(len(found.s), _useful_rank(correlations) if rank is None else rank)
-    weigh = rank is None and is_pairwise(relation)
-    weights = clip_correlations(correlations[:k]) if weigh else np.ones(k)
-    return Components(found.cut(k), weights, (z_x[:, :k], z_y[:, :k]))
+    z_x, z_y = leave_one_out_coordinates(analysis, images, texts, relation)
+    correlations = leave_one_out_correlations(z_x, z_y, relation)
+    k = min(len(analysis.s), _useful_rank(correlations) if rank is None else rank)
+    by_correlation = rank is None and is_pairwise(relation)
+    weights = clip_correlations(correlations[:k]) if by_correlation else np.ones(k)
+    return Components(analysis.cut(k), weights, (z_x[:, :k], z_y[:, :k]))
 
 
 def is_pairwise(relation: Relation) -> bool:
-    """Whether S tells which one and not which kind: pairs and clicks, as against class labels.
+    """Whether S relates single items (pairs, clicks) rather than classes (labels).
 
-    Seen from one side at least, an item has hardly more than one partner: a caption may have been
-    written under two pictures, a picture have five captions.
+    Then items of at least one modality have few partners: a caption may belong to two images, and
+    an image may have five captions.
     """
-    return relation.positives < _FEW * max(relation.shape)
+    return relation.positives < _MAX_PARTNERS * max(relation.shape)
 
 
 def clip_correlations(correlations: Matrix) -> Matrix:
-    """Weights of directions: a correlation below zero is noise, but divides nothing by zero."""
-    return np.maximum(correlations, _LEAST)
+    """Return positive weights of components; correlations below zero are noise."""
+    return np.maximum(correlations, _MIN_WEIGHT)
 
 
 def leave_one_out_coordinates(
-    found: Canonical, images: Features, texts: Features, relation: RelationProduct
+    analysis: Canonical, images: Features, texts: Features, relation: RelationProduct
 ) -> tuple[Matrix, Matrix]:
-    """Canonical coordinates each item would have had, had it been left out of the analysis.
+    """Return the canonical coordinates of each item as if the analysis had been done without it.
 
-    A coordinate is a ridge regression of t / s on the features, t being the mean coordinate of
+    A coordinate is a ridge regression of t / s on the features, where t is the mean coordinate of
     the item's related items, so the classical closed form holds with the leverage h:
 
         z_out = (z - h t / s) / (1 - h)      h_i = r_i |K_x'(x_i - m_x)|² / n
     """
-    of_image = relation.times(np.ones((relation.shape[1], 1)))
-    of_text = relation.transposed_times(np.ones((relation.shape[0], 1)))
-    pairs = float(of_image.sum())
-    z_x, size_x = _measured(images, found.mean_x, found.lower_x, found.image_axes)
-    z_y, size_y = _measured(texts, found.mean_y, found.lower_y, found.text_axes)
-    # Below, t is rounding and t / s would be a relation made of it.
-    strength = np.maximum(found.s, _VANISHING * found.s[0])
+    image_counts = relation.times(np.ones((relation.shape[1], 1)))
+    text_counts = relation.transposed_times(np.ones((relation.shape[0], 1)))
+    pairs = float(image_counts.sum())
+    z_x, squares_x = _project(images, analysis.mean_x, analysis.lower_x, analysis.image_axes)
+    z_y, squares_y = _project(texts, analysis.mean_y, analysis.lower_y, analysis.text_axes)
+    # For weaker components t is rounding, and t / s would amplify it to a relation.
+    strength = np.maximum(analysis.s, _MIN_RELATIVE_STRENGTH * analysis.s[0])
     parts = []
-    for z, size, of_item, partner_sum in (
-        (z_x, size_x, of_image, relation.times(z_y)),
-        (z_y, size_y, of_text, relation.transposed_times(z_x)),
+    for z, squares, counts, partner_sum in (
+        (z_x, squares_x, image_counts, relation.times(z_y)),
+        (z_y, squares_y, text_counts, relation.transposed_times(z_x)),
     ):
-        partner = partner_sum / np.maximum(of_item, 1e-9)
-        leverage = np.minimum(of_item / pairs * size, 0.9)
+        partner = partner_sum / np.maximum(counts, 1e-9)
+        leverage = np.minimum(counts / pairs * squares, 0.9)
         parts.append((z - leverage * partner / strength) / (1 - leverage))
     return parts[0], parts[1]
 
 
-def left_out_correlations(z_x: Matrix, z_y: Matrix, relation: RelationProduct) -> Matrix:
-    """Correlation of related items along each direction, of left-out coordinates."""
-    of_image = relation.times(np.ones((relation.shape[1], 1)))
-    of_text = relation.transposed_times(np.ones((relation.shape[0], 1)))
+def leave_one_out_correlations(z_x: Matrix, z_y: Matrix, relation: RelationProduct) -> Matrix:
+    """Return the correlation of related items along each component, from their coordinates."""
+    image_counts = relation.times(np.ones((relation.shape[1], 1)))
+    text_counts = relation.transposed_times(np.ones((relation.shape[0], 1)))
     cross = (z_x * relation.times(z_y)).sum(axis=0)
-    sizes = (of_image * z_x**2).sum(axis=0) * (of_text * z_y**2).sum(axis=0)
-    return np.asarray(cross / np.sqrt(np.maximum(sizes, 1e-30)))
+    squares = (image_counts * z_x**2).sum(axis=0) * (text_counts * z_y**2).sum(axis=0)
+    return np.asarray(cross / np.sqrt(np.maximum(squares, 1e-30)))
 
 
 def _useful_rank(correlations: Matrix) -> int:
-    """The leading run of directions that hold up when left out; later ones are noise."""
-    weak = np.flatnonzero(correlations < _TOLERANCE * max(float(correlations[0]), 1e-9))
+    """Count the leading components before the first whose correlation is negligible."""
+    minimum = _MIN_RELATIVE_CORRELATION * max(float(correlations[0]), 1e-9)
+    weak = np.flatnonzero(correlations < minimum)
     return max(1, int(weak[0]) if len(weak) else len(correlations))
 
 
-def _measured(
+def _project(
     features: Features, mean: Matrix, lower: Matrix, axes: Matrix
 ) -> tuple[Matrix, Matrix]:
-    """Coordinates (n, k) and squared lengths (n, 1) of whitened rows, which are never all held.
+    """Return coordinates (n, k) and squared norms (n, 1) of whitened rows, in chunks.
 
-    Lengths only say how much an item counts, so float32 does for them unless the triangle is
-    close to singular.
+    The norms only determine leverages, so float32 suffices unless the triangle is almost singular.
     """
     diagonal = lower.diagonal()
-    if diagonal.min() > _SOUND * diagonal.max():
+    if diagonal.min() > _MIN_RELATIVE_DIAGONAL * diagonal.max():
         lower = lower.astype(np.float32, order="F")
-    z, size = np.empty((len(features), axes.shape[1])), np.empty((len(features), 1))
+    z, squares = np.empty((len(features), axes.shape[1])), np.empty((len(features), 1))
     for rows, part in chunks(features, mean):
         z[rows] = part @ axes
         white = solve_triangular(lower, part.T.astype(lower.dtype, copy=False))  # (d, rows)
-        size[rows, 0] = np.einsum("ij,ij->j", white, white)
-    return z, size
+        squares[rows, 0] = np.einsum("ij,ij->j", white, white)
+    return z, squares

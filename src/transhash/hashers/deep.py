@@ -1,4 +1,4 @@
-"""What the deep methods share: two towers, their device, projecting in batches, their state."""
+"""The base of deep methods: two towers, projection in batches, saving and loading."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from transhash.errors import DataError
 from transhash.hashers.base import Array, Hasher, Setting
 from transhash.hashers.settings import ProportionBelowOne, Widths
 
-# The two towers: AlexNet or a head on features for images, a perceptron for texts.
-
 ALEXNET_URL = "https://download.pytorch.org/models/alexnet-owt-7be5be79.pth"
+Shape = tuple[int, ...]  # of one item
+_BATCH_ROWS = 1024  # items projected at a time
 
 
 class Perceptron(nn.Module):
-    """Fully connected layers with ReLU, last one linear: the text tower is (1000, 500, b)."""
+    """Fully connected layers with ReLU, the last one linear: the text tower is (1000, 500, b)."""
 
     def __init__(self, inputs: int, hidden: tuple[int, ...], bits: int, dropout: float = 0.0):
         super().__init__()
@@ -45,7 +45,10 @@ class Perceptron(nn.Module):
 
 
 class Head(nn.Module):
-    """Hidden layers beside a linear path: graded codes from the start, corrections learned."""
+    """Hidden layers in parallel with a linear path, on rows of equal norm.
+
+    The linear path gives useful codes at initialization; the hidden layers learn corrections.
+    """
 
     def __init__(
         self, inputs: int, hidden: tuple[int, ...], bits: int, dropout: float = 0.0
@@ -53,27 +56,27 @@ class Head(nn.Module):
         super().__init__()
         widths = (inputs, *hidden)
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
-        self.straight = nn.Linear(inputs, bits, bias=False)
+        self.linear = nn.Linear(inputs, bits, bias=False)
         self.fch = nn.Linear(widths[-1], bits)
         self.dropout = dropout
 
     def forward(self, x: Tensor) -> Tensor:  # (n, inputs) -> (n, bits), before tanh
-        # Directions carry the relation; lengths say how typical an item is of its domain.
+        # The relation is in directions; norms only tell how typical an item is of its domain.
         x = functional.normalize(x, dim=1) * math.sqrt(x.shape[1])
         hidden = x
         for layer in self.hidden:
             hidden = functional.dropout(functional.relu(layer(hidden)), self.dropout, self.training)
-        return self.fch(hidden) + self.straight(x)  # type: ignore[no-any-return]
+        return self.fch(hidden) + self.linear(x)  # type: ignore[no-any-return]
 
     @torch.no_grad()
-    def start_from(self, frame: Tensor, correction: float) -> None:
-        """The linear path begins as `frame` (inputs, bits), the hidden one that much smaller."""
-        self.straight.weight.copy_(frame.T)
+    def initialize_from(self, rotation: Tensor, correction: float) -> None:
+        """Set the linear path to `rotation` (inputs, bits) and scale the hidden one down."""
+        self.linear.weight.copy_(rotation.T)
         self.fch.weight.mul_(correction)
 
 
 class AlexNet(nn.Module):
-    """conv1-fc7 as torchvision names them (so that its weights load), then fch for fc8."""
+    """conv1-fc7 with torchvision's names, so that its weights load, then fch in place of fc8."""
 
     mean: Tensor
     deviation: Tensor
@@ -101,31 +104,27 @@ class AlexNet(nn.Module):
         return self.fch(self.classifier(self.features(x).flatten(1)))  # type: ignore[no-any-return]
 
     def load_weights(self, source: str | Path) -> list[str]:
-        """Take conv1-fc7 from a file (.safetensors or .pth); returns the layers not in it."""
-        weights = _read_weights(source)
+        """Load conv1-fc7 from a file (.safetensors or .pth) or URL; return the layers not in it."""
         own = self.state_dict()
-        found = {name: value.float() for name, value in weights.items() if name in own}
-        if not any(name.startswith("features.") for name in found):
+        weights = {k: value.float() for k, value in _read_weights(source).items() if k in own}
+        if not any(name.startswith("features.") for name in weights):
             raise DataError(
-                f"{source} holds none of AlexNet's layers (features.0.weight ...); "
-                "give torchvision's AlexNet weights"
+                f"{source} has no AlexNet layers (features.0.weight ...). Pass torchvision's "
+                "AlexNet weights."
             )
-        for name, value in found.items():
+        for name, value in weights.items():
             if value.shape != own[name].shape:
                 raise DataError(
-                    f"{source}: {name} has shape {tuple(value.shape)}, "
-                    f"AlexNet's is {tuple(own[name].shape)}"
+                    f"{name} in {source} has shape {tuple(value.shape)}, not "
+                    f"{tuple(own[name].shape)}. Pass torchvision's AlexNet weights."
                 )
-        self.load_state_dict(found, strict=False)
-        return [
-            name
-            for name in own
-            if name not in found and name.startswith(("features.", "classifier."))
-        ]
+        self.load_state_dict(weights, strict=False)
+        layers = [name for name in own if name.startswith(("features.", "classifier."))]
+        return [name for name in layers if name not in weights]
 
 
-def initialise(module: nn.Module, deviation: float | None, generator: torch.Generator) -> None:
-    """Seeded weights: Gaussian of `deviation` (Caffe's 0.01 in the paper), else He's."""
+def initialize(module: nn.Module, deviation: float | None, generator: torch.Generator) -> None:
+    """Draw Gaussian weights of `deviation` (Caffe's 0.01 in the paper), by default He's."""
     for layer in module.modules():
         if isinstance(layer, (nn.Linear, nn.Conv2d)):
             fan_in = layer.weight[0].numel()
@@ -139,7 +138,7 @@ def initialise(module: nn.Module, deviation: float | None, generator: torch.Gene
 def parameter_groups(
     module: nn.Module, rate: float, head_lr_multiplier: float, decay: float
 ) -> Iterator[dict[str, object]]:
-    """fch learns `head_lr_multiplier` times faster (10 in the paper); biases are not decayed."""
+    """Yield optimizer groups: fch learns `head_lr_multiplier` times faster, biases do not decay."""
     for name, parameter in module.named_parameters():
         multiplier = head_lr_multiplier if name.startswith("fch.") else 1.0
         yield {
@@ -153,42 +152,39 @@ def parameter_groups(
 def _read_weights(source: str | Path) -> dict[str, Tensor]:
     if str(source).startswith("https://"):
         try:
-            loaded = torch.hub.load_state_dict_from_url(str(source), weights_only=True)
+            return dict(torch.hub.load_state_dict_from_url(str(source), weights_only=True))
         except OSError as error:
             raise DataError(
-                f"AlexNet's weights could not be fetched from {source} ({error}); "
-                "when offline, give a file: --weights FILE"
+                f"AlexNet's weights could not be downloaded from {source} ({error}). "
+                "Pass a file with --weights FILE."
             ) from None
-        return dict(loaded)
     path = Path(source)
     if not path.is_file():
-        raise DataError(f"weights file {path} does not exist; give --weights FILE")
+        raise DataError(f"Weights file {path} does not exist. Pass --weights FILE.")
     try:
         if path.suffix == ".safetensors":
             return dict(load_file(path))
         return dict(torch.load(path, map_location="cpu", weights_only=True))
-    except Exception as error:  # torch and safetensors raise a dozen kinds for a bad file
-        raise DataError(f"{path} cannot be read as weights ({error})") from None
-
-
-Shape = tuple[int, ...]  # of one item
-_BATCH = 1024  # items projected at a time
+    except Exception as error:  # torch and safetensors raise many types for a bad file
+        raise DataError(
+            f"{path} is not a weights file ({error}). Pass a .pth or .safetensors file."
+        ) from None
 
 
 @dataclass(frozen=True)
 class Device:
-    """Where tensors live, and how arrays get there."""
+    """A torch device, and how arrays get there."""
 
     name: str  # cpu, cuda or cuda:1
 
     def tensor(self, array: npt.NDArray[Any]) -> Tensor:
-        """Pixels stay bytes, features become float32."""
+        """Copy pixels as bytes and features as float32."""
         if array.dtype != np.uint8:
             array = np.asarray(array, dtype=np.float32)
         return self.rows(array)
 
     def rows(self, array: npt.NDArray[Any]) -> Tensor:
-        """The array as it is; row numbers stay integers."""
+        """Copy an array without conversion, such as row numbers."""
         tensor = torch.from_numpy(np.ascontiguousarray(array))
         if self.name.startswith("cuda"):
             # Pinned, because a copy from ordinary memory waits for the GPU to finish its work.
@@ -197,18 +193,17 @@ class Device:
 
 
 def learning_rates() -> Iterator[Setting]:
-    """What the paper cross-validates, 1e-5 to 1e-1 by half decades, from the default's neighbours
-    on; the same for every deep method."""
+    """Yield the rates that the paper cross-validates, 1e-5 to 1e-1, nearest to 1e-3 first."""
     for exponent in (-5, -7, -4, -8, -3, -9, -2, -10):
         yield {"learning_rate": round(10 ** (exponent / 2), 8)}
 
 
 def check_device(device: str) -> None:
-    """Refuse what is no device, or none that is here."""
+    """Refuse names that are not a device, and GPUs that torch does not have."""
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-        raise DataError(f"device takes cpu or cuda, got {device!r}")
+        raise DataError(f"device must be cpu or cuda, got {device!r}.")
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise DataError("device cuda was asked for, but torch sees no GPU; use device cpu")
+        raise DataError('No GPU is available to torch. Set device to "cpu".')
 
 
 @dataclass
@@ -220,14 +215,14 @@ class DeepHasher(Hasher):
     dropout: ProportionBelowOne = 0.0
     weights: str | None = field(default=None, metadata={"what": "AlexNet weights: file or URL"})
     device: str = "cpu"
-    precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16 on a GPU
+    precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16 needs a GPU
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_device(self.device)
 
     def build_towers(self, images: Shape, texts: Shape, load: bool = True) -> nn.ModuleDict:
-        """Fresh towers for items of these shapes; `load` takes pre-trained weights, where used."""
+        """Return new towers for items of these shapes; `load` reads AlexNet's weights if used."""
         generator = torch.Generator().manual_seed(self.seed)
         image = self.image_tower(images, generator, load)
         text = self.text_tower(texts, generator)
@@ -238,13 +233,13 @@ class DeepHasher(Hasher):
         return towers
 
     def image_tower(self, shape: Shape, generator: torch.Generator, load: bool) -> nn.Module:
-        """Any module from a batch of items to (n, bits); pixels get AlexNet, vectors a perceptron.
+        """Return AlexNet for pixels, a perceptron for vectors; override for any other module.
 
-        A layer that is to learn faster than the others (`head_lr_multiplier`) is called fch.
+        A layer named fch learns `head_lr_multiplier` times faster than the others.
         """
         if len(shape) == 3:
             tower = AlexNet(self.bits)
-            initialise(tower, 0.01, generator)
+            initialize(tower, 0.01, generator)
             self.fresh_layers_ = tower.load_weights(self.weights or ALEXNET_URL) if load else []
             return tower
         return self.feature_tower(shape[0], self.image_hidden, generator)
@@ -256,7 +251,7 @@ class DeepHasher(Hasher):
         self, inputs: int, hidden: tuple[int, ...], generator: torch.Generator
     ) -> nn.Module:
         tower = Perceptron(inputs, hidden, self.bits, self.dropout)
-        initialise(tower, None, generator)
+        initialize(tower, None, generator)
         return tower
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -265,26 +260,26 @@ class DeepHasher(Hasher):
         return nullcontext()
 
     def tower(self, name: str) -> nn.Module:
-        """The trained one of images or texts, its inputs in float32."""
+        """Return the trained tower "image" or "text", which takes float32."""
         if not hasattr(self, "towers_"):
             raise self.not_fitted_error()
         return self.towers_[name].eval()
 
     def run_tower(self, name: str, inputs: Features) -> npt.NDArray[np.float32]:
-        """(n, bits) outputs before tanh, whose signs are the code."""
+        """Return the (n, bits) outputs before tanh, whose signs are the code."""
         tower = self.tower(name)
         expected = self.shapes_[0 if name == "image" else 1]
         if inputs.shape[1:] != expected:
             raise DataError(
-                f"{self.name} was trained on {name}s of shape {expected}, got {inputs.shape[1:]}; "
-                "use the features it was trained with"
+                f"{self.name} was trained on {name}s of shape {expected}, got {inputs.shape[1:]}. "
+                "Use the same features as in training."
             )
         device, parts = Device(self.device), []
         with torch.inference_mode(), self.autocast():
-            for start in range(0, len(inputs), _BATCH):
-                part = device.tensor(inputs[start : start + _BATCH])
+            for start in range(0, len(inputs), _BATCH_ROWS):
+                part = device.tensor(inputs[start : start + _BATCH_ROWS])
                 parts.append(tower(part).float().cpu())
-                _check_rows(part, parts[-1], name, start)
+                _check_finite_rows(part, parts[-1], name, start)
         if not parts:
             return np.zeros((0, self.bits), np.float32)
         return np.asarray(torch.cat(parts).numpy())
@@ -296,42 +291,37 @@ class DeepHasher(Hasher):
             f"towers.{name}": value.detach().cpu().numpy()
             for name, value in self.towers_.state_dict().items()
         }
-        for part, shape in zip(("image", "text"), self.shapes_, strict=True):
-            state[f"shape.{part}"] = np.array(shape, dtype=np.int64)
+        for name, shape in zip(("image", "text"), self.shapes_, strict=True):
+            state[f"shape.{name}"] = np.array(shape, dtype=np.int64)
         return state
 
     def restore_towers(self, state: Mapping[str, Array]) -> Self:
-        """The inverse of `tower_state`."""
+        """Set the towers from the result of `tower_state`."""
         missing = [name for name in ("shape.image", "shape.text") if name not in state]
         if missing:
-            raise DataError(f"this is not a saved {self.name}: it lacks {', '.join(missing)}")
+            raise DataError(f"The saved {self.name} lacks {', '.join(missing)}. Refit the model.")
         image, text = (tuple(int(n) for n in state[f"shape.{part}"]) for part in ("image", "text"))
         self.towers_: nn.ModuleDict = self.build_towers(image, text, load=False)
-        saved = {
-            # Before 0.2 the one hidden layer of a Head had no number.
-            re.sub(r"^(image|text)\.hidden\.(weight|bias)$", r"\1.hidden.0.\2", name[7:]): value
+        weights = {
+            name.removeprefix("towers."): torch.from_numpy(np.array(value))
             for name, value in state.items()
             if name.startswith("towers.")
         }
         try:
-            self.towers_.load_state_dict(
-                {name: torch.from_numpy(np.array(value)) for name, value in saved.items()}
-            )
+            self.towers_.load_state_dict(weights)
         except RuntimeError as error:
             reason = str(error).splitlines()[-1].strip()
             raise DataError(
-                f"this is not a saved {self.name} of {self.bits} bits: {reason}"
+                f"The weights are not of {self.name} with {self.bits} bits ({reason}). "
+                "Refit the model."
             ) from None
         return self
 
 
-def _check_rows(inputs: Tensor, outputs: Tensor, name: str, start: int) -> None:
-    """Refuse the first item whose code would mean nothing."""
+def _check_finite_rows(inputs: Tensor, outputs: Tensor, name: str, start: int) -> None:
     if not inputs.is_floating_point():  # pixels
         return
-    sound = torch.isfinite(inputs).all(dim=1).cpu() & torch.isfinite(outputs).all(dim=1)
-    if not sound.all():
-        row = start + int(torch.argmin(sound.int()))
-        raise DataError(
-            f"row {row} of the {name}s has a feature that is not a finite number, or too large"
-        )
+    finite = torch.isfinite(inputs).all(dim=1).cpu() & torch.isfinite(outputs).all(dim=1)
+    if not finite.all():
+        row = start + int(torch.argmin(finite.int()))
+        raise DataError(f"Row {row} of the {name}s has a value that is not finite. Remove it.")

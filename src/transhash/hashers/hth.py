@@ -1,9 +1,9 @@
 """HTH, Heterogeneous Translated Hashing (Wei et al., KDD 2014): a reconstruction.
 
-Only the abstracts could be read: one Hamming space per medium, hash functions and a translator
-between the spaces learned together from auxiliary data. The losses are those of Co-Regularized
-Hashing, as remembered; the optimiser (Adam instead of CCCP and sub-gradients), the pair weights
-and the early stop are ours.
+Only the abstracts were available: one Hamming space per modality, with hash functions and a
+translator between the spaces learned jointly from auxiliary data. The losses are those of
+Co-Regularized Hashing, from memory; the optimizer (Adam instead of CCCP and sub-gradients), the
+pair weights and the early stop are ours.
 """
 
 from __future__ import annotations
@@ -21,27 +21,24 @@ from torch.nn.functional import relu
 
 from transhash.data.relation import Relation, Rows
 from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
-from transhash.errors import DataError
-from transhash.hashers.base import Setting
-from transhash.hashers.canonical import Matrix, require_vectors
+from transhash.hashers.base import Setting, require_vectors
+from transhash.hashers.canonical import Matrix
 from transhash.hashers.linear import LinearHasher
 from transhash.hashers.modules import Translate
 from transhash.hashers.settings import NonNegative, Positive, PositiveInt, ProportionBelowOne, Range
-from transhash.hashers.training_loop import AdamW, check_finite_weights
+from transhash.hashers.training_loop import AdamW, check_finite_weights, diverged_error
 from transhash.hashers.tuning import held_out_map
 from transhash.progress import Track, no_progress
 
 
 class Weights(NamedTuple):
-    """What is learned."""
-
     wx: Tensor  # (dx, b)
     wy: Tensor  # (dy, b)
     translator: Tensor  # C, (b, b)
 
 
-class SomePairs(NamedTuple):
-    """Scaled features of some images and texts, their s_ij and the weights w_ij of their pairs."""
+class PairBatch(NamedTuple):
+    """Scaled features of images and texts, their s_ij and the weights w_ij of their pairs."""
 
     x: Tensor
     y: Tensor
@@ -66,66 +63,62 @@ class HTH(LinearHasher):
     learned: ClassVar[tuple[str, ...]] = (*LinearHasher.learned, "translator")
 
     # beta, gamma and the rate are ours, the best on held-out auxiliary items of the COCO benchmark.
-    pair_weight: NonNegative = 100.0  # beta; remembered of the original: 1000, on another scale
+    pair_weight: NonNegative = 100.0  # beta; probably 1000 in the original, on another scale
     weight_decay: NonNegative = 1e-3  # gamma_x = gamma_y
-    translator_decay: NonNegative = 1.0  # gamma_C; as remembered of the original
+    translator_decay: NonNegative = 1.0  # gamma_C; probably the original's
     shape: Annotated[float, Range(1, exclusive_low=True)] = 3.7  # a of tau; the original's
     reach: Positive = 2.0  # a·l of tau; ours: the distance between opposite codes
     learning_rate: Positive = 0.05  # of Adam
     steps: PositiveInt = 300  # at most; ours: 1,000 were worse
-    batch_size: PositiveInt = (
-        256  # images and texts a step; all of them where there are no more; ours
-    )
-    held_out: ProportionBelowOne = 0.1  # share that decides when to stop; 0 runs all steps; ours
+    batch_size: PositiveInt = 256  # images and texts per step, at most; ours
+    held_out: ProportionBelowOne = 0.1  # fraction for early stopping; 0 runs all steps; ours
     patience: PositiveInt = 5  # checks without gain before stopping; ours
     check_every: PositiveInt = 20  # steps; ours
 
     def fit(
         self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
     ) -> Self:
-        require_vectors(training.images, "images"), require_vectors(training.texts, "texts")
+        require_vectors(training.images, "images")
+        require_vectors(training.texts, "texts")
         rng = np.random.default_rng(self.seed)
-        learn, stop = self._split(training)
+        learn, validation = self._split(training)
         mean_x, scale_x = scaling(learn.images)
         mean_y, scale_y = scaling(learn.texts)
         b, dx, dy = self.bits, learn.images.shape[1], learn.texts.shape[1]
-        start = (rng.standard_normal((dx, b)), rng.standard_normal((dy, b)), np.eye(b))
+        initial = (rng.standard_normal((dx, b)), rng.standard_normal((dy, b)), np.eye(b))
         # Rows of norm 1 then give projections of variance 1.
-        weights = Weights(*(torch.from_numpy(part).requires_grad_() for part in start))
+        weights = Weights(*(torch.from_numpy(part).requires_grad_() for part in initial))
         adam = AdamW([{"params": weights, "lr": self.learning_rate, "weight_decay": 0.0}])
 
-        best_score, waited = -1.0, 0
+        best_score, checks_without_gain = -1.0, 0
         for step in track(range(1, self.steps + 1), f"HTH {self.bits} bits"):
             rows, columns, s, w = draw_pairs(learn.relation, self.batch_size, rng)
             x = (learn.images[rows] - mean_x) / scale_x
             y = (learn.texts[columns] - mean_y) / scale_y
             adam.zero_grad()
-            objective = self.objective(weights, SomePairs(*map(torch.from_numpy, (x, y, s, w))))
-            if not torch.isfinite(objective.float()):  # codes are made of numbers of this width
-                raise DataError(
-                    f"the training diverged: at step {step} the objective is no finite number; "
-                    f"use a learning_rate below {self.learning_rate:g}"
-                )
+            objective = self.objective(weights, PairBatch(*map(torch.from_numpy, (x, y, s, w))))
+            if not torch.isfinite(objective.float()):  # projections are float32
+                raise diverged_error(f"at step {step}", self.learning_rate)
             objective.backward()  # type: ignore[no-untyped-call]
             adam.step()
             if step % self.check_every == 0 or step == self.steps:
                 check_finite_weights(weights, f"at step {step}", self.learning_rate)
-            if stop is None or (step % self.check_every and step < self.steps):
+            if validation is None or (step % self.check_every and step < self.steps):
                 continue
-            self._keep(weights, mean_x, scale_x, mean_y, scale_y)
-            score = sum(held_out_map(self, stop))
-            waited += 1
+            self._use(weights, mean_x, scale_x, mean_y, scale_y)
+            score = sum(held_out_map(self, validation))
+            checks_without_gain += 1
             if score > best_score:
-                best, best_score, waited = self.state(), score, 0
-            if waited == self.patience:
+                best, best_score, checks_without_gain = self.state(), score, 0
+            if checks_without_gain == self.patience:
                 break
-        self._keep(weights, mean_x, scale_x, mean_y, scale_y)
-        return self if stop is None else self.restore(best)
+        self._use(weights, mean_x, scale_x, mean_y, scale_y)
+        return self if validation is None else self.restore(best)
 
     def project_images(self, images: Features) -> npt.NDArray[np.float32]:
-        """C' sgn(Wx' x): the image's own code, translated."""
-        own = np.where(super().project_images(images) > 0, 1.0, -1.0)
-        return np.asarray(own @ self.translator_, dtype=np.float32)
+        """Return C' sgn(Wx' x), the code in the image space, translated."""
+        code = np.where(super().project_images(images) > 0, 1.0, -1.0)
+        return np.asarray(code @ self.translator_, dtype=np.float32)
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
         image, text = super().modules()
@@ -137,25 +130,19 @@ class HTH(LinearHasher):
         return [
             dict(zip(names, values, strict=True))
             for values in (
-                (100.0, 1e-3, 1.0, 0.02),
-                (100.0, 1e-3, 1.0, 0.1),
-                (100.0, 1e-3, 1e-3, 0.1),
-                (30.0, 1e-3, 1.0, 0.05),
-                (300.0, 1e-2, 1.0, 0.05),
-                (100.0, 1e-2, 0.1, 0.05),
-                (30.0, 1e-3, 0.1, 0.02),
-                (10.0, 1e-3, 1e-3, 0.02),
-                (1000.0, 1e-2, 1.0, 0.05),
+                (100.0, 1e-3, 1.0, 0.02), (100.0, 1e-3, 1.0, 0.1), (100.0, 1e-3, 1e-3, 0.1),
+                (30.0, 1e-3, 1.0, 0.05), (300.0, 1e-2, 1.0, 0.05), (100.0, 1e-2, 0.1, 0.05),
+                (30.0, 1e-3, 0.1, 0.02), (10.0, 1e-3, 1e-3, 0.02), (1000.0, 1e-2, 1.0, 0.05),
             )
-        ]
+        ]  # fmt: skip
 
-    def objective(self, weights: Weights, pairs: SomePairs) -> Tensor:
-        """J on these pairs."""
+    def objective(self, weights: Weights, pairs: PairBatch) -> Tensor:
+        """Return J on these pairs."""
         wx, wy, c = weights
         p, q = pairs.x @ wx, pairs.y @ wy  # (nx, b), (ny, b)
         t = p @ c
         squared = t.square().sum(dim=1)[:, None] + q.square().sum(dim=1) - 2 * (t @ q.T)
-        d = (squared / self.bits).clamp_min(1e-12).sqrt()  # the slope of a root is infinite at 0
+        d = (squared / self.bits).clamp_min(1e-12).sqrt()  # sqrt has no slope at 0
         tau = penalty(d, self.shape, self.reach)
         return (
             relu(1 - p.abs()).sum() / len(p)
@@ -166,24 +153,24 @@ class HTH(LinearHasher):
         )
 
     def _split(self, training: TrainingSet) -> tuple[AuxiliarySet, AuxiliarySet | None]:
-        """What to learn from and what decides the stop, if both can hold related pairs."""
+        """Return the training part and the validation part, if both have related pairs."""
         if self.held_out > 0:
-            learn, stop = training.split(self.held_out, self.seed)
-            if learn.relation.positives and stop.relation.positives:
-                return learn, stop
+            learn, validation = training.split(self.held_out, self.seed)
+            if learn.relation.positives and validation.relation.positives:
+                return learn, validation
         return training, None
 
-    def _keep(
+    def _use(
         self, weights: Weights, mean_x: Matrix, scale_x: float, mean_y: Matrix, scale_y: float
     ) -> None:
         wx, wy, translator = (part.detach().numpy().copy() for part in weights)
         wx, wy = wx / scale_x, wy / scale_y
-        self._learn(wx, mean_x @ wx, wy, mean_y @ wy)
+        self._set_weights(wx, mean_x @ wx, wy, mean_y @ wy)
         self.translator_: Matrix = translator
 
 
 def penalty(d: Tensor, a: float, reach: float) -> Tensor:
-    """tau(d): falls from a l²/2 at 0 to 0 at a l = reach, smoothly.
+    """Return tau(d), which falls smoothly from a l²/2 at 0 to 0 at a l = reach.
 
     -d²/2 + a l²/2 up to l, (d - a l)² / (2 (a - 1)) up to a l, 0 beyond.
     """
@@ -196,10 +183,11 @@ def penalty(d: Tensor, a: float, reach: float) -> Tensor:
 def draw_pairs(
     relation: Relation, size: int, rng: np.random.Generator
 ) -> tuple[Rows, Rows, Matrix, Matrix]:
-    """Images, texts, s_ij and w_ij of one step; similar pairs weigh 1/2 in sum, the others 1/2.
+    """Draw images and texts of one step; return them with s_ij and w_ij.
 
-    Images are drawn evenly. Half of them bring along a text that is similar and half one known
-    to be dissimilar: an even draw of texts would hold hardly any known pair where S is sparse.
+    Similar pairs have a total weight of 1/2, and so have dissimilar ones. Images are drawn evenly.
+    Half of them come with a similar text and half with a text known to be dissimilar: evenly drawn
+    texts would give almost no known pair if S is sparse.
     """
     nx, ny = relation.shape
     if max(nx, ny) <= size:
@@ -210,7 +198,7 @@ def draw_pairs(
         wanted = s > 0
         odd = slice(1, None, 2)
         wanted[odd] = ~wanted[odd] if known is None else (known[odd] > 0) & ~wanted[odd]
-        columns = np.unique(one_of_each_row(wanted, rng))
+        columns = np.unique(draw_column_per_row(wanted, rng))
     s, known = relation.block(rows, columns)
     similar = s.astype(np.float64)
     dissimilar = 1 - similar if known is None else known - similar
@@ -218,8 +206,8 @@ def draw_pairs(
     return rows, columns, similar, w
 
 
-def one_of_each_row(wanted: npt.NDArray[np.bool_], rng: np.random.Generator) -> Rows:
-    """A random wanted column of each row; any column for a row that wants none."""
+def draw_column_per_row(wanted: npt.NDArray[np.bool_], rng: np.random.Generator) -> Rows:
+    """Draw a wanted column for each row, or any column for a row without a wanted one."""
     counts = wanted.sum(axis=1)
     columns = np.append(np.nonzero(wanted)[1], 0)  # row by row
     pick = np.cumsum(counts) - counts + rng.integers(np.maximum(counts, 1))
@@ -228,7 +216,7 @@ def one_of_each_row(wanted: npt.NDArray[np.bool_], rng: np.random.Generator) -> 
 
 
 def scaling(features: Features) -> tuple[Matrix, float]:
-    """The mean and the root mean square norm of the centred rows, in float64."""
+    """Return the mean and the root mean square norm of the centered rows, in float64."""
     mean = features.mean(axis=0, dtype=np.float64)
     squares = sum(
         float(((features[i : i + 4096] - mean) ** 2).sum()) for i in range(0, len(features), 4096)

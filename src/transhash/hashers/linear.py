@@ -1,4 +1,4 @@
-"""What the linear methods share: sgn(x W - t) for both modalities, saved and loaded."""
+"""The base of linear methods: codes sgn(x W - t) for both modalities, saved and loaded."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from transhash.data.training_set import Features
 from transhash.errors import DataError
-from transhash.hashers.base import Array, Hasher
-from transhash.hashers.canonical import Matrix, chunks, require_vectors
+from transhash.hashers.base import Array, Hasher, check_width, require_vectors
+from transhash.hashers.canonical import Matrix, chunks
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,16 +46,15 @@ class LinearHasher(Hasher):
     def restore(self, state: Mapping[str, Array]) -> Self:
         missing = sorted(set(self.learned) - set(state))
         if missing:
-            raise DataError(f"this is not a saved {self.name}: it lacks {', '.join(missing)}")
-        if state["weights_x"].shape[1] != self.bits:
-            raise DataError(
-                f"the saved {self.name} has {state['weights_x'].shape[1]} bits, not {self.bits}"
-            )
+            raise DataError(f"The saved {self.name} lacks {', '.join(missing)}. Refit the model.")
+        bits = state["weights_x"].shape[1]
+        if bits != self.bits:
+            raise DataError(f"The saved {self.name} has {bits} bits, not {self.bits}. Refit it.")
         for name in self.learned:
             setattr(self, f"{name}_", np.asarray(state[name], dtype=np.float64))
         return self
 
-    def _learn(
+    def _set_weights(
         self, weights_x: Matrix, offset_x: Matrix, weights_y: Matrix, offset_y: Matrix
     ) -> None:
         self.weights_x_: Matrix = weights_x  # (dx, bits)
@@ -69,18 +68,14 @@ class LinearHasher(Hasher):
 
 
 def project(
-    features: Features, weights: Matrix, offset: Matrix, what: str
+    features: Features, weights: Matrix, offset: Matrix, modality: str
 ) -> npt.NDArray[np.float32]:
-    """x W - t, computed in float64."""
-    if features.shape[1] != len(weights):
-        raise DataError(
-            f"{what} have {features.shape[1]} features each, but the method learned from "
-            f"{len(weights)}; use the same features for both"
-        )
+    """Return x W - t, computed in float64."""
+    check_width(features, len(weights), modality)
     out = np.empty((len(features), weights.shape[1]), dtype=np.float32)
     for rows, part in chunks(features):
         out[rows] = part @ weights - offset
     if not np.isfinite(out).all():
         row = int(np.argmin(np.isfinite(out).all(axis=1)))
-        raise DataError(f"row {row} of the {what} has a feature that is not a finite number")
+        raise DataError(f"Row {row} of the {modality} has a value that is not finite. Remove it.")
     return out

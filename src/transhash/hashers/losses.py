@@ -4,16 +4,16 @@
 |---|---|---|
 | b | bits | code length |
 | z^x_i, z^y_j | z_x (n, b), z_y (m, b) | activations tanh(fch) of images and texts, in [-1, 1] |
-| z^q, z^d | z_target (n̂, b) | activations of unlabelled target items of the same modality |
+| z^q, z^d | z_target (n̂, b) | activations of unlabeled target items of the same modality |
 | h = sgn(z) | Codes | binary codes |
-| s_ij | s (n, m) | 1 if image i and text j are related, else 0; fractions are soft relations |
+| s_ij | s (n, m) | 1 if image i and text j are related, else 0; fractions are soft labels |
 | <z_i, z_j> | u = z_x @ z_y.T | inner product, in [-b, b] |
 | L, Eq. (5) | relation_loss | pairwise cross-entropy |
 | Q, Eq. (6) | quantization_loss | distance of activations from -1 and +1 |
 | D_q, D_d, Eq. (7) | alignment_loss | MMD² between auxiliary and target activations |
 | γ | 1 / median distance², times each of `widths` | kernel width |
 
-All are means over pairs or items, not sums as printed: then λ and µ do not depend on the batch.
+All are means over pairs or items instead of sums, so that λ and µ do not depend on the batch size.
 """
 
 from __future__ import annotations
@@ -26,12 +26,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-WIDTHS = (
-    1.0,
-    4.0,
-    16.0,
-    64.0,
-)  # ours: wide kernels pull domains together, sharp ones match classes
+# Ours: wide kernels pull domains together, sharp ones match classes.
+WIDTHS = (1.0, 4.0, 16.0, 64.0)
 
 
 def relation_loss(
@@ -42,10 +38,10 @@ def relation_loss(
     known: Tensor | None = None,
     scale: float = 1.0,
 ) -> Tensor:
-    """L of Eq. (5): mean of log(1 + exp u) - s u over the pairs, u = scale * <z_x, z_y>.
+    """Return L of Eq. (5): the mean of log(1 + exp u) - s u over pairs, u = scale * <z_x, z_y>.
 
-    That is s softplus(-u) + (1 - s) softplus(u), so related and unrelated pairs can have `weights`
-    of their own, and softplus(-u) = softplus(u) - u; exp would overflow, u reaches ±b.
+    Equal to s softplus(-u) + (1 - s) softplus(u), so that related and unrelated pairs can have
+    different `weights`, with softplus(-u) = softplus(u) - u; exp would overflow, as u reaches ±b.
     """
     u = scale * (z_x @ z_y.T)
     related = weights[0] * s
@@ -59,15 +55,15 @@ def inner_product_loss(
     weights: tuple[float, float] = (1.0, 1.0),
     known: Tensor | None = None,
 ) -> Tensor:
-    """The loss of THN-ip: mean of (<z_x, z_y> / b - (2s - 1))²; the paper leaves it undefined."""
+    """Return the loss of THN-ip, undefined in the paper: mean of (<z_x, z_y> / b - (2s - 1))²."""
     u = (z_x @ z_y.T) / z_x.shape[1]
     return _mean(weights[0] * s * (u - 1) ** 2 + weights[1] * (1 - s) * (u + 1) ** 2, known)
 
 
 def pair_weights(positive_rate: float, balanced: bool = True) -> tuple[float, float]:
-    """Weights of related and unrelated pairs; balanced, each kind counts one half.
+    """Return weights of related and unrelated pairs; balanced, both sum to one half.
 
-    Unweighted, 94% unrelated pairs pull all codes onto one; see docs/method.md.
+    Unweighted, 94% unrelated pairs make all codes equal; see docs/differences.md.
     """
     if not balanced:
         return 1.0, 1.0
@@ -76,9 +72,9 @@ def pair_weights(positive_rate: float, balanced: bool = True) -> tuple[float, fl
 
 
 def quantization_loss(z: Tensor, floor: float = 1e-3) -> Tensor:
-    """Q of Eq. (6) for one modality: mean over items of the sum over bits of -log|z|.
+    """Return Q of Eq. (6) for one modality: mean over items of the sum over bits of -log|z|.
 
-    Below `floor` the gradient is 0; unclamped it is 1/z and throws bits at random.
+    Below `floor` the gradient is 0; without the floor it would be 1/z and flip bits at random.
     """
     return -z.abs().clamp_min(floor).log().sum(dim=1).mean()
 
@@ -90,21 +86,21 @@ def alignment_loss(
     gamma: float | None = None,
     weight: Tensor | None = None,
 ) -> Tensor:
-    """D of Eq. (7): biased MMD² with Gaussian kernels of width median * {1, 1/4, 1/16, 1/64}.
+    """Return D of Eq. (7): biased MMD², Gaussian kernels of width median * {1, 1/4, 1/16, 1/64}.
 
     `gamma` fixes the first kernel's γ; `weight` (n,) reweights the auxiliary items (sum 1).
     """
     own = z.new_full((len(z),), 1.0 / len(z)) if weight is None else weight
     sign = torch.cat([own, z.new_full((len(z_target),), -1.0 / len(z_target))])
     joint = torch.cat([z, z_target])
-    return _Gap.apply(joint, sign, tuple(widths), gamma)  # type: ignore[no-any-return, no-untyped-call]
+    return _WeightedMmd.apply(joint, sign, tuple(widths), gamma)  # type: ignore[no-any-return, no-untyped-call]
 
 
-class _Gap(torch.autograd.Function):
-    """sign' K sign, whose gradient is found with it: K and the distances are gone over once.
+class _WeightedMmd(torch.autograd.Function):
+    """Computes sign' K sign together with its gradient, to pass over K and the distances once.
 
     With k_w = exp(-w d / m) of squared distances d and G = -sign sign' * mean(w k_w) / m, the
-    gradient in row i is 4 sum_j G_ij (x_i - x_j); m, a median, counts as fixed.
+    gradient of row i is 4 sum_j G_ij (x_i - x_j); the median m is treated as constant.
     """
 
     @staticmethod
@@ -138,7 +134,7 @@ class _Gap(torch.autograd.Function):
 
 
 def _median(values: Tensor) -> Tensor:
-    """The lower one of two; NumPy finds it in half of torch's time, and a GPU is not waited for."""
+    """Return the lower median; NumPy takes half of torch's time on a CPU."""
     if values.device.type != "cpu":
         return values.median()
     flat = values.numpy().reshape(-1)
@@ -156,13 +152,13 @@ def dcmh_loss(
     weights: tuple[float, float] = (1.0, 1.0),
     known: Tensor | None = None,
 ) -> Tensor:
-    """DCMH's J for one batch of one modality against all items of the other, per pair.
+    """Return DCMH's J per pair, for one batch of one modality and all items of the other.
 
-    `outputs` (B, b) are the batch's, `others` (n, b) the other modality's buffer, `rest` (b,) the
-    sum of this modality's buffer outside the batch.
+    `outputs` (B, b) are those of the batch, `others` (n, b) the other modality's buffer, `rest`
+    (b,) the sum of this modality's buffer outside the batch.
     """
     likelihood = relation_loss(outputs, others, s, weights, known, scale=0.5)
-    code = torch.where(outputs.detach() > 0, 1.0, -1.0)  # sgn, the paper's rule
+    code = torch.where(outputs.detach() > 0, 1.0, -1.0)
     quantization = (code - outputs).pow(2).sum()
     balance = (outputs.sum(dim=0) + rest).pow(2).sum()
     return likelihood + (gamma * quantization + eta * balance) / (len(outputs) * len(others))

@@ -1,4 +1,4 @@
-"""What hashers compute, as torch modules that can be traced: for runtimes other than this one."""
+"""Hashers as traceable torch modules and ONNX graphs, for other runtimes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from transhash.features.images import ImageFeatures
 from transhash.features.onnx import FromHwcBytes, onnx_graph, torch_network
 from transhash.hashers.base import Hasher
 
-_PLACES = [128, 64, 32, 16, 8, 4, 2, 1]  # of the bits in a byte, as numpy.packbits has them
+OUTPUTS = ("projections", "code")  # of the ONNX graphs
+_BIT_VALUES = [128, 64, 32, 16, 8, 4, 2, 1]  # in the bit order of numpy.packbits
 
 
 class Affine(nn.Module):
-    """(x - c) W / s - t in float64, rounded to float32 at the end."""
+    """Computes (x - c) W / s - t in float64 and rounds the result to float32."""
 
-    centre: Tensor | None
+    center: Tensor | None
     weights: Tensor | None
     offset: Tensor | None
 
@@ -27,64 +28,62 @@ class Affine(nn.Module):
         self,
         weights: npt.NDArray[Any] | None = None,
         offset: npt.NDArray[Any] | None = None,
-        centre: npt.NDArray[Any] | None = None,
-        size: float = 1.0,
+        center: npt.NDArray[Any] | None = None,
+        scale: float = 1.0,
     ) -> None:
         super().__init__()
-        for name, array in (("weights", weights), ("offset", offset), ("centre", centre)):
-            fixed = None if array is None else torch.from_numpy(np.array(array, np.float64))
-            self.register_buffer(name, fixed)
-        self.size = size
+        for name, array in (("weights", weights), ("offset", offset), ("center", center)):
+            self.register_buffer(name, None if array is None else _float64(array))
+        self.scale = scale
 
     @property
-    def width(self) -> int:
-        """How long the vectors are that it takes."""
-        known = self.centre if self.weights is None else self.weights
-        assert known is not None
-        return len(known)
+    def input_width(self) -> int:
+        rows = self.center if self.weights is None else self.weights
+        assert rows is not None
+        return len(rows)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.double()
-        if self.centre is not None:
-            x = x - self.centre
+        if self.center is not None:
+            x = x - self.center
         if self.weights is not None:
             x = x @ self.weights
-        if self.size != 1.0:
-            x = x / self.size
+        if self.scale != 1.0:
+            x = x / self.scale
         if self.offset is not None:
             x = x - self.offset
         return x.float()
 
 
 class Center(nn.Module):
-    """x - c, left in float64."""
+    """Computes x - c in float64."""
 
-    centre: Tensor
+    center: Tensor
 
-    def __init__(self, centre: npt.NDArray[Any]) -> None:
+    def __init__(self, center: npt.NDArray[Any]) -> None:
         super().__init__()
-        self.register_buffer("centre", torch.from_numpy(np.array(centre, np.float64)))
+        self.register_buffer("center", _float64(center))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.double() - self.centre
+        return x.double() - self.center
 
 
 class Translate(nn.Module):
-    """C' sgn(z)."""
+    """Computes C' sgn(z)."""
 
     translator: Tensor
 
     def __init__(self, translator: npt.NDArray[Any]) -> None:
         super().__init__()
-        self.register_buffer("translator", torch.from_numpy(np.array(translator, np.float64)))
+        self.register_buffer("translator", _float64(translator))
 
     def forward(self, z: Tensor) -> Tensor:
-        own = (z > 0).double() * 2 - 1
-        return (own @ self.translator).float()
+        code = (z > 0).double() * 2 - 1
+        return (code @ self.translator).float()
 
 
 class Concat(nn.Module):
-    """The columns of two modules, side by side."""
+    """Joins the output columns of several modules."""
 
     def __init__(self, *parts: nn.Module) -> None:
         super().__init__()
@@ -95,29 +94,24 @@ class Concat(nn.Module):
 
 
 class ProjectAndPack(nn.Module):
-    """Projections and their codes, as `Codes.packed` has them."""
+    """Returns projections and their codes, packed as in `Codes.packed`."""
 
-    def __init__(self, projecting: nn.Module) -> None:
+    def __init__(self, projection: nn.Module) -> None:
         super().__init__()
-        self.projecting = projecting
+        self.projection = projection
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        z = self.projecting(x)
+        z = self.projection(x)
         bits = (z > 0).to(torch.int32).reshape(-1, z.shape[1] // 8, 8)
-        places = torch.tensor(_PLACES, dtype=torch.int32)
-        return z, (bits * places).sum(dim=2).to(torch.uint8)
-
-
-# The two functions of a hasher as ONNX files: pixels or features in, projections and codes out.
-
-OUTPUTS = ("projections", "code")
+        values = torch.tensor(_BIT_VALUES, dtype=torch.int32)
+        return z, (bits * values).sum(dim=2).to(torch.uint8)
 
 
 def image_graph(hasher: Hasher, features: ImageFeatures | None) -> bytes:
-    """`pixels` (n, size, size, 3) of uint8 -> code; of precomputed features, those -> code."""
+    """Return the ONNX graph from `pixels` (n, size, size, 3), uint8, or from features, to codes."""
     image, _ = hasher.modules()
     if features is None:
-        return _of_features(image)
+        return _feature_graph(image)
     network = features.network()
     if network is not None:
         image = nn.Sequential(torch_network(network), image)
@@ -126,10 +120,14 @@ def image_graph(hasher: Hasher, features: ImageFeatures | None) -> bytes:
 
 
 def text_graph(hasher: Hasher) -> bytes:
-    """`features` (n, d) of float32 -> code."""
-    return _of_features(hasher.modules()[1])
+    """Return the ONNX graph from `features` (n, d), float32, to codes."""
+    return _feature_graph(hasher.modules()[1])
 
 
-def _of_features(module: nn.Module) -> bytes:
-    width = next(part.width for part in module.modules() if isinstance(part, Affine))
+def _feature_graph(module: nn.Module) -> bytes:
+    width = next(part.input_width for part in module.modules() if isinstance(part, Affine))
     return onnx_graph(ProjectAndPack(module), torch.zeros((1, width)), "features", OUTPUTS)
+
+
+def _float64(array: npt.NDArray[Any]) -> Tensor:
+    return torch.from_numpy(np.array(array, np.float64))

@@ -1,8 +1,8 @@
 """QCH, Quantized Correlation Hashing (Wu et al., IJCAI 2015): a reconstruction.
 
-Neither code nor the formulas of the paper could be found. Its abstract says: minimise the
-quantisation loss in both domains and maximise the correlation between the domains' codes,
-jointly, by alternation. What follows has exactly those ingredients; the details are ours.
+Neither code nor the paper's formulas could be found. Its abstract says: minimize the quantization
+loss in both domains and maximize the correlation between the domains' codes, jointly, by
+alternation. This implementation has exactly those ingredients; the details are ours.
 """
 
 from __future__ import annotations
@@ -26,52 +26,53 @@ from transhash.progress import Track, no_progress
 
 @dataclass
 class QCH(LinearHasher):
-    """Correlated subspaces turned so that their coordinates are close to -1 and +1.
+    """Correlated subspaces, rotated so that their coordinates are close to -1 and +1.
 
     With whitened views Z = (X - m) K, orthonormal Ux (dx, r), Uy (dy, r), a tight frame R (r, b),
-    R R' = (b/r) I, weights w of the directions, and codes Bx, By:
+    R R' = (b/r) I, weights w of the components, and codes Bx, By:
 
-        max  tr(Bx' Zx Ux diag(w) R) / nx + the same of texts + alpha (b/r) tr(Ux' T Uy)
+        max  tr(Bx' Zx Ux diag(w) R) / nx + the same for texts + alpha (b/r) tr(Ux' T Uy)
 
-    Whitened projections have fixed second moments, so with w = 1 this is up to constants minus the
-    quantisation loss plus alpha times the correlation. The frame R lets b bits share r < b
-    directions: forcing b directions puts bits where there is no relation. r and w follow the rule
-    that THN's directions follow.
+    Whitened projections have fixed second moments, so with w = 1 this is, up to constants, minus
+    the quantization loss plus alpha times the correlation. The frame R lets b bits share r < b
+    components: using b components would put bits where there is no relation. r and w follow the
+    same rule as THN's components.
     """
 
     name: ClassVar[str] = "QCH"
 
-    # The first two are ours, chosen on held-out auxiliary items of the COCO benchmark. A weaker
-    # pull lets the codes drift to directions that quantise well and relate nothing.
+    # alpha and the threshold are ours, chosen on held-out auxiliary items of the COCO benchmark. A
+    # smaller alpha lets codes drift to components that quantize well and relate nothing.
     correlation_weight: NonNegative = 100.0  # alpha
-    # r counts s_k > threshold · s_1, all alike; None: the directions that hold up when left out
+    # r counts s_k > threshold · s_1, equally weighted; None: components that hold up in validation
     rank_threshold: Proportion | None = None
     ridge: NonNegative = 3e-2  # rho, relative to the largest variance
-    iterations: NonNegativeInt = 50  # at most; ours
+    iterations: NonNegativeInt = 50  # maximum; ours
     tolerance: NonNegative = 1e-7  # stop at a smaller relative gain; ours
 
     def fit(
         self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
     ) -> Self:
-        images, texts = training.images, training.texts
-        found = canonical_analysis(images, texts, training.relation, self.ridge, self.bits)
-        rank = None if self.rank_threshold is None else found.rank(self.rank_threshold)
-        kept = select_components(found, images, texts, training.relation, rank)
-        r, weights = len(kept.weights), kept.weights
+        images, texts, relation = training.images, training.texts, training.relation
+        analysis = canonical_analysis(images, texts, relation, self.ridge, self.bits)
+        rank = None if self.rank_threshold is None else analysis.rank(self.rank_threshold)
+        weights = select_components(analysis, images, texts, relation, rank).weights
+        r = len(weights)
         scale = np.sqrt(self.bits / r)
         pull = self.correlation_weight * self.bits / r  # alpha (b/r)
-        ux, uy = found.u[:, :r], found.v[:, :r]
-        frame = scale * _orthogonal(self.bits, self.seed)[:r]
+        t = analysis.whitened_cross
+        ux, uy = analysis.u[:, :r], analysis.v[:, :r]
+        frame = scale * _random_orthogonal(self.bits, self.seed)[:r]
 
         self.objective_: list[float] = []
         for _ in track(range(self.iterations), f"QCH {self.bits} bits"):
-            # Each line is the exact maximiser of its block, so the objective cannot fall.
-            gx = _code_moment(images, found.mean_x, found.whiten_x, (ux * weights) @ frame)
-            gy = _code_moment(texts, found.mean_y, found.whiten_y, (uy * weights) @ frame)
+            # Each update is the exact maximizer of its block, so the objective cannot decrease.
+            gx = _code_moment(images, analysis.mean_x, analysis.whiten_x, (ux * weights) @ frame)
+            gy = _code_moment(texts, analysis.mean_y, analysis.whiten_y, (uy * weights) @ frame)
             frame = scale * _polar((ux * weights).T @ gx + (uy * weights).T @ gy)
-            ux = _polar(gx @ frame.T * weights + pull * found.relating @ uy)
-            uy = _polar(gy @ frame.T * weights + pull * found.relating.T @ ux)
-            correlation = float((ux * (found.relating @ uy)).sum())
+            ux = _polar(gx @ frame.T * weights + pull * t @ uy)
+            uy = _polar(gy @ frame.T * weights + pull * t.T @ ux)
+            correlation = float((ux * (t @ uy)).sum())
             agreement = (gx * ((ux * weights) @ frame)).sum() + (
                 gy * ((uy * weights) @ frame)
             ).sum()
@@ -81,35 +82,27 @@ class QCH(LinearHasher):
                 if gain < self.tolerance * abs(self.objective_[-1]):
                     break
 
-        weights_x = found.whiten_x @ (ux * weights) @ frame
-        weights_y = found.whiten_y @ (uy * weights) @ frame
-        self._learn(weights_x, found.mean_x @ weights_x, weights_y, found.mean_y @ weights_y)
+        weights_x = analysis.whiten_x @ (ux * weights) @ frame
+        weights_y = analysis.whiten_y @ (uy * weights) @ frame
+        self._set_weights(
+            weights_x, analysis.mean_x @ weights_x, weights_y, analysis.mean_y @ weights_y
+        )
         return self
 
     @classmethod
     def candidates(cls) -> Iterable[Setting]:
-        # Around the default first, then weaker pulls and larger ridges.
         return [
             {"correlation_weight": alpha, "ridge": ridge}
             for alpha, ridge in (
-                (100.0, 1e-1),
-                (100.0, 1e-2),
-                (10.0, 3e-2),
-                (10.0, 1e-1),
-                (1.0, 3e-2),
-                (100.0, 3e-1),
-                (1.0, 1e-1),
-                (10.0, 1e-2),
-                (100.0, 3e-3),
-                (10.0, 3e-1),
-                (1.0, 1e-2),
+                (100.0, 1e-1), (100.0, 1e-2), (10.0, 3e-2), (10.0, 1e-1), (1.0, 3e-2),
+                (100.0, 3e-1), (1.0, 1e-1), (10.0, 1e-2), (100.0, 3e-3), (10.0, 3e-1), (1.0, 1e-2),
             )
-        ]
+        ]  # fmt: skip
 
 
-def _code_moment(features: Features, mean: Matrix, whiten: Matrix, directions: Matrix) -> Matrix:
-    """Z' B / n for B = sgn(Z directions), with Z = (X - m) K never held as a whole."""
-    weights = whiten @ directions
+def _code_moment(features: Features, mean: Matrix, whiten: Matrix, axes: Matrix) -> Matrix:
+    """Return Z' B / n for B = sgn(Z axes) and Z = (X - m) K, in chunks of rows."""
+    weights = whiten @ axes
     total = np.zeros_like(weights)
     for _, part in chunks(features, mean):
         total += part.T @ np.where(part @ weights > 0, 1.0, -1.0)
@@ -117,12 +110,12 @@ def _code_moment(features: Features, mean: Matrix, whiten: Matrix, directions: M
 
 
 def _polar(matrix: Matrix) -> Matrix:
-    """PQ' for M = P diag(s) Q': the orthonormal matrix nearest to M."""
+    """Return PQ' for M = P diag(s) Q', the orthonormal matrix nearest to M."""
     p, _, qt = scipy.linalg.svd(matrix, full_matrices=False)
     return np.asarray(p @ qt)
 
 
-def _orthogonal(size: int, seed: int) -> Matrix:
-    """A random orthogonal matrix, the same on every machine up to rounding."""
+def _random_orthogonal(size: int, seed: int) -> Matrix:
+    """Return a random orthogonal matrix, the same on every machine up to rounding."""
     q, r = np.linalg.qr(np.random.default_rng(seed).standard_normal((size, size)))
     return np.asarray(q * np.sign(np.diag(r)))  # QR alone leaves the signs to the library

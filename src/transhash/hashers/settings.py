@@ -1,12 +1,12 @@
-"""What each setting of a method may be, read from its annotation and checked in one place.
+"""Checks settings of methods against the annotations of their dataclass fields.
 
     dropout: Annotated[float, Range(0, 1, exclusive_high=True)]
     loss: Literal["cross-entropy", "inner-product"]
     rank: PositiveInt | None
     kernel_widths: Annotated[tuple[Positive, ...], MinLength(1)]
 
-Only these kinds are known: numbers with a range, words, true or false, texts, None, tuples of one
-kind. Not a number and infinity are no numbers here.
+Supported are numbers with a range, literal strings, bool, str, None and tuples of one type. NaN and
+infinity are refused.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`, which may themselves be left out."""
+    """Numbers from `low` to `high`, each bound included unless exclusive."""
 
     low: float = -math.inf
     high: float = math.inf
-    exclusive_low: bool = False  # `low` itself is left out
-    exclusive_high: bool = False  # `high` itself is left out
+    exclusive_low: bool = False
+    exclusive_high: bool = False
 
-    def holds(self, value: float) -> bool:
-        over = value > self.low if self.exclusive_low else value >= self.low
-        return over and (value < self.high if self.exclusive_high else value <= self.high)
+    def allows(self, value: float) -> bool:
+        above = value > self.low if self.exclusive_low else value >= self.low
+        return above and (value < self.high if self.exclusive_high else value <= self.high)
 
     def __str__(self) -> str:
         if self.high == math.inf:
@@ -58,15 +58,15 @@ class Range:
 
 @dataclass(frozen=True)
 class MinLength:
-    """How many items a tuple has at least."""
+    """Tuples of at least `minimum` items."""
 
     minimum: int
 
-    def holds(self, value: Sequence[Any]) -> bool:
+    def allows(self, value: Sequence[Any]) -> bool:
         return len(value) >= self.minimum
 
     def __str__(self) -> str:
-        return f"{self.minimum} or more of them"
+        return f"at least {self.minimum} of them"
 
 
 Positive = Annotated[float, Range(0, exclusive_low=True)]
@@ -80,50 +80,52 @@ Widths = tuple[PositiveInt, ...]
 
 
 def check_settings(owner: DataclassInstance) -> None:
-    """Every field of `owner` as its annotation wants it, or a DataError that says what it takes.
+    """Check every field of `owner` against its annotation, or raise a DataError.
 
-    Numbers of NumPy become Python's, lists become tuples, whole floats whole numbers.
+    NumPy numbers become Python numbers, lists become tuples, and integral floats become integers.
     """
     for name, hint in _hints(type(owner)).items():
         value = getattr(owner, name)
         try:
-            converted = _converted(hint, value)
-            if repr(converted) != repr(value):  # what is right stays itself, as `clone` asks
-                setattr(owner, name, converted)
-        except _WrongError:
-            raise DataError(f"{name} takes {_describe(hint)}, got {_shown(value)}") from None
+            converted = _convert(hint, value)
+        except _InvalidValueError:
+            raise DataError(
+                f"{name} must be {_describe(hint)}, got {_short_repr(value)}."
+            ) from None
+        if repr(converted) != repr(value):  # scikit-learn's clone needs the same object otherwise
+            setattr(owner, name, converted)
 
 
-class _WrongError(ValueError):
+class _InvalidValueError(ValueError):
     pass
 
 
 @cache
-def _hints(kind: type[DataclassInstance]) -> dict[str, Any]:
-    hints = get_type_hints(kind, include_extras=True)
-    return {field.name: hints[field.name] for field in fields(kind)}
+def _hints(owner_class: type[DataclassInstance]) -> dict[str, Any]:
+    hints = get_type_hints(owner_class, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(owner_class)}
 
 
-def _converted(hint: Any, value: Any) -> Any:
+def _convert(hint: Any, value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        value = _converted(parts[0], value)
-        if all(rule.holds(value) for rule in parts[1:]):
+        value = _convert(parts[0], value)
+        if all(rule.allows(value) for rule in parts[1:]):
             return value
     elif origin in (Union, UnionType):
         for part in parts:
             try:
-                return _converted(part, value)
-            except _WrongError:
+                return _convert(part, value)
+            except _InvalidValueError:
                 continue
     elif origin is Literal:
         if isinstance(value, str) and value in parts:
             return value
     elif origin is tuple:
         if isinstance(value, list | tuple):
-            return tuple(_converted(parts[0], item) for item in value)
+            return tuple(_convert(parts[0], item) for item in value)
     elif hint is str:
         if isinstance(value, str | os.PathLike):
             return os.fspath(value)
@@ -131,42 +133,42 @@ def _converted(hint: Any, value: Any) -> Any:
         if isinstance(value, hint):
             return value
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        return _number(hint, value)
-    raise _WrongError
+        return _to_number(hint, value)
+    raise _InvalidValueError
 
 
-def _number(hint: Any, value: float) -> float:
+def _to_number(hint: Any, value: float) -> float:
     try:
-        number = float(value)  # a whole number of 400 digits is no float
-    except OverflowError:
-        raise _WrongError from None
+        number = float(value)
+    except OverflowError:  # an integer of 400 digits
+        raise _InvalidValueError from None
     if not math.isfinite(number) or (hint is int and not number.is_integer()):
-        raise _WrongError
+        raise _InvalidValueError
     return int(value) if hint is int else number
 
 
-def _describe(hint: Any, many: bool = False) -> str:
-    """What a setting takes, as it stands in a sentence."""
+def _describe(hint: Any, plural: bool = False) -> str:
+    """Return what a setting accepts, to complete "must be ..."."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated and isinstance(parts[1], MinLength):
         return f"{_describe(parts[0])}, {parts[1]}"
     if origin is Annotated:
-        return f"{_describe(parts[0], many)} {parts[1]}"
+        return f"{_describe(parts[0], plural)} {parts[1]}"
     if origin in (Union, UnionType):
-        return ", or ".join(_describe(part, many) for part in parts)
+        return ", or ".join(_describe(part, plural) for part in parts)
     if origin is Literal:
         return " or ".join([", ".join(parts[:-1]), parts[-1]])
     if origin is tuple:
-        return f"a list of {_describe(parts[0], many=True)}"
+        return f"a list of {_describe(parts[0], plural=True)}"
     if hint in (int, float):
-        kind = "whole number" if hint is int else "number"
-        return f"{kind}s" if many else f"a {kind}"
-    return {str: "a text", bool: "true or false", NoneType: "null (None)"}[hint]
+        noun = "integer" if hint is int else "number"
+        return f"{noun}s" if plural else f"{'an' if hint is int else 'a'} {noun}"
+    return {str: "a string", bool: "true or false", NoneType: "null (None)"}[hint]
 
 
-def _shown(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     try:
         text = repr(value)
-    except ValueError:  # Python does not print whole numbers of thousands of digits
+    except ValueError:  # Python refuses to print integers of thousands of digits
         return "a number too long to print"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,14 +1,14 @@
-"""Rivals that are shown the unlabelled target items too, by the transfer step that THN has.
+"""Baselines that also train on unlabeled target items, by the transfer step of THN.
 
-A published rival learns from auxiliary items alone, so a comparison with THN mixes two things: what
-a method makes of its data, and how much of it. A fed rival is fitted, matches target items with
-auxiliary ones by its own projections, and is fitted again on both, with the relations that target
-items inherit and a centre for each domain (thn/transfer.py: P, Q, S⁺ and κ are the same).
+A published baseline learns from auxiliary items alone, so a comparison with THN mixes two effects:
+the method, and the data it uses. A transductive baseline is fitted, matches target items with
+auxiliary ones by its own projections, and is refitted on both, with the relations that target items
+take over and a center for each domain (P, Q, S⁺ and κ are those of thn/transfer.py).
 """
 
 from __future__ import annotations
 
-# The mixin's super() is a rival, whose methods are not abstract; mypy sees Hasher's.
+# super() of the mixin is a baseline, whose methods are not abstract, but mypy looks at Hasher's.
 # mypy: disable-error-code="safe-super"
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,14 +31,14 @@ from transhash.hashers.settings import NonNegativeInt, Positive, Proportion
 from transhash.hashers.thn.transfer import ModalityData
 from transhash.progress import Track, no_progress
 
-_CENTRES = ("image", "text")
+_CENTERS = ("image.auxiliary", "image.target", "text.auxiliary", "text.target")
 
 
 @dataclass
 class Transductive(Hasher):
-    """Stands before a rival's class: what it leaves to `super()` is the rival's own."""
+    """A mixin that precedes the class of a baseline, which `super()` then refers to."""
 
-    matching_rounds: NonNegativeInt = 4  # as THN's
+    matching_rounds: NonNegativeInt = 4  # as in THN
     matching_temperature: Positive = 0.05  # τ
     target_centering: Proportion = 0.5  # κ
 
@@ -51,70 +51,56 @@ class Transductive(Hasher):
     ) -> Self:
         relation = training.relation
         n, m = relation.shape
-        images = ModalityData(
-            training.images, relation.times(np.ones((m, 1))), training.target_images
-        )
-        texts = ModalityData(
-            training.texts, relation.transposed_times(np.ones((n, 1))), training.target_texts
-        )
-        alone = TrainingSet(images.auxiliary, texts.auxiliary, relation)
-        super().fit(alone, track=track)
-        unmatched = images.target is None and texts.target is None
-        for _ in range(0 if unmatched else self.matching_rounds):
-            images.match_target(
-                super().project_images, self.matching_temperature, self.target_centering
-            )
-            texts.match_target(
-                super().project_texts, self.matching_temperature, self.target_centering
-            )
+        image_counts = relation.times(np.ones((m, 1)))
+        text_counts = relation.transposed_times(np.ones((n, 1)))
+        images = ModalityData(training.images, image_counts, training.target_images)
+        texts = ModalityData(training.texts, text_counts, training.target_texts)
+        super().fit(TrainingSet(images.auxiliary, texts.auxiliary, relation), track=track)
+        has_target = images.target is not None or texts.target is not None
+        matching = self.matching_temperature, self.target_centering
+        for _ in range(self.matching_rounds if has_target else 0):
+            images.match_target(super().project_images, *matching)
+            texts.match_target(super().project_texts, *matching)
             extended = ExtendedRelation(relation, images.match, texts.match)
-            both = TrainingSet(images.both(), texts.both(), extended)
-            super().fit(both, track=track)
-        self.centres_ = {
-            f"{name}.{domain}": centre
-            for name, side in zip(_CENTRES, (images, texts), strict=True)
-            for domain, centre in (("auxiliary", side.centre), ("target", side.target_centre))
-        }
+            super().fit(TrainingSet(images.stacked(), texts.stacked(), extended), track=track)
+        centers = images.center, images.target_center, texts.center, texts.target_center
+        self.centers_ = dict(zip(_CENTERS, centers, strict=True))
         return self
 
     def project_images(self, images: Features) -> npt.NDArray[np.float32]:
-        return super().project_images(self._centred(images, "image.target"))
+        return super().project_images(self._centered(images, "image.target"))
 
     def project_texts(self, texts: Features) -> npt.NDArray[np.float32]:
-        return super().project_texts(self._centred(texts, "text.target"))
+        return super().project_texts(self._centered(texts, "text.target"))
 
     def project_auxiliary(self, images: Features, texts: Features) -> tuple[Array, Array]:
-        """Auxiliary items, which have a centre of their own."""
-        x, y = self._centred(images, "image.auxiliary"), self._centred(texts, "text.auxiliary")
+        x, y = self._centered(images, "image.auxiliary"), self._centered(texts, "text.auxiliary")
         return super().project_images(x), super().project_texts(y)
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
         image, text = super().modules()
         return (
-            nn.Sequential(Center(self.centres_["image.target"]), image),
-            nn.Sequential(Center(self.centres_["text.target"]), text),
+            nn.Sequential(Center(self.centers_["image.target"]), image),
+            nn.Sequential(Center(self.centers_["text.target"]), text),
         )
 
     def state(self) -> dict[str, Array]:
-        own = super().state()
-        return {**own, **{f"centre.{name}": centre for name, centre in self.centres_.items()}}
+        state = super().state()
+        return {**state, **{f"center.{name}": center for name, center in self.centers_.items()}}
 
     def restore(self, state: Mapping[str, Array]) -> Self:
-        self.centres_ = {
-            name.removeprefix("centre."): array
-            for name, array in state.items()
-            if name.startswith("centre.")
-        }
-        if len(self.centres_) != 2 * len(_CENTRES):
-            raise DataError(f"this is not a saved {self.name}: it lacks the domains' centres")
+        missing = [f"center.{name}" for name in _CENTERS if f"center.{name}" not in state]
+        if missing:
+            raise DataError(f"The saved {self.name} lacks {', '.join(missing)}. Refit the model.")
+        self.centers_ = {name: state[f"center.{name}"] for name in _CENTERS}
         return super().restore(state)
 
-    def _centred(self, features: Features, which: str) -> Features:
-        if not hasattr(self, "centres_"):
+    def _centered(self, features: Features, name: str) -> Features:
+        if not hasattr(self, "centers_"):
             raise self.not_fitted_error()
-        centre = self.centres_[which]
-        what = which.partition(".")[0]
-        return np.asarray(check_width(features, len(centre), f"{what}s") - centre, np.float64)
+        center = self.centers_[name]
+        modality = name.partition(".")[0] + "s"
+        return np.asarray(check_width(features, len(center), modality) - center, np.float64)
 
 
 @dataclass

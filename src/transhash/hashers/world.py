@@ -1,8 +1,8 @@
-"""Many processes under torchrun: each encodes its share of a batch, all see every activation.
+"""Training on several processes with torchrun: each encodes its share of a batch.
 
 The objective couples items across the batch (all pairs in L, all items in MMD), so activations
-are gathered and every process computes the same full loss; its gradient with respect to its own
-share, summed over processes, is exactly the single-process gradient.
+are gathered and every process computes the same full loss. Its gradients with respect to the
+shares, summed over processes, are exactly the gradient of a single process.
 """
 
 from __future__ import annotations
@@ -28,20 +28,19 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class World:
-    """This process among `size` processes."""
+    """The rank of this process among `size` processes."""
 
     rank: int = 0
     size: int = 1
 
     def share(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The part of a batch that this process encodes."""
+        """Return the part of a batch that this process encodes."""
         return rows[self.rank :: self.size]
 
     def gather(self, share: Tensor) -> Tensor:
-        """The activations of the whole batch as it was drawn, with gradient into this share.
+        """Return the activations of the full batch in the order drawn, with gradient to this share.
 
-        In any other order a term over a part of the batch, such as MMD over its first items,
-        would see other items than one process does.
+        Terms over a part of the batch, such as MMD over its first items, depend on the order.
         """
         if self.size == 1:
             return share
@@ -58,11 +57,11 @@ class World:
             gradient.copy_(flat[start : start + gradient.numel()].view_as(gradient))
             start += gradient.numel()
 
-    def first(self, compute: Callable[[], _T]) -> _T:
-        """What the first process computes, in all of them.
+    def compute_once(self, compute: Callable[[], _T]) -> _T:
+        """Compute in the first process and return the result in all.
 
-        For linear algebra before the training: on other machines, or with other numbers of
-        threads, it may come out with other signs, and the processes would learn different things.
+        For linear algebra before training, whose signs may differ between machines or with the
+        number of threads.
         """
         if self.size == 1:
             return compute()
@@ -71,9 +70,9 @@ class World:
         return result[0]  # type: ignore[return-value]
 
     def local_main_process_first(self, prepare: Callable[[], _T]) -> _T:
-        """One process of each machine goes first and fills the caches that the others read."""
-        leads = int(os.environ.get("LOCAL_RANK", "0")) == 0
-        result = prepare() if leads or self.size == 1 else None
+        """Let one process per machine go first, to fill the caches that the others read."""
+        is_local_main = int(os.environ.get("LOCAL_RANK", "0")) == 0
+        result = prepare() if is_local_main or self.size == 1 else None
         self.barrier()
         return prepare() if result is None else result
 
@@ -82,18 +81,18 @@ class World:
             dist.barrier()
 
     def check_start(self, step: int, folder: Path) -> None:
-        """Refuse to resume where processes found different checkpoints."""
-        if self.first(lambda: step) != step:
+        """Refuse to resume if processes have different checkpoints."""
+        if self.compute_once(lambda: step) != step:
             raise DataError(
-                f"process {self.rank} finds a checkpoint of step {step} in {folder}, the first "
-                "process another; give a folder that all machines see"
+                f"Process {self.rank} has a checkpoint of step {step} in {folder}, the first has "
+                "another. Use a folder that all machines share."
             )
 
-    def check_batch(self, batch: int) -> None:
-        if batch % self.size:
+    def check_batch_size(self, batch_size: int) -> None:
+        if batch_size % self.size:
             raise DataError(
-                f"a batch of {batch} cannot be shared equally by {self.size} processes; "
-                f"use a multiple of {self.size}"
+                f"A batch of {batch_size} cannot be split evenly over {self.size} processes. "
+                f"Use a multiple of {self.size}."
             )
 
 
@@ -112,23 +111,23 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        # Every process holds the full loss, so no sum here: this share is already complete.
+        # Every process has the full loss, so the gradient of this share needs no sum.
         return gradients[0][context.world.rank :: context.world.size], None
 
 
 @contextmanager
 def init_world(device: str = "cpu") -> Iterator[World]:
-    """The World that torchrun's environment describes; alone without torchrun."""
+    """Yield the World of torchrun's environment, or a single process without torchrun."""
     if "RANK" not in os.environ and int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield World()
         return
-    if device.startswith("cuda"):  # before NCCL starts, or all ranks of a machine take GPU 0
+    if device.startswith("cuda"):  # before NCCL starts, or all ranks use GPU 0
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    # Long: the others wait while one process of each machine computes image features.
+    # Others wait a long time while one process per machine computes image features.
     backend = "nccl" if device.startswith("cuda") else "gloo"
     dist.init_process_group(backend, timeout=timedelta(days=1))
     try:
         yield World(dist.get_rank(), dist.get_world_size())
-        dist.barrier()  # Gloo aborts a process whose peer is gone before it
+        dist.barrier()  # Gloo aborts a process whose peer exits first
     finally:
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""The loop: pictures -> backbone -> head -> activations, down C against the teacher's texts."""
+"""The fine-tuning loop: images pass backbone and head; C relates them to the teacher's texts."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from transhash.hashers.fine_tuning.batches import (
     CachedViews,
     FineTuningBatches,
     RandomViews,
-    ViewDraw,
+    Views,
+    backbone_rows,
     decode_all,
-    estimate_norms,
-    rows_of,
+    estimate_batch_norm_statistics,
 )
 from transhash.hashers.fine_tuning.teacher import fit_head, teacher_targets
 from transhash.hashers.losses import WIDTHS, relation_loss
@@ -45,11 +45,9 @@ from transhash.hashers.settings import (
 from transhash.hashers.thn.objective import (
     Alignment,
     Objective,
-    PairLoss,
-    PseudoLabelTerm,
     Quantization,
-    RelationTerm,
-    Term,
+    default_logit_scale,
+    make_objective,
 )
 from transhash.hashers.training_loop import (
     Checkpoint,
@@ -64,37 +62,35 @@ from transhash.hashers.world import SINGLE_PROCESS, World
 from transhash.progress import Track, no_progress
 from transhash.storage import read_json, write_json
 
-# What can be set in a fine-tuning.
-
-_VIEWS = 4  # kept of each image on a CPU: lower blocks are passed four times, not every step
+_CACHED_VIEWS = 4  # of each image on a CPU, where the lower stages would take most of each step
+_TIMED_STEPS = 2
+_TIMED_IMAGES = 32
+_MIN_STEPS = 20  # within any budget
+_WARM_UP_STEPS = 50
+_CHECK_STEPS = 10  # between checks and possible checkpoints
 
 
 @dataclass
 class FineTuning:
-    """All of it is ours: the paper fine-tunes AlexNet without target images, teacher or average."""
+    """Settings; all ours, as the paper fine-tunes AlexNet without target images or teacher."""
 
-    blocks: PositiveInt | None = None  # the last so many are trained; None: all
+    blocks: PositiveInt | None = None  # number of last blocks to train; None: all
     steps: PositiveInt = 300
-    minutes: Positive | None = None  # at most so long: steps by the speed measured at the start
-    batch_size: PositiveInt = 96  # auxiliary images a step
-    target_batch_size: PositiveInt = 96  # unlabelled target images a step
-    text_batch: PositiveInt = 256  # auxiliary texts, and as many target texts, a step
+    minutes: Positive | None = None  # limit; fewer steps by the speed measured at the start
+    batch_size: PositiveInt = 96  # auxiliary images per step
+    target_batch_size: PositiveInt = 96  # unlabeled target images per step
+    text_batch: PositiveInt = 256  # auxiliary texts, and as many target texts, per step
     learning_rate: Positive = 4e-4
     weight_decay: NonNegative = 1e-4
-    ema_decay: ProportionBelowOne = 0.99  # decay of the weights' moving average, 0: none
-    weight_interpolation: Proportion = (
-        0.7  # the weights end so far on the way from their start to what was learned
-    )
-    augment: bool = True  # random crops, mirror images and colours
-    cached_views: NonNegativeInt | None = (
-        None  # kept of each image at the lowest trained block; 0: none
-    )
-    batch_norm_statistics: Literal["frozen", "target"] = (
-        "frozen"  # target: statistics of the target images
-    )
-    use_target: bool = True  # target images take part
-    soft_label_fraction: Proportion = 0.5  # how much of s_ij is its calibrated probability
-    pseudo_label_weight: NonNegative = 1.5  # ν: each kind of pairs with a target item counts half
+    ema_decay: ProportionBelowOne = 0.99  # of the moving average of weights; 0: no average
+    weight_interpolation: Proportion = 0.7  # between the initial (0) and the trained weights (1)
+    augment: bool = True  # random crops, mirror images and colors
+    # Views of each image at the lowest trained block that are computed once; 0: every step's own.
+    cached_views: NonNegativeInt | None = None
+    batch_norm_statistics: Literal["frozen", "target"] = "frozen"  # target: of the target images
+    use_target: bool = True  # train on target images as well
+    soft_label_fraction: Proportion = 0.5  # of s_ij that is a calibrated probability
+    pseudo_label_weight: NonNegative = 1.5  # ν
     quantization_weight: NonNegative = 1e-3  # λ, as in THN
     alignment_weight: NonNegative = 0.3  # µ, as in THN
     logit_scale: Positive | None = None  # 3 / bits, at most 0.15, as in THN
@@ -107,111 +103,96 @@ class FineTuning:
         return asdict(self)
 
     def first_stage(self, name: str, stages: int) -> int:
-        """The lowest stage that is trained."""
+        """Return the lowest stage to train."""
         if self.blocks is not None and self.blocks > stages:
-            raise DataError(f"{name} has {stages} blocks, so its last {self.blocks} cannot learn")
+            raise DataError(f"{name} has {stages} blocks, got blocks = {self.blocks}. Use fewer.")
         return 0 if self.blocks is None else stages - self.blocks
 
-    def kept_views(self, first: int, device: str) -> int:
-        """How many views of an image are computed once, up to the lowest trained stage.
-
-        Beside a GPU none: there, every step's own crops cost little.
-        """
+    def view_count(self, first: int, device: str) -> int:
+        """Return how many views of an image to cache; none on a GPU, where new crops are cheap."""
         if first == 0:
             if self.cached_views:
-                raise DataError("views are kept below the trained blocks; give blocks, too")
+                raise DataError("cached_views needs frozen blocks. Set blocks as well.")
             return 0
-        if self.cached_views is None:
-            views = 0 if device.startswith("cuda") else _VIEWS
-        else:
-            views = self.cached_views
+        views = self.cached_views
+        if views is None:
+            views = 0 if device.startswith("cuda") else _CACHED_VIEWS
         return min(views, 1) if not self.augment else views
 
     def objective(self, bits: int, steps: int) -> Objective:
-        """C over image activations; texts keep the teacher's, so D_d and Q of texts stand still."""
-        scale = min(0.15, 3.0 / bits) if self.logit_scale is None else self.logit_scale
-        pair_loss: PairLoss = partial(relation_loss, scale=scale)
-        terms: list[Term] = [RelationTerm(pair_loss, True, self.soft_label_fraction)]
-        if self.quantization_weight:
-            terms.append(Quantization(self.quantization_weight, 0.5 * steps, target=True))
-        if self.pseudo_label_weight:
-            terms.append(PseudoLabelTerm(pair_loss, True, self.pseudo_label_weight))
-        if self.alignment_weight:
-            terms.append(Alignment(self.alignment_weight, 0.5 * steps, WIDTHS))
-        return Objective(*terms)
-
-
-# How many views and steps fit into the minutes: measured once, decided once.
-
-_TRIED = 2  # steps whose time is taken
-_LEAST = 20  # steps that a budget of minutes leaves in any case
-_SOME = 32  # images whose time is taken
+        """Return C over image activations; texts keep those of the teacher."""
+        return make_objective(
+            partial(relation_loss, scale=self.logit_scale or default_logit_scale(bits)),
+            balanced=True,
+            soft_label_fraction=self.soft_label_fraction,
+            quantization=Quantization(self.quantization_weight, 0.5 * steps, target=True),
+            pseudo_label_weight=self.pseudo_label_weight,
+            alignment=Alignment(self.alignment_weight, 0.5 * steps, WIDTHS),
+        )
 
 
 class TimeBudget:
-    """How many views and steps: decided once by the speed of the machine, then kept."""
+    """The numbers of views and steps that fit into the time, measured once and stored."""
 
     def __init__(self, folder: Path | None, name: str, world: World) -> None:
         self.path = None if folder is None else folder / "plan.json"
         self.name, self.world = name, world
-        self.views, self.steps, self.finished = world.first(self._read)
+        self.views, self.steps, self.digest = world.compute_once(self._read)
 
-    def keep(self, views: int, steps: int) -> None:
-        """What the first process decides, for all."""
-        self.views, self.steps = self.world.first(lambda: (views, steps))
+    def set(self, views: int, steps: int) -> None:
+        """Use the first process's numbers in all."""
+        self.views, self.steps = self.world.compute_once(lambda: (views, steps))
         self._write()
 
     def finish(self, digest: str) -> None:
-        """The backbone of that digest has been saved."""
-        self.finished = digest
+        """Record the digest of the saved backbone."""
+        self.digest = digest
         self._write()
 
     def _write(self) -> None:
         if self.path is not None and self.world.rank == 0:
             numbers = {"views": self.views, "steps": self.steps}
-            write_json(self.path, {"name": self.name, **numbers, "finished": self.finished})
+            write_json(self.path, {"name": self.name, **numbers, "digest": self.digest})
 
     def _read(self) -> tuple[int | None, int | None, str | None]:
         if self.path is None or not self.path.exists():
             return None, None, None
-        found = read_json(self.path)
-        if found.get("name") != self.name:
+        plan = read_json(self.path)
+        if plan.get("name") != self.name:
             return None, None, None
-        return int(found["views"]), int(found["steps"]), found.get("finished")
+        return int(plan["views"]), int(plan["steps"]), plan.get("digest")
 
 
-def steps_within(seconds: float, of_a_step: float, most: int) -> int:
-    """As many steps as fit into the time, but no more than asked for and not next to none."""
-    return max(min(_LEAST, most), min(most, int(seconds / max(of_a_step, 1e-9))))
+def steps_within(seconds: float, step_seconds: float, max_steps: int) -> int:
+    """Return how many steps fit into the time, at most `max_steps`, at least 20 if not fewer."""
+    fitting = int(seconds / max(step_seconds, 1e-9))
+    return max(min(_MIN_STEPS, max_steps), min(max_steps, fitting))
 
 
 def steps_within_budget(
-    asked: FineTuning, begun: float, step: Callable[[], Mapping[str, Tensor]]
+    settings: FineTuning, start: float, step: Callable[[], Mapping[str, Tensor]]
 ) -> int:
-    """The steps asked for, or what `step` shows to fit into the minutes since `begun`."""
-    if asked.minutes is None:
-        return asked.steps
+    """Return `settings.steps`, or what fits into the minutes since `start` by timing `step`."""
+    if settings.minutes is None:
+        return settings.steps
     step()  # the first one is slower
-    start = time.monotonic()
-    for _ in range(_TRIED):
+    begin = time.monotonic()
+    for _ in range(_TIMED_STEPS):
         sum(float(term.detach()) for term in step().values())  # waits for a GPU
     now = time.monotonic()
-    return steps_within(60 * asked.minutes - (now - begun), (now - start) / _TRIED, asked.steps)
+    remaining = 60 * settings.minutes - (now - start)
+    return steps_within(remaining, (now - begin) / _TIMED_STEPS, settings.steps)
 
 
-def measured_views(asked: FineTuning, views: int, fresh: RandomViews, images: int) -> int:
-    """Views whose making takes a quarter of the minutes at most; one in any case."""
-    if asked.minutes is None:
+def views_within_budget(settings: FineTuning, views: int, random: RandomViews, images: int) -> int:
+    """Return `views`, or fewer that take at most a quarter of the minutes; at least one."""
+    if settings.minutes is None:
         return views
-    some = np.arange(min(_SOME, len(fresh.pixels)))
+    rows = np.arange(min(_TIMED_IMAGES, len(random.pixels)))
     start = time.monotonic()
-    float(fresh.at(some, slice(None), [asked.seed]).sum())
-    of_all = (time.monotonic() - start) / len(some) * images
-    return max(1, min(views, int(15 * asked.minutes / max(of_all, 1e-9))))
-
-
-_WARM_UP = 50  # steps in which the learning rate rises
-_LOOK_EVERY = 10  # steps after which a checkpoint may be kept
+    float(random.draw(rows, slice(None), [settings.seed]).sum())
+    seconds = (time.monotonic() - start) / len(rows) * images
+    return max(1, min(views, int(15 * settings.minutes / max(seconds, 1e-9))))
 
 
 def fine_tune(
@@ -226,86 +207,95 @@ def fine_tune(
     track: Track = no_progress,
     world: World = SINGLE_PROCESS,
 ) -> FineTunedFeatures:
-    """The backbone trained further: image features of their own, for any method to learn from.
+    """Return the fine-tuned backbone: image features that any method can be fitted on.
 
-    Pictures are files, or pixels (n, size, size, 3); `training` holds the backbone's rows of them,
-    in this order, and the texts; `teacher` was fitted to it. With `folder`, metrics and checkpoints
-    are kept there and resumed from, and the weights saved.
+    Images are files, or pixels (n, size, size, 3); `training` has the backbone's rows of them, in
+    this order, and the texts; `teacher` was fitted on it. With `folder`, metrics, checkpoints to
+    resume from, and the weights are written there.
     """
-    begun = time.monotonic()
-    asked = settings or FineTuning()
-    world.check_batch(asked.batch_size)
-    world.check_batch(asked.target_batch_size)
+    start_time = time.monotonic()
+    settings = settings or FineTuning()
+    world.check_batch_size(settings.batch_size)
+    world.check_batch_size(settings.target_batch_size)
     _check_rows(images, target_images, training)
-    use_target = asked.use_target and training.target_images is not None
+    use_target = settings.use_target and training.target_images is not None
     device = Device(backbone.device)
     stages = backbone.trainable().eval().to(device.name)
     stages.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    first = asked.first_stage(backbone.name, len(stages.stages))
-    views = asked.kept_views(first, device.name)
-    lessons = world.first(lambda: teacher_targets(teacher, training, asked.seed, use_target))
+    first = settings.first_stage(backbone.name, len(stages.stages))
+    count = settings.view_count(first, device.name)
+    targets = world.compute_once(
+        lambda: teacher_targets(teacher, training, settings.seed, use_target)
+    )
     sources = [images, *([target_images] if use_target else [])]
     pixels = [decode_all(paths, backbone.size, device.name, track) for paths in sources]
     rows: list[Any] = [training.images, *([training.target_images] if use_target else [])]
-    if asked.batch_norm_statistics == "target":
+    if settings.batch_norm_statistics == "target":
         if not use_target:
-            raise DataError("norms takes frozen where no target images take part, got 'target'")
-        estimate_norms(stages, pixels[1], device)
-        rows = [rows_of(stages, part, device) for part in pixels]
-    head = fit_head(lessons, rows[0], rows[1] if use_target else None).to(device.name)
+            raise DataError(
+                'batch_norm_statistics = "target" needs target images. Use "frozen" without them.'
+            )
+        estimate_batch_norm_statistics(stages, pixels[1], device)
+        rows = [backbone_rows(stages, part, device) for part in pixels]
+    head = fit_head(targets, rows[0], rows[1] if use_target else None).to(device.name)
 
-    name = fine_tuning_name(backbone, teacher, asked, training)
-    plan = TimeBudget(folder, name, world)
-    pictures: list[ViewDraw] = []
-    for stream, part in enumerate(pixels):
-        fresh = RandomViews(part, stages, first, asked.augment, device)
-        if views and not pictures:
-            count = sum(map(len, pixels))
-            views = plan.views or measured_views(asked, views, fresh, count)
-            views = world.first(partial(int, views))
-        seeds = [asked.seed, stream]
-        pictures.append(CachedViews(fresh, views, seeds, track) if views else fresh)
+    name = fine_tuning_name(backbone, teacher, settings, training)
+    budget = TimeBudget(folder, name, world)
+    random = [RandomViews(part, stages, first, settings.augment, device) for part in pixels]
+    views: list[Views] = list(random)
+    if count:
+        total = sum(map(len, pixels))
+        count = budget.views or views_within_budget(settings, count, random[0], total)
+        count = world.compute_once(partial(int, count))
+        views = [
+            CachedViews(part, count, [settings.seed, stream], track)
+            for stream, part in enumerate(random)
+        ]
 
     stages.requires_grad_(False)
     stages.stages[first:].requires_grad_(True)
     modules = nn.ModuleDict({"stages": stages, "head": head})
     parameters = [one for one in modules.parameters() if one.requires_grad]
-    rate, decay = asked.learning_rate, asked.weight_decay
+    rate, decay = settings.learning_rate, settings.weight_decay
     group = {"params": parameters, "lr": rate, "base": rate, "weight_decay": decay}
     optimizer = make_optimizer("adam", [group])
-    average = WeightAverage(parameters, asked.ema_decay) if asked.ema_decay else None
-    begin = [one.detach().clone() for one in parameters]
-    batches = FineTuningBatches(asked, training, lessons, pictures, device)
+    average = WeightAverage(parameters, settings.ema_decay) if settings.ema_decay else None
+    initial = [one.detach().clone() for one in parameters]
+    batches = FineTuningBatches(settings, training.relation, targets, views, first, device)
 
-    def down(step: int, steps: int) -> dict[str, Tensor]:
-        """The terms of C at a step, and its gradient in the parameters."""
-        terms = asked.objective(lessons.bits, steps)(batches.at(step, modules, first, world), step)
+    def compute_gradients(step: int, steps: int) -> dict[str, Tensor]:
+        """Return the terms of C at a step, and set the gradients of the parameters."""
+        objective = settings.objective(targets.bits, steps)
+        terms = objective(batches.batch_at(step, modules, world), step)
         optimizer.zero_grad()
         torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
         return terms
 
-    if plan.steps is None:
-        plan.keep(views, steps_within_budget(asked, begun, lambda: down(0, asked.steps)))
-    assert plan.steps is not None
-    steps, checkpoint, start = plan.steps, None, 0
+    if budget.steps is None:
+        steps = steps_within_budget(
+            settings, start_time, lambda: compute_gradients(0, settings.steps)
+        )
+        budget.set(count, steps)
+    assert budget.steps is not None
+    steps, checkpoint, start = budget.steps, None, 0
     if folder is not None:
-        checkpoint = Checkpoint(folder, f"{name}-{views}-{steps}")
+        checkpoint = Checkpoint(folder, f"{name}-{count}-{steps}")
         start = checkpoint.load(modules, optimizer, average)
         world.check_start(start, folder)
     metrics = TrainingLog(folder if world.rank == 0 else None, start)
     for step in track(range(start, steps), "fine-tuning", steps, start):
         set_rate(optimizer, cosine_with_warmup(step, steps))
-        terms = down(step, steps)
+        terms = compute_gradients(step, steps)
         world.sum_gradients(parameters)
         nn.utils.clip_grad_norm_(parameters, 5.0)
         optimizer.step()
         if average:
             average.update(parameters, step)
         metrics.write(step, terms)
-        if (step + 1) % _LOOK_EVERY and step + 1 < steps:
+        if (step + 1) % _CHECK_STEPS and step + 1 < steps:
             continue
         try:
-            check_finite_weights(parameters, f"at step {step + 1}", asked.learning_rate)
+            check_finite_weights(parameters, f"at step {step + 1}", settings.learning_rate)
         except DataError:
             metrics.discard()
             raise
@@ -315,39 +305,37 @@ def fine_tune(
     metrics.close()
     if average:
         average.copy_to(parameters)
-    _go_back(parameters, begin, asked.weight_interpolation)
-    tuned = FineTunedFeatures(backbone, stages.weights())
+    # The initial weights have seen more images than these few.
+    if settings.weight_interpolation < 1:
+        with torch.no_grad():
+            torch._foreach_lerp_([*parameters], initial, 1.0 - settings.weight_interpolation)
+    features = FineTunedFeatures(backbone, stages.weights())
     if folder is not None and world.rank == 0:
-        tuned.save(folder)
-        plan.finish(tuned.digest)
+        features.save(folder)
+        budget.finish(features.digest)
     if checkpoint and world.rank == 0:
-        checkpoint.remove()  # after what came of it is on the disk
+        checkpoint.remove()  # only after the result is saved
     world.barrier()
-    return tuned
-
-
-@torch.no_grad()
-def _go_back(
-    parameters: Sequence[Tensor], begin: Sequence[Tensor], weight_interpolation: float
-) -> None:
-    """Weights between the start, which knows more pictures, and what these few have taught."""
-    if weight_interpolation < 1:
-        torch._foreach_lerp_(list(parameters), list(begin), 1.0 - weight_interpolation)
+    return features
 
 
 def cosine_with_warmup(step: int, steps: int) -> float:
-    """What the learning rate is multiplied by: 50 steps of warm-up, or a fifth; then a cosine."""
-    rise = max(1, min(_WARM_UP, steps // 5))
-    return min(1.0, (step + 1) / rise) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
+    """Return the factor of the learning rate: 50 steps of warm-up, or a fifth; then a cosine."""
+    warm_up = max(1, min(_WARM_UP_STEPS, steps // 5))
+    return min(1.0, (step + 1) / warm_up) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
 
 
 def fine_tuning_name(
-    backbone: Backbone, teacher: Hasher, asked: FineTuning, training: TrainingSet
+    backbone: Backbone, teacher: Hasher, settings: FineTuning, training: TrainingSet
 ) -> str:
-    """What a checkpoint must share: backbone, settings and data; it may be of another device."""
-    told = {name: value for name, value in teacher.settings().items() if name != "device"}
-    weights = FineTunedFeatures(backbone, backbone.trainable().weights()).digest
-    identity = {**asked.settings(), "teacher": teacher.name, "told": told, "backbone": weights}
+    """Return a name of what a checkpoint must share: backbone, settings and data."""
+    teacher_settings = {k: v for k, v in teacher.settings().items() if k != "device"}
+    identity = {
+        **settings.settings(),
+        "teacher": teacher.name,
+        "teacher_settings": teacher_settings,
+        "backbone": FineTunedFeatures(backbone, backbone.trainable().weights()).digest,
+    }
     return fingerprint(identity, training)
 
 
@@ -359,6 +347,6 @@ def _check_rows(
     target = 0 if training.target_images is None else len(training.target_images)
     if (len(images), len(target_images)) != (len(training.images), target):
         raise DataError(
-            f"{len(images)} + {len(target_images)} pictures do not go with features of "
-            f"{len(training.images)} + {target}; give the pictures that they were made of"
+            f"Got {len(images)} + {len(target_images)} images, but features of "
+            f"{len(training.images)} + {target}. Pass the images of these features."
         )

@@ -1,4 +1,4 @@
-"""What a fitted hasher teaches: activations of all items, and how likely a pair is related."""
+"""The teacher of a fine-tuning: a fitted hasher's activations of all items, and a head like it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from transhash.data.training_set import Features, TrainingSet
 from transhash.hashers.base import Array, Hasher
 from transhash.hashers.thn import THN
 from transhash.hashers.thn.initialization import calibrate_relation
-from transhash.hashers.thn.transfer import soft_match
+from transhash.hashers.thn.input_layer import TowerInputs
+from transhash.hashers.thn.transfer import matched_weights, soft_match
 
 Rows32 = npt.NDArray[np.float32]
-_SOME = 500  # target items matched at a time
+_CHUNK_ROWS = 500  # target items matched at a time
 _TEMPERATURE = 0.05  # of the matching, as in THN
+_RIDGE = 1e-3  # relative to the mean variance of a feature
 
 
 @dataclass(frozen=True)
 class TeacherTargets:
-    """(n, bits) projections of the teacher; tanh of them are its activations."""
+    """(n, bits) projections of the teacher, and what training derives from them."""
 
     images: Rows32
-    texts: Rows32
     target_images: Rows32 | None
-    target_texts: Rows32 | None
-    calibration: tuple[float, float] | None  # P(s = 1) = sigmoid(a cos + c) of activations
-    image_weight: Rows32 | None  # (n,) target mass matched with each auxiliary image
+    inputs: TowerInputs  # tanh of the projections, their calibration and MMD weights
 
     @property
     def bits(self) -> int:
@@ -39,51 +38,59 @@ class TeacherTargets:
 def teacher_targets(
     teacher: Hasher, training: TrainingSet, seed: int, use_target: bool
 ) -> TeacherTargets:
-    """What a hasher fitted to `training` says of the items in it. No label is asked for."""
+    """Return the projections that a hasher fitted on `training` gives its items."""
     images, texts = teacher.project_auxiliary(training.images, training.texts)
-    targets: list[Rows32 | None] = [None, None]
+    target_images: Rows32 | None = None
+    target_texts: Rows32 | None = None
     if use_target and training.target_images is not None:
-        targets[0] = teacher.project_images(training.target_images)
+        target_images = teacher.project_images(training.target_images)
     if use_target and training.target_texts is not None:
-        targets[1] = teacher.project_texts(training.target_texts)
-    if not isinstance(teacher, THN):  # its projections are made for tanh, others have any size
-        images, targets[0] = _to_unit_size(images, targets[0])
-        texts, targets[1] = _to_unit_size(texts, targets[1])
-    else:  # bits that tell items of a class apart are not what L asks for
-        images, texts = images[:, : teacher.tower_bits], texts[:, : teacher.tower_bits]
-        targets = [None if part is None else part[:, : teacher.tower_bits] for part in targets]
+        target_texts = teacher.project_texts(training.target_texts)
+    if isinstance(teacher, THN):  # without its residual bits, which L would undo
+        bits = teacher.tower_bits
+        images, texts = images[:, :bits], texts[:, :bits]
+        target_images = None if target_images is None else target_images[:, :bits]
+        target_texts = None if target_texts is None else target_texts[:, :bits]
+    else:  # only THN's projections have the scale that tanh needs
+        images, target_images = _to_unit_scale(images, target_images)
+        texts, target_texts = _to_unit_scale(texts, target_texts)
     images, texts = (np.asarray(part, np.float32) for part in (images, texts))
-    return TeacherTargets(
-        images,
-        texts,
-        targets[0],
-        targets[1],
-        calibrate_relation(np.tanh(images), np.tanh(texts), training.relation, seed),
-        None if targets[0] is None else _matched_mass(np.tanh(images), np.tanh(targets[0])),
+    weight = None
+    if target_images is not None:
+        weight = _mmd_weights(np.tanh(images), np.tanh(target_images))
+    inputs = TowerInputs(
+        _tanh(images),
+        _tanh(texts),
+        None if target_images is None else _tanh(target_images),
+        None if target_texts is None else _tanh(target_texts),
+        image_weight=weight,
+        calibration=calibrate_relation(np.tanh(images), np.tanh(texts), training.relation, seed),
     )
+    return TeacherTargets(images, target_images, inputs)
 
 
-def _to_unit_size(own: Array, target: Rows32 | None) -> tuple[Array, Rows32 | None]:
-    size = max(float(np.sqrt(np.square(own, dtype=np.float64).mean())), 1e-9)
-    return own / size, None if target is None else np.asarray(target / size, np.float32)
+def _tanh(rows: Rows32) -> Rows32:
+    return torch.tanh(torch.from_numpy(np.ascontiguousarray(rows))).numpy()
 
 
-def _matched_mass(images: Rows32, target: Rows32) -> Rows32:
-    """Weights of auxiliary images in MMD: half even, half by the target mass matched with them."""
-    own, other = images.astype(np.float64), target.astype(np.float64)
-    mass = np.zeros(len(own))
-    for start in range(0, len(other), _SOME):
-        mass += soft_match(other[start : start + _SOME], own, _TEMPERATURE).sum(axis=0)
-    return np.asarray(0.5 + 0.5 * mass * len(own) / len(other), np.float32)
+def _to_unit_scale(auxiliary: Array, target: Rows32 | None) -> tuple[Array, Rows32 | None]:
+    scale = max(float(np.sqrt(np.square(auxiliary, dtype=np.float64).mean())), 1e-9)
+    return auxiliary / scale, None if target is None else np.asarray(target / scale, np.float32)
 
 
-# Rows of a backbone -> activations while it is trained; afterwards a hasher learns from rows.
-
-_RIDGE = 1e-3  # relative to the mean size of a feature
+def _mmd_weights(images: Rows32, target: Rows32) -> Rows32:
+    x, x_target = images.astype(np.float64), target.astype(np.float64)
+    total = np.zeros(len(x))
+    for start in range(0, len(x_target), _CHUNK_ROWS):
+        total += soft_match(x_target[start : start + _CHUNK_ROWS], x, _TEMPERATURE).sum(axis=0)
+    return np.asarray(matched_weights(total / len(x_target)), np.float32)
 
 
 class ImageHead(nn.Module):
-    """Linear, with a shift of its own for the target domain, as THN has a centre of its own."""
+    """A linear map from backbone rows to activations before tanh, used only in fine-tuning.
+
+    The target domain has its own shift, like its own center in THN.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor, shift: Tensor) -> None:
         super().__init__()
@@ -95,26 +102,24 @@ class ImageHead(nn.Module):
         return z + self.shift if target else z
 
 
-def fit_head(lessons: TeacherTargets, images: Features, target: Features | None) -> ImageHead:
-    """The head that says most nearly what the teacher says, by ridge regression."""
-    x, z = images.astype(np.float64), lessons.images.astype(np.float64)
-    centre, aim = x.mean(axis=0), z.mean(axis=0)
-    x, z = x - centre, z - aim
-    shift = np.zeros(z.shape[1])
-    if target is not None and lessons.target_images is not None:
+def fit_head(targets: TeacherTargets, images: Features, target: Features | None) -> ImageHead:
+    """Return the head that best predicts the teacher's projections, by ridge regression."""
+    x, z = images.astype(np.float64), targets.images.astype(np.float64)
+    mean_x, mean_z = x.mean(axis=0), z.mean(axis=0)
+    x, z = x - mean_x, z - mean_z
+    if target is not None and targets.target_images is not None:
         # With its own intercept each domain is regressed around its own means.
-        more, wanted = target.astype(np.float64), lessons.target_images.astype(np.float64)
-        target_centre, target_aim = more.mean(axis=0), wanted.mean(axis=0)
-        x = np.concatenate([x, more - target_centre])
-        z = np.concatenate([z, wanted - target_aim])
+        x_target, z_target = target.astype(np.float64), targets.target_images.astype(np.float64)
+        target_mean_x, target_mean_z = x_target.mean(axis=0), z_target.mean(axis=0)
+        x = np.concatenate([x, x_target - target_mean_x])
+        z = np.concatenate([z, z_target - target_mean_z])
     gram = x.T @ x
     gram[np.diag_indices_from(gram)] += max(_RIDGE * float(np.trace(gram)) / len(gram), 1e-9)
     weight = np.linalg.solve(gram, x.T @ z)
-    bias = aim - centre @ weight
-    if target is not None and lessons.target_images is not None:
-        shift = target_aim - target_centre @ weight - bias
-    return ImageHead(_tensor(weight), _tensor(bias), _tensor(shift))
-
-
-def _tensor(array: npt.NDArray[np.float64]) -> Tensor:
-    return torch.from_numpy(array.astype(np.float32))
+    bias = mean_z - mean_x @ weight
+    shift = np.zeros(z.shape[1])
+    if target is not None and targets.target_images is not None:
+        shift = target_mean_z - target_mean_x @ weight - bias
+    return ImageHead(
+        *(torch.from_numpy(array.astype(np.float32)) for array in (weight, bias, shift))
+    )

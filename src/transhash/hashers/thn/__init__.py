@@ -1,5 +1,4 @@
-"""THN: settings and loop (thn), terms of C (objective), what a step sees (batches), the first layer
-(transfer, bridge), what the towers start from (start), and the recipe as printed (paper)."""
+"""THN, the Transitive Hashing Network, and the paper's settings of it."""
 
 from transhash.hashers.thn.thn import PAPER, THN
 

@@ -1,4 +1,15 @@
-"""Two things read off canonical coordinates: how likely a pair is related, and a first rotation."""
+"""Initializes THN from canonical coordinates: calibration, rotation and residual bits.
+
+Residual bits distinguish items of a class. If auxiliary rows have labels and captions, the towers
+learn the labels, and nothing would order the items of a class. So the coordinates Z = X A of the
+labels are removed from the features,
+
+    X⊥ = X - Z (Z'Z)⁻¹ Z'X        Y⊥ likewise
+
+the pairs are analyzed in X⊥ and Y⊥, and a sixteenth of the bits are signs of the resulting
+coordinates, rotated by ITQ. The towers do not compute these bits: L, for which items of a class are
+alike, would undo them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +27,10 @@ from transhash.hashers.canonical import Matrix, canonical_analysis
 from transhash.hashers.components import MAX_RANK, select_components
 from transhash.hashers.thn.input_layer import TowerInputs
 
-_SAMPLE = 1000  # items of a kind that are compared
+RESIDUAL_FRACTION = 1 / 16  # of the bits
+MIN_BITS = 64  # of a code with residual bits
+_RESIDUAL_DEVIATION = 0.5  # of their projections; those of the towers are near 1
+_MAX_SAMPLE = 1000  # items of a modality that are compared
 
 
 def calibrate_relation(
@@ -25,19 +39,19 @@ def calibrate_relation(
     relation: Relation,
     seed: int,
 ) -> tuple[float, float] | None:
-    """(a, c) of P(s = 1 | pair) = sigmoid(a cos + c), Platt's fit on left-out coordinates.
+    """Return (a, c) of P(s = 1 | pair) = sigmoid(a cos + c), fitted as by Platt.
 
-    None if too few known pairs tell related from unrelated.
+    Takes leave-one-out coordinates. Returns None if there are too few known pairs.
     """
     rng = np.random.default_rng([seed, 0xCB])
-    rows, columns = (np.sort(rng.permutation(n)[:_SAMPLE]) for n in relation.shape)
+    rows, columns = (np.sort(rng.permutation(n)[:_MAX_SAMPLE]) for n in relation.shape)
     s, known = relation.block(rows, columns)
-    cosine = (_unit(images[rows]) @ _unit(texts[columns]).T).astype(np.float64)
+    cosine = (_unit_rows(images[rows]) @ _unit_rows(texts[columns]).T).astype(np.float64)
     mask = np.ones(s.shape, dtype=bool) if known is None else known > 0
     positive = s[mask] > 0
     if positive.sum() < 10 or (~positive).sum() < 10:
         return None
-    # The likelihood needs only how often each cosine occurs: 400 bins instead of a million pairs.
+    # The likelihood depends only on the histogram of cosines: 400 bins instead of a million pairs.
     edges = np.linspace(-1, 1, 401)
     middle = (edges[1:] + edges[:-1]) / 2
     hits = np.histogram(cosine[mask][positive], edges)[0]
@@ -50,14 +64,14 @@ def calibrate_relation(
         slope = ((hits + misses) / (1 + np.exp(-u)) - hits) / total
         return float(value), np.array([(slope * middle).sum(), slope.sum()])
 
-    found = minimize(cost, np.array([5.0, -1.0]), jac=True, method="L-BFGS-B").x
-    return (max(float(found[0]), 0.5), float(found[1])) if np.isfinite(found).all() else None
+    a, c = minimize(cost, np.array([5.0, -1.0]), jac=True, method="L-BFGS-B").x
+    return (max(float(a), 0.5), float(c)) if np.isfinite([a, c]).all() else None
 
 
-def best_rotation(inputs: TowerInputs, bits: int, tries: int, seed: int) -> Tensor:
-    """(k, bits) tight frame, fitted by ITQ from several random starts; the best one is kept.
+def best_rotation(inputs: TowerInputs, bits: int, trials: int, seed: int) -> Tensor:
+    """Return the best of several (k, bits) tight frames, each fitted by ITQ from a random start.
 
-    Best: over left-out auxiliary pairs, agreement of signs correlates most with the cosine.
+    Best: the agreement of signs over auxiliary pairs correlates most with their cosine.
     """
     generator = torch.Generator().manual_seed(seed)
     rng = np.random.default_rng([seed, 0xCC])
@@ -66,54 +80,34 @@ def best_rotation(inputs: TowerInputs, bits: int, tries: int, seed: int) -> Tens
         parts += [inputs.target_images, inputs.target_texts]
     z = normalize(torch.from_numpy(np.concatenate(parts)), dim=1)
     x, y = (
-        normalize(torch.from_numpy(part[np.sort(rng.permutation(len(part))[:_SAMPLE])]), dim=1)
+        normalize(torch.from_numpy(part[np.sort(rng.permutation(len(part))[:_MAX_SAMPLE])]), dim=1)
         for part in (inputs.images, inputs.texts)
     )
-    wanted = x @ y.T
-    best, least = None, math.inf
-    for _ in range(tries):
+    cosine = x @ y.T
+    best, best_error = None, math.inf
+    for _ in range(trials):
         frame = itq(z, bits, generator)
         agreement = torch.where(x @ frame > 0, 1.0, -1.0) @ torch.where(y @ frame > 0, 1.0, -1.0).T
         agreement = agreement / bits
-        centred, aim = agreement - agreement.mean(), wanted - wanted.mean()
-        error = -float((centred * aim).sum() / (centred.norm() * aim.norm()).clamp_min(1e-9))
-        if error < least:
-            best, least = frame, error
+        centered, aim = agreement - agreement.mean(), cosine - cosine.mean()
+        error = -float((centered * aim).sum() / (centered.norm() * aim.norm()).clamp_min(1e-9))
+        if error < best_error:
+            best, best_error = frame, error
     assert best is not None
     return best
 
 
 def itq(z: Tensor, bits: int, generator: torch.Generator, rounds: int = 30) -> Tensor:
-    """Rotate coordinates towards their own signs; with more bits than coordinates, a frame."""
+    """Return a rotation of the coordinates toward their signs; a frame if bits > coordinates."""
     rank = z.shape[1]
     k = max(rank, bits)
-    size = math.sqrt(k / rank)
-    frame = torch.linalg.qr(torch.randn(k, k, generator=generator))[0][:rank, :bits] * size
+    scale = math.sqrt(k / rank)
+    frame = torch.linalg.qr(torch.randn(k, k, generator=generator))[0][:rank, :bits] * scale
     for _ in range(rounds):
         signs = torch.where(z @ frame > 0, 1.0, -1.0)
         u, _, vt = torch.linalg.svd(z.T @ signs, full_matrices=False)
-        frame = (u @ vt) * size
+        frame = (u @ vt) * scale
     return torch.as_tensor(frame)
-
-
-def _unit(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9))
-
-
-# What tells a pair from its class: bits of their own, from directions that labels leave over.
-#
-# Where auxiliary rows have labels and captions, the towers learn the labels, and within a class
-# nothing would order the items. So the features are freed of the labels' coordinates Z = X A,
-#
-#     X⊥ = X - Z (Z'Z)⁻¹ Z'X        Y⊥ likewise
-#
-# the pairs are analysed in X⊥, Y⊥, and a sixteenth of the bits are signs of what is found there,
-# turned by ITQ. The towers do not see these bits: L, by which items of a class are alike, would undo
-# them.
-
-SHARE = 16  # one bit in so many
-FEWEST = 64  # bits of a code that can spare some
-_SIZE = 0.5  # of such a bit where a query's real numbers rank; the towers' are near 1
 
 
 def residual_bit_axes(
@@ -126,20 +120,25 @@ def residual_bit_axes(
     bits: int,
     seed: int,
 ) -> tuple[Matrix, Matrix]:
-    """(dx, bits) and (dy, bits) of centred features: what pairs agree in and classes do not."""
-    free_x, free_y = _freeing(images, image_axes), _freeing(texts, text_axes)
-    x, y = images @ free_x, texts @ free_y
-    found = canonical_analysis(x, y, pairs, ridge, MAX_RANK, centred=True)
-    kept = select_components(found, x, y, pairs)
-    z = np.concatenate(kept.left_out).astype(np.float32) * kept.weights.astype(np.float32)
+    """Return (dx, bits) and (dy, bits) axes of centered features in which pairs agree."""
+    residual_x, residual_y = _residual_map(images, image_axes), _residual_map(texts, text_axes)
+    x, y = images @ residual_x, texts @ residual_y
+    analysis = canonical_analysis(x, y, pairs, ridge, MAX_RANK, centered=True)
+    components = select_components(analysis, x, y, pairs)
+    weights, analysis = components.weights, components.analysis
+    z = np.concatenate(components.coordinates).astype(np.float32) * weights.astype(np.float32)
     generator = torch.Generator().manual_seed(seed)
-    turn = itq(normalize(torch.from_numpy(z), dim=1), bits, generator).double().numpy()
-    turned = kept.weights[:, None] * turn
-    turned *= _SIZE / max(float((z @ turn).std()), 1e-9)
-    return free_x @ kept.found.image_axes @ turned, free_y @ kept.found.text_axes @ turned
+    rotation = itq(normalize(torch.from_numpy(z), dim=1), bits, generator).double().numpy()
+    weighted = weights[:, None] * rotation
+    weighted *= _RESIDUAL_DEVIATION / max(float((z @ rotation).std()), 1e-9)
+    return residual_x @ analysis.image_axes @ weighted, residual_y @ analysis.text_axes @ weighted
 
 
-def _freeing(features: Matrix, axes: Matrix) -> Matrix:
-    """I - A G, by which X becomes X - Z G; G is the regression of X on Z = X A."""
+def _residual_map(features: Matrix, axes: Matrix) -> Matrix:
+    """Return I - A G, which maps X to X - Z G; G is the regression of X on Z = X A."""
     back = np.linalg.lstsq(features @ axes, features, rcond=None)[0]
     return np.eye(len(axes)) - axes @ back
+
+
+def _unit_rows(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9))

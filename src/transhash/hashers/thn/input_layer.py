@@ -1,4 +1,4 @@
-"""The fixed first layer of the towers, as it is applied and stored."""
+"""The input layer: the fixed first layer of both towers, applied and stored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from transhash.data.training_set import Features, TrainingSet
 from transhash.errors import DataError
-from transhash.hashers.base import Array
+from transhash.hashers.base import Array, check_width
 from transhash.hashers.canonical import Matrix, chunks
 
 if TYPE_CHECKING:
@@ -20,53 +20,48 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AffineMap:
-    """One modality's affine map; auxiliary and target items have centres of their own."""
+    """The affine map of one modality, with different centers for auxiliary and target items."""
 
-    axes: Matrix | None  # (d, k); None passes features on
-    centre: Matrix  # of auxiliary items
-    target_centre: Matrix
-    size: float = 1.0  # divides
-    finer: Matrix | None = None  # (d, f): further bits, that tell items of a class apart
+    axes: Matrix | None  # (d, k); None: identity
+    center: Matrix  # of auxiliary items
+    target_center: Matrix
+    scale: float = 1.0  # divides
+    residual_axes: Matrix | None = None  # (d, f): bits that distinguish items of a class
 
     def apply(self, features: Features, target: bool = True) -> npt.NDArray[np.float32]:
-        if features.shape[1:] != self.centre.shape:
-            raise DataError(
-                f"features have shape {features.shape[1:]} each, the method learned from "
-                f"{self.centre.shape}; use the same features for both"
-            )
+        check_width(features, len(self.center), "features")
         width = features.shape[1] if self.axes is None else self.axes.shape[1]
-        found = np.empty((len(features), width), np.float32)
-        for rows, shifted in self._shifted(features, target):
-            moved = shifted if self.axes is None else shifted @ self.axes
-            found[rows] = moved / self.size
-        return found
+        out = np.empty((len(features), width), np.float32)
+        for rows, centered in self._centered(features, target):
+            projected = centered if self.axes is None else centered @ self.axes
+            out[rows] = projected / self.scale
+        return out
 
-    def with_finer(
+    def append_residual_bits(
         self, z: npt.NDArray[np.float32], features: Features, target: bool
     ) -> npt.NDArray[np.float32]:
-        """A tower's projections z of these items, and the bits that stand beside it."""
-        if self.finer is None or not len(z):
+        """Append the residual bits of these features to their tower outputs z."""
+        if self.residual_axes is None or not len(z):
             return z
-        more = np.empty((len(z), self.finer.shape[1]), np.float32)
-        for rows, shifted in self._shifted(features, target):
-            more[rows] = shifted @ self.finer
-        return np.hstack([z, more])
+        residual = np.empty((len(z), self.residual_axes.shape[1]), np.float32)
+        for rows, centered in self._centered(features, target):
+            residual[rows] = centered @ self.residual_axes
+        return np.hstack([z, residual])
 
     def module(self, tower: nn.Module) -> nn.Module:
-        """This map, the tower above it and the bits beside it, of target items."""
+        """Return this map, the tower and the residual bits of target items as one module."""
         from torch import nn
 
         from transhash.hashers.modules import Affine, Concat
 
-        first = Affine(self.axes, centre=self.target_centre, size=self.size)
-        towers = nn.Sequential(first, tower)
-        if self.finer is None:
-            return towers
-        return Concat(towers, Affine(self.finer, centre=self.target_centre))
+        first = Affine(self.axes, center=self.target_center, scale=self.scale)
+        tower = nn.Sequential(first, tower)
+        if self.residual_axes is None:
+            return tower
+        return Concat(tower, Affine(self.residual_axes, center=self.target_center))
 
-    def _shifted(self, features: Features, target: bool) -> Iterator[tuple[slice, Matrix]]:
-        """Centred rows in float64, never all of them: a million would be 10 GB."""
-        return chunks(features, self.target_centre if target else self.centre)
+    def _centered(self, features: Features, target: bool) -> Iterator[tuple[slice, Matrix]]:
+        return chunks(features, self.target_center if target else self.center)
 
 
 @dataclass(frozen=True)
@@ -77,60 +72,60 @@ class TowerInputs:
     texts: Array
     target_images: Array | None = None
     target_texts: Array | None = None
-    image_weight: Array | None = None  # how much target mass an auxiliary item is matched with
+    image_weight: Array | None = None  # in MMD, by the target items matched with it
     text_weight: Array | None = None
     calibration: tuple[float, float] | None = None  # P(s = 1) = sigmoid(a cos(x, y) + c)
 
 
 @dataclass(frozen=True)
 class InputLayer:
-    """Both modalities' maps."""
+    """The maps of both modalities."""
 
     image: AffineMap | None  # None: pixels
     text: AffineMap
 
     @property
-    def residual_bit_axes(self) -> int:
-        """How many bits of a code are not the towers'."""
-        return 0 if self.text.finer is None else self.text.finer.shape[1]
+    def residual_bits(self) -> int:
+        return 0 if self.text.residual_axes is None else self.text.residual_axes.shape[1]
 
     def state(self) -> dict[str, Array]:
         state: dict[str, Array] = {}
-        for name, view in (("image", self.image), ("text", self.text)):
-            if view is None:
+        for name, layer in (("image", self.image), ("text", self.text)):
+            if layer is None:
                 continue
-            state[f"input_layer.{name}.centre"] = view.centre
-            state[f"input_layer.{name}.target_centre"] = view.target_centre
-            state[f"input_layer.{name}.size"] = np.array([view.size])
-            if view.axes is not None:
-                state[f"input_layer.{name}.axes"] = view.axes
-            if view.finer is not None:
-                state[f"input_layer.{name}.finer"] = view.finer
+            state[f"input_layer.{name}.center"] = layer.center
+            state[f"input_layer.{name}.target_center"] = layer.target_center
+            state[f"input_layer.{name}.scale"] = np.array([layer.scale])
+            if layer.axes is not None:
+                state[f"input_layer.{name}.axes"] = layer.axes
+            if layer.residual_axes is not None:
+                state[f"input_layer.{name}.residual_axes"] = layer.residual_axes
         return state
 
     @classmethod
     def restore(cls, state: Mapping[str, Array]) -> InputLayer:
-        def view(name: str) -> AffineMap | None:
-            if f"input_layer.{name}.centre" not in state:
+        def restore_map(name: str) -> AffineMap | None:
+            prefix = f"input_layer.{name}"
+            if f"{prefix}.center" not in state:
                 return None
             return AffineMap(
-                state.get(f"input_layer.{name}.axes"),
-                state[f"input_layer.{name}.centre"],
-                state[f"input_layer.{name}.target_centre"],
-                float(state[f"input_layer.{name}.size"][0]),
-                state.get(f"input_layer.{name}.finer"),
+                state.get(f"{prefix}.axes"),
+                state[f"{prefix}.center"],
+                state[f"{prefix}.target_center"],
+                float(state[f"{prefix}.scale"][0]),
+                state.get(f"{prefix}.residual_axes"),
             )
 
-        text = view("text")
+        text = restore_map("text")
         if text is None:
-            raise DataError("this is not a saved THN: it lacks input_layer.text.centre")
-        return cls(view("image"), text)
+            raise DataError("The saved THN lacks input_layer.text.center. Refit the model.")
+        return cls(restore_map("image"), text)
 
 
 def centered_input_layer(training: TrainingSet, use_target: bool) -> tuple[InputLayer, TowerInputs]:
-    """Features with one centre and one global scale, as in the paper; pixels as they are."""
-    image = None if training.images.ndim > 2 else _plain_view(training.images)
-    text = _plain_view(training.texts)
+    """Return features with one center and one scale, as in the paper; pixels are unchanged."""
+    image = None if training.images.ndim > 2 else _standardize(training.images)
+    text = _standardize(training.texts)
     target_images = training.target_images if use_target else None
     target_texts = training.target_texts if use_target else None
     return InputLayer(image, text), TowerInputs(
@@ -141,8 +136,8 @@ def centered_input_layer(training: TrainingSet, use_target: bool) -> tuple[Input
     )
 
 
-def _plain_view(features: Features) -> AffineMap:
-    centre = features.mean(axis=0, dtype=np.float64)
-    squares = sum(float((part**2).sum()) for _, part in chunks(features, centre))
-    size = max(float(np.sqrt(squares / max(features.size, 1))), 1e-9)
-    return AffineMap(None, centre, centre, size)
+def _standardize(features: Features) -> AffineMap:
+    center = features.mean(axis=0, dtype=np.float64)
+    squares = sum(float((part**2).sum()) for _, part in chunks(features, center))
+    scale = max(float(np.sqrt(squares / max(features.size, 1))), 1e-9)
+    return AffineMap(None, center, center, scale)

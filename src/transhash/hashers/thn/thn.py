@@ -22,16 +22,11 @@ from transhash.hashers.deep import (
     DeepHasher,
     Device,
     Head,
-    initialise,
+    initialize,
     learning_rates,
     parameter_groups,
 )
-from transhash.hashers.losses import (
-    WIDTHS,
-    alignment_loss,
-    inner_product_loss,
-    relation_loss,
-)
+from transhash.hashers.losses import WIDTHS, alignment_loss, inner_product_loss, relation_loss
 from transhash.hashers.settings import (
     MinLength,
     NonNegative,
@@ -49,16 +44,15 @@ from transhash.hashers.thn.objective import (
     Alignment,
     Objective,
     PairLoss,
-    PseudoLabelTerm,
     Quantization,
-    RelationTerm,
-    Term,
+    default_logit_scale,
+    make_objective,
 )
 from transhash.hashers.thn.transfer import TransferStep
 from transhash.hashers.training_loop import (
     Checkpoint,
+    LrSchedule,
     Optimizer,
-    Policy,
     TrainingLog,
     WeightAverage,
     check_finite_weights,
@@ -72,10 +66,8 @@ from transhash.hashers.training_loop import (
 from transhash.hashers.world import SINGLE_PROCESS, World
 from transhash.progress import Track, no_progress
 
-# The recipe as printed: the paper's words, and where it is silent its authors' Caffe files.
-#
-# Of a canonical layer, which the paper has not, the values are ours and have no effect.
-
+# The recipe as printed, completed from the authors' Caffe files. Settings of the canonical input
+# layer, which the paper does not have, have no effect here.
 PAPER: dict[str, Any] = {
     "image_hidden": (512,),
     "text_hidden": (1000, 500),
@@ -112,62 +104,49 @@ PAPER: dict[str, Any] = {
 }
 
 _log = logging.getLogger("transhash")
-_LOOKS = 10  # how often in a training the codes are looked at and a checkpoint is kept
-_SELDOM = 1000  # steps after which that is done anyway: what a long training may lose
+_CHECKS = 10  # of codes and checkpoints in a training
+_MAX_STEPS_BETWEEN_CHECKS = 1000
 
 
 @dataclass
 class THN(DeepHasher):
-    """The paper's method. docs/method.md gives the evidence for each default marked "ours"."""
+    """The paper's method. docs/differences.md gives the evidence for each default marked "ours"."""
 
-    image_hidden: Widths = (128,)  # ours: beside the linear path of a Head
+    image_hidden: Widths = (128,)  # ours: in parallel with the linear path of a Head
     text_hidden: Widths = (128,)  # ours; (1000, 500) in the paper
     dropout: ProportionBelowOne = 0.2
     loss: Literal["cross-entropy", "inner-product"] = "cross-entropy"  # inner-product: THN-ip
     quantization_weight: NonNegative = 1e-3  # λ; 0: THN-Q
-    quantization_start: Proportion = 0.5  # ours: share of the steps before Q sets in
-    quantize_target: bool = True  # ours: Q on target items too; paper: auxiliary only
-    use_target: bool = True  # unlabelled target items; False with µ = 0: THN-D
+    quantization_start: Proportion = 0.5  # ours: fraction of the steps before Q is added
+    quantize_target: bool = True  # ours: Q also on target items; paper: auxiliary only
+    use_target: bool = True  # unlabeled target items; False with µ = 0: THN-D
     alignment_weight: NonNegative = 0.3  # µ
-    alignment_ramp: Proportion = 0.5  # ours: share of the steps over which µ grows to its value
+    alignment_ramp: Proportion = 0.5  # ours: fraction of the steps over which µ grows
     # ours; (1.0,) is the single Gaussian of the paper
     kernel_widths: Annotated[tuple[Positive, ...], MinLength(1)] = WIDTHS
-    balanced: bool = True  # ours: related and unrelated pairs weigh alike; paper: not
+    balanced: bool = True  # ours: related and unrelated pairs have equal weight in sum
     logit_scale: Positive | None = None  # ours: 3 / bits, at most 0.15; 1 in the paper
-    soft_label_fraction: Proportion = (
-        0.5  # ours: how much of s_ij is its calibrated probability; paper: 0
-    )
+    soft_label_fraction: Proportion = 0.5  # ours: of s_ij that is a calibrated probability
     pseudo_label_weight: NonNegative = 1.0  # ν, ours: L on pairs with target items; paper: 0
     input_layer: Literal["canonical", "features"] = "canonical"  # ours; paper: features
     ridge: NonNegative = 0.05  # ours: of the canonical layer, relative to the largest variance
-    rank: PositiveInt | None = None  # ours: None: as many directions as hold up, of pairs by worth
-    matching_rounds: NonNegativeInt = (
-        4  # ours: how often target items are matched with auxiliary ones
-    )
-    matching_temperature: Positive = 0.05  # τ, ours: of that matching
-    target_centering: Proportion = (
-        0.5  # κ, ours: 0 gives both domains one mean, 1 only what is matched
-    )
-    rotation_trials: NonNegativeInt = (
-        4  # ours: rotations tried for the linear path, the best is trained
-    )
-    steps: NonNegativeInt = 300  # 0: the start alone
-    batch_size: PositiveInt = 256  # auxiliary images, and as many texts, a step
-    target_batch_size: PositiveInt = 128  # unlabelled target images, and as many texts, a step
+    rank: PositiveInt | None = None  # ours: None: as many components as hold up in validation
+    matching_rounds: NonNegativeInt = 4  # ours: of matching target items with auxiliary ones
+    matching_temperature: Positive = 0.05  # τ, ours
+    target_centering: Proportion = 0.5  # κ, ours: 0: one mean for both domains; 1: matched
+    rotation_trials: NonNegativeInt = 4  # ours: rotations tried to initialize the linear path
+    steps: NonNegativeInt = 300  # 0: initialization only
+    batch_size: PositiveInt = 256  # auxiliary images, and as many texts, per step
+    target_batch_size: PositiveInt = 128  # unlabeled target images, and as many texts, per step
     optimizer: Optimizer = "adam"  # ours; paper: sgd
     learning_rate: Positive = 1e-3
-    lr_schedule: Policy = "cosine"  # ours; paper: inv or step
+    lr_schedule: LrSchedule = "cosine"  # ours; paper: inv or step
     head_lr_multiplier: Positive = 1.0  # 10 in the paper, where the layers below are pre-trained
     weight_decay: NonNegative = 1e-4
-    ema_decay: ProportionBelowOne = 0.98  # ours: decay of the weights' moving average, 0: none
-    recover_from_collapse: bool = True  # on collapse, go on without Q and D, and say so
+    ema_decay: ProportionBelowOne = 0.98  # ours: of the moving average of weights; 0: no average
+    recover_from_collapse: bool = True  # ours: continue without Q and D after a collapse
 
     name: ClassVar[str] = "THN"
-
-    @classmethod
-    def paper(cls, **settings: Any) -> THN:
-        """The recipe as printed: unweighted pairs, λ and µ from the start, SGD 0.9, features."""
-        return cls(**{**PAPER, **settings})
 
     @property
     def uses_target(self) -> bool:
@@ -181,9 +160,9 @@ class THN(DeepHasher):
         track: Track = no_progress,
         world: World = SINGLE_PROCESS,
     ) -> Self:
-        """Minimise C; with `folder`, metrics and checkpoints are kept there and resumed from."""
+        """Minimize C; with `folder`, write metrics and checkpoints there and resume from them."""
         self.check(world)
-        self.input_layer_, inputs = world.first(lambda: self._build_input_layer(training))
+        self.input_layer_, inputs = world.compute_once(lambda: self._build_input_layer(training))
         batches = Batches(
             inputs, training.relation, Device(self.device),
             size=self.batch_size, target_size=self.target_batch_size, seed=self.seed,
@@ -191,12 +170,12 @@ class THN(DeepHasher):
         objective = self.objective()
         towers = self.build_towers(inputs.images.shape[1:], inputs.texts.shape[1:])
         if self.rotation_trials and inputs.calibration is not None:
-            frame = world.first(
+            rotation = world.compute_once(
                 lambda: best_rotation(inputs, self.tower_bits, self.rotation_trials, self.seed)
             )
             for tower in towers.values():
                 assert isinstance(tower, Head)  # only canonical inputs are calibrated
-                tower.start_from(frame, correction=0.1 if self.steps else 0.0)
+                tower.initialize_from(rotation, correction=0.1 if self.steps else 0.0)
         parameters = list(towers.parameters())
         optimizer = make_optimizer(self.optimizer, self._parameter_groups(towers))
         average = WeightAverage(parameters, self.ema_decay) if self.ema_decay else None
@@ -206,28 +185,28 @@ class THN(DeepHasher):
             start = checkpoint.load(towers, optimizer, average)
             world.check_start(start, folder)
         metrics = TrainingLog(folder if world.rank == 0 else None, start)
-        look_every = max(1, min(self.steps // _LOOKS, _SELDOM))
+        check_every = max(1, min(self.steps // _CHECKS, _MAX_STEPS_BETWEEN_CHECKS))
         self.warnings_: list[str] = []
         towers.train()
-        with torch.random.fork_rng():  # dropout is seeded by step; the user's generators stay
+        with torch.random.fork_rng():  # dropout is seeded by step
             for step in track(
                 range(start, self.steps), f"training {self.bits} bits", self.steps, start
             ):
                 set_rate(optimizer, lr_factor(self.lr_schedule, step, self.steps))
                 torch.manual_seed(step_seed(self.seed, step, world.rank))
                 with self.autocast():
-                    terms = objective(batches.at(step, towers, world), step)
+                    terms = objective(batches.batch_at(step, towers, world), step)
                 total = torch.stack(list(terms.values())).sum()  # C
                 optimizer.zero_grad()
                 total.backward()  # type: ignore[no-untyped-call]
                 world.sum_gradients(parameters)
-                # Q's gradient is unbounded near 0; one bad batch must not throw the weights away.
+                # Q's gradient is large near 0; one bad batch must not ruin the weights.
                 nn.utils.clip_grad_norm_(parameters, 5.0)
                 optimizer.step()
                 if average:
                     average.update(parameters, step)
                 metrics.write(step, {**terms, "objective": total})
-                if (step + 1) % look_every and step + 1 < self.steps:
+                if (step + 1) % check_every and step + 1 < self.steps:
                     continue
                 try:
                     when = f"at step {step + 1}"
@@ -237,7 +216,7 @@ class THN(DeepHasher):
                     raise
                 if self._check_collapse(towers, batches, step, objective, quiet=world.rank > 0):
                     objective = objective.without_regularizers()
-                metrics.flush()  # before the checkpoint, which a resumed run goes on from
+                metrics.flush()  # before the checkpoint that a resumed run starts from
                 if checkpoint and world.rank == 0 and checkpoint.is_due():
                     checkpoint.save(step + 1, towers, optimizer, average)
         metrics.close()
@@ -251,28 +230,24 @@ class THN(DeepHasher):
         return self
 
     def objective(self) -> Objective:
-        """C as the settings have it: what weighs nothing is not there."""
-        pair_loss: PairLoss = partial(relation_loss, scale=self.scale())
-        if self.loss == "inner-product":
-            pair_loss = inner_product_loss
-        terms: list[Term] = [RelationTerm(pair_loss, self.balanced, self.soft_label_fraction)]
-        if self.quantization_weight:
-            start = self.quantization_start * self.steps
-            terms.append(Quantization(self.quantization_weight, start, self.quantize_target))
-        if self.pseudo_label_weight:
-            terms.append(PseudoLabelTerm(pair_loss, self.balanced, self.pseudo_label_weight))
-        if self.alignment_weight:
-            ramp = self.alignment_ramp * self.steps
-            terms.append(Alignment(self.alignment_weight, ramp, self.kernel_widths))
-        return Objective(*terms)
+        """Return C with the terms of nonzero weight."""
+        pair_loss: PairLoss = inner_product_loss
+        if self.loss == "cross-entropy":
+            scale = self.logit_scale or default_logit_scale(self.bits)
+            pair_loss = partial(relation_loss, scale=scale)
+        start, ramp = self.quantization_start * self.steps, self.alignment_ramp * self.steps
+        return make_objective(
+            pair_loss,
+            balanced=self.balanced,
+            soft_label_fraction=self.soft_label_fraction,
+            quantization=Quantization(self.quantization_weight, start, self.quantize_target),
+            pseudo_label_weight=self.pseudo_label_weight,
+            alignment=Alignment(self.alignment_weight, ramp, self.kernel_widths),
+        )
 
     @property
     def tower_bits(self) -> int:
-        return self.bits - (self.input_layer_.residual_bit_axes if hasattr(self, "input_layer_") else 0)
-
-    def scale(self) -> float:
-        """What multiplies <z_x, z_y> in L: codes reach ±b, log odds of relations about ±3."""
-        return min(0.15, 3.0 / self.bits) if self.logit_scale is None else self.logit_scale
+        return self.bits - (self.input_layer_.residual_bits if hasattr(self, "input_layer_") else 0)
 
     def feature_tower(
         self, inputs: int, hidden: tuple[int, ...], generator: torch.Generator
@@ -280,7 +255,7 @@ class THN(DeepHasher):
         if self.input_layer == "features":
             return super().feature_tower(inputs, hidden, generator)
         tower = Head(inputs, hidden, self.tower_bits, self.dropout)
-        initialise(tower, None, generator)
+        initialize(tower, None, generator)
         return tower
 
     def project_images(self, images: Features) -> npt.NDArray[np.float32]:
@@ -290,13 +265,11 @@ class THN(DeepHasher):
         return self._project("text", texts, target=True)
 
     def project_auxiliary(self, images: Features, texts: Features) -> tuple[Array, Array]:
-        """Auxiliary items, which have a centre of their own."""
         return self._project("image", images, False), self._project("text", texts, False)
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
-        image, text = self.tower("image"), self.tower("text")
-        first = self.input_layer_.image
-        return image if first is None else first.module(image), self.input_layer_.text.module(text)
+        image, text, layer = self.tower("image"), self.tower("text"), self.input_layer_
+        return image if layer.image is None else layer.image.module(image), layer.text.module(text)
 
     def state(self) -> dict[str, Array]:
         return {**self.tower_state(), **self.input_layer_.state()}
@@ -310,20 +283,20 @@ class THN(DeepHasher):
         yield from learning_rates()
 
     def check(self, world: World) -> None:
-        """Refuse what cannot be trained by these processes."""
-        world.check_batch(self.batch_size)
-        world.check_batch(self.target_batch_size)
+        """Raise a DataError if these processes cannot share a batch evenly."""
+        world.check_batch_size(self.batch_size)
+        world.check_batch_size(self.target_batch_size)
 
     def _build_input_layer(self, training: TrainingSet) -> tuple[InputLayer, TowerInputs]:
         if self.input_layer == "features" or training.images.ndim > 2:
             return centered_input_layer(training, self.use_target)
         transfer = TransferStep(
-            self.bits, self.ridge, self.rank, self.matching_rounds, self.matching_temperature, self.target_centering,
-            self.seed,
+            self.bits, self.ridge, self.rank, self.matching_rounds, self.matching_temperature,
+            self.target_centering, self.seed,
         )  # fmt: skip
-        bridge, inputs = transfer.bridge(training, self.use_target)
-        found = calibrate_relation(inputs.images, inputs.texts, training.relation, self.seed)
-        return bridge, replace(inputs, calibration=found)
+        layer, inputs = transfer.build(training, self.use_target)
+        calibration = calibrate_relation(inputs.images, inputs.texts, training.relation, self.seed)
+        return layer, replace(inputs, calibration=calibration)
 
     def _parameter_groups(self, towers: nn.ModuleDict) -> Iterable[dict[str, Any]]:
         for tower in towers.values():
@@ -332,61 +305,62 @@ class THN(DeepHasher):
             )
 
     def _resumable(self) -> Setting:
-        """The settings that a checkpoint must share; it may go on on another device."""
+        """Return the settings that a checkpoint must share, all but the device."""
         return {name: value for name, value in self.settings().items() if name != "device"}
 
     def _check_collapse(
         self, towers: nn.ModuleDict, batches: Batches, step: int, objective: Objective, quiet: bool
     ) -> bool:
-        """Raise the alarm if codes have collapsed; True if Q and D are to be left out for it."""
+        """Warn once if codes have collapsed; return whether to continue without Q and D."""
         towers.eval()
-        found = None
-        # Each modality by itself: two constant codes, one a modality, look alive together.
+        message = None
+        # Each modality separately: two constant codes, one per modality, are distinct together.
         for name, inputs in (("image", batches.images), ("text", batches.texts)):
             with torch.inference_mode(), self.autocast():
                 z = towers[name](inputs[:256]).float().cpu().numpy()
-            whole = self.tower_bits // 8 * 8  # codes are bytes; the bits beyond tell no more
-            sentence = collapse_warning(Codes.from_projections(z[:, :whole]))
-            found = found or (sentence and f"{name} {sentence}")
+            bits = self.tower_bits // 8 * 8  # Codes need full bytes
+            warning = collapse_warning(Codes.from_projections(z[:, :bits]))
+            message = message or (warning and f"{name} {warning}")
         towers.train()
-        if not found or self.warnings_:  # said once; what is done about it is done once
+        if not message or self.warnings_:
             return False
-        advice = "try balanced=True, a smaller quantization_weight or another learning_rate"
-        rescued = self.recover_from_collapse and objective.regularised
-        if rescued:
-            advice = "quantization and alignment are switched off for the rest; " + advice
-        self.warnings_.append(f"at step {step + 1} {found}; {advice}")
+        advice = "Try balanced=True, a smaller quantization_weight or another learning_rate."
+        recover = self.recover_from_collapse and objective.is_regularized
+        if recover:
+            advice = "Training continues without quantization and alignment. " + advice
+        self.warnings_.append(f"At step {step + 1}, {message}. {advice}")
         if not quiet:
             _log.warning(self.warnings_[-1])
-        return rescued
+        return recover
 
     def _alignment(self, training: TrainingSet, batches: Batches) -> dict[str, dict[str, float]]:
-        """MMD² of auxiliary and target items, before in the features and after in the codes."""
+        """Return MMD² of auxiliary and target items, of features (before) and codes (after)."""
         parts = (
             ("image", training.images, training.target_images, batches.target_images),
             ("text", training.texts, training.target_texts, batches.target_texts),
         )
-        found = {}
+        mmd = {}
         for name, features, target_features, target in parts:
             if target_features is None or target is None:
                 continue
-            tower, own = self.towers_[name], getattr(batches, f"{name}s")
+            tower, inputs = self.towers_[name], getattr(batches, f"{name}s")
             with torch.inference_mode(), self.autocast():
-                z, z_target = torch.tanh(tower(own[:1000])), torch.tanh(tower(target[:1000]))
-            before = alignment_loss(_flat(features), _flat(target_features))
+                z, z_target = torch.tanh(tower(inputs[:1000])), torch.tanh(tower(target[:1000]))
+            before = alignment_loss(_flatten(features), _flatten(target_features))
             after = alignment_loss(z, z_target)
-            found[f"{name}s"] = {"before": float(before), "after": float(after)}
-        return found
+            mmd[f"{name}s"] = {"before": float(before), "after": float(after)}
+        return mmd
 
     def _project(self, name: str, rows: Features, target: bool) -> npt.NDArray[np.float32]:
         if not hasattr(self, "input_layer_"):
             raise self.not_fitted_error()
-        view = self.input_layer_.image if name == "image" else self.input_layer_.text
-        if view is None:
+        layer = self.input_layer_.image if name == "image" else self.input_layer_.text
+        if layer is None:
             return self.run_tower(name, rows)
-        return view.with_finer(self.run_tower(name, view.apply(rows, target)), rows, target)
+        z = self.run_tower(name, layer.apply(rows, target))
+        return layer.append_residual_bits(z, rows, target)
 
 
-def _flat(rows: Features) -> Tensor:
-    some = rows[:1000]
-    return torch.from_numpy(some.reshape(len(some), -1).astype(np.float32))
+def _flatten(rows: Features) -> Tensor:
+    first = rows[:1000]
+    return torch.from_numpy(first.reshape(len(first), -1).astype(np.float32))
