@@ -1,8 +1,8 @@
-# The service as an image: docker build -t transhash . && docker run --rm -v "$PWD/runs/mine:/data/run" \
+# Image of the search service: docker build -t transhash . && docker run --rm -v "$PWD/runs/mine:/data/run" \
 #   -p 127.0.0.1:8000:8000 transhash
-# compose.yaml runs it beside Milvus; docs/install.md has more.
+# compose.yaml runs it with Milvus; see docs/install.md.
 FROM python:3.12-slim-bookworm AS build
-# Whatever Debian's stable release has: only the compiler's output gets into the image.
+# Unpinned packages: only the output of the compiler is copied to the final image.
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install -y --no-install-recommends gcc libc6-dev \
@@ -10,7 +10,7 @@ RUN apt-get update \
 WORKDIR /source
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY src src
-# The second index has a torch without CUDA, a tenth of the size. Milvus in a file is of no use here.
+# The extra index has torch without CUDA, a tenth of the size. Milvus Lite is not needed here.
 RUN python -m venv /venv \
  && /venv/bin/pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu \
     '.[serve,milvus,heic]' \
@@ -18,7 +18,7 @@ RUN python -m venv /venv \
 
 FROM python:3.12-slim-bookworm
 COPY --from=build /venv /venv
-# Any user may be given instead (--user); nobody needs a home or a place of their own to write.
+# Works with any --user: no home folder and no writable path is needed.
 RUN useradd --no-create-home --uid 10001 transhash
 USER 10001
 WORKDIR /data
@@ -27,5 +27,5 @@ EXPOSE 8000
 HEALTHCHECK --interval=30s --timeout=10s --start-period=60s \
   CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/ready', timeout=8)"]
 ENTRYPOINT ["transhash"]
-# All addresses of the container; what reaches it is decided by -p.
+# All addresses of the container; docker run -p decides who can reach it.
 CMD ["serve", "/data/run", "--host", "0.0.0.0"]

@@ -1,4 +1,4 @@
-"""What the image would run, run here: no Docker is needed, and none is used."""
+"""Run what the Docker image would run, without Docker."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def instruction(name: str) -> list[str]:
-    """The words of the last instruction of that name in the Dockerfile."""
+    """Return the arguments of the last instruction of that name in the Dockerfile."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
-    found = re.findall(rf"^{name} +(.*)$", text, re.MULTILINE)[-1]
-    return list(json.loads(found[found.index("[") :])) if "[" in found else shlex.split(found)
+    line = re.findall(rf"^{name} +(.*)$", text, re.MULTILINE)[-1]
+    return list(json.loads(line[line.index("[") :])) if "[" in line else shlex.split(line)
 
 
-def composed() -> dict[str, Any]:
+def compose_file() -> dict[str, Any]:
     return dict(yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8")))
 
 
 @pytest.mark.slow
-def test_the_image_serves_a_run_and_its_health_check_tells_whether_it_does(tmp_path: Path) -> None:
+def test_the_image_serves_a_run_and_has_a_health_check(tmp_path: Path) -> None:
     pytest.importorskip("uvicorn")
     copy_small_run(tmp_path)
     assert instruction("ENTRYPOINT") == ["transhash"]
@@ -45,25 +45,25 @@ def test_the_image_serves_a_run_and_its_health_check_tells_whether_it_does(tmp_p
         port = re.search(r"127\.0\.0\.1:(\d+)", service.stdout.readline())
         assert port is not None
 
-        def healthy() -> bool:
+        def is_healthy() -> bool:
             python, *rest = instruction("HEALTHCHECK")
             assert python == "python"
-            asked = [word.replace("127.0.0.1:8000", port[0]) for word in rest]
-            assert asked != rest
-            done = subprocess.run([sys.executable, *asked], capture_output=True)
-            return done.returncode == 0
+            arguments = [word.replace("127.0.0.1:8000", port[0]) for word in rest]
+            assert arguments != rest
+            check = subprocess.run([sys.executable, *arguments], capture_output=True)
+            return check.returncode == 0
 
-        assert healthy()
+        assert is_healthy()
         service.terminate()
         service.wait()
-        assert not healthy()
+        assert not is_healthy()
     finally:
         service.kill()
         service.wait()
         service.stdout.close()
 
 
-def test_what_is_copied_into_the_image_is_not_left_out_of_what_docker_is_sent() -> None:
+def test_files_copied_into_the_image_are_not_in_dockerignore() -> None:
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     lines = re.findall(r"^COPY ((?!--from).*) \S+$", text, re.MULTILINE)
     copied = {name for line in lines for name in line.split()}
@@ -72,15 +72,15 @@ def test_what_is_copied_into_the_image_is_not_left_out_of_what_docker_is_sent() 
     assert all((ROOT / name).exists() for name in copied)
 
 
-def test_nobody_runs_as_root_and_only_this_machine_reaches_the_service() -> None:
+def test_the_image_does_not_run_as_root_and_ports_are_on_loopback() -> None:
     assert instruction("USER") != ["root"]
-    services = composed()["services"]
+    services = compose_file()["services"]
     assert all(port.startswith("127.0.0.1:") for port in services["search"]["ports"])
     assert "ports" not in services["milvus"]
 
 
-def test_the_composed_service_is_asked_for_what_the_command_line_knows() -> None:
-    command, *words = composed()["services"]["search"]["command"]
+def test_the_compose_command_uses_existing_options() -> None:
+    command, *words = compose_file()["services"]["search"]["command"]
     options = {word.removeprefix("--") for word in words if word.startswith("--")}
     assert command == serve.__name__
     assert options <= set(serve.__annotations__)

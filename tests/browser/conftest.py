@@ -1,4 +1,4 @@
-"""A server run and a headless Chromium; without the browser these tests are skipped, saying why."""
+"""A server and a headless Chromium; tests are skipped without the browser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-# Nothing but the page: no sandbox (root in a container), no calls home.
+# No sandbox (root in a container) and no requests of the browser's own.
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -53,8 +53,8 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-class Watched:
-    """What went wrong in a page, and whom it asked."""
+class PageLog:
+    """The errors and requests of a page."""
 
     def __init__(self, page: Page) -> None:
         self.errors: list[str] = []
@@ -69,20 +69,20 @@ class Watched:
 
 @pytest.fixture
 def expected_errors() -> list[str]:
-    """Beginnings of console messages that a test means to cause."""
-    # A refused request is logged by the browser; that is the page's business, not an error in it.
+    """Return prefixes of console errors that a test causes on purpose."""
+    # The browser logs every refused request; the page handles it.
     return ["Failed to load resource"]
 
 
 @pytest.fixture
 def page(browser: Browser, server: ServerProcess, expected_errors: list[str]) -> Iterator[Page]:
-    """A fresh page on the service; a script error or a request elsewhere fails the test."""
+    """Yield a new page; a script error or a request to another host fails the test."""
     context = browser.new_context(viewport={"width": 1280, "height": 860}, base_url=server.url)
     context.set_default_timeout(20_000)
     page = context.new_page()
-    watched = Watched(page)
+    log = PageLog(page)
     yield page
     context.close()
-    foreign = [url for url in watched.requests if not url.startswith((server.url, "blob:"))]
+    foreign = [url for url in log.requests if not url.startswith((server.url, "blob:"))]
     assert not foreign
-    assert [e for e in watched.errors if not e.startswith(tuple(expected_errors))] == []
+    assert [e for e in log.errors if not e.startswith(tuple(expected_errors))] == []

@@ -1,6 +1,6 @@
-"""The pictures of docs/service.md, taken from the running product.
+"""Take the screenshots of docs/service.md from a running server.
 
-python tests/browser/screenshots.py RUN docs/images [SENTENCE]
+python tests/browser/screenshots.py RUN docs/images [QUERY]
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from service.server_process import ServerProcess
 WIDE, PHONE = (1280, 860), (390, 844)
 
 
-def take(run: Path, folder: Path, sentence: str) -> None:
+def take_screenshots(run: Path, folder: Path, text: str) -> None:
     server = ServerProcess(run, "--originals")
-    query = f"?q={quote_plus(sentence)}&modality=images"
+    query = f"?q={quote_plus(text)}&modality=images"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
 
@@ -37,34 +37,34 @@ def take(run: Path, folder: Path, sentence: str) -> None:
             page.wait_for_selector(".card[data-number], #examples img")
             return page
 
-        def shoot(page: Page, name: str) -> None:
+        def save(page: Page, name: str) -> None:
             page.wait_for_timeout(800)
             page.screenshot(path=folder / f"page-{name}.png")
 
-        shoot(open_page(WIDE, ""), "home")
+        save(open_page(WIDE, ""), "home")
         page = open_page(WIDE, query)
-        shoot(page, "text")
+        save(page, "text")
         page.locator(".card[data-number]").first.click()
-        page.wait_for_selector(".near-texts")
-        shoot(page, "large")
-        page.get_by_role("link", name="Find texts like this").click()
+        page.wait_for_selector(".similar-texts")
+        save(page, "detail")
+        page.get_by_role("link", name="Find similar texts").click()
         page.wait_for_selector(".grid.texts .card[data-number]")
         page.mouse.move(5, 400)
-        shoot(page, "item")
+        save(page, "item")
         page.locator("#how-open").click()
         page.wait_for_selector("#how-body svg")
-        shoot(page, "how")
-        shoot(open_page(WIDE, query, "dark"), "dark")
+        save(page, "how")
+        save(open_page(WIDE, query, "dark"), "dark")
         page = open_page(PHONE, query)
-        shoot(page, "phone")
+        save(page, "phone")
         page.locator(".card[data-number]").first.click()
-        page.wait_for_selector(".near-texts")
-        shoot(page, "phone-large")
-        shoot(open_page(WIDE, query.replace("images", "both")), "both")
+        page.wait_for_selector(".similar-texts")
+        save(page, "phone-detail")
+        save(open_page(WIDE, query.replace("images", "both")), "both")
         browser.close()
     server.stop()
 
 
 if __name__ == "__main__":
-    words = sys.argv[3] if len(sys.argv) > 3 else "a boat on the water"
-    take(Path(sys.argv[1]), Path(sys.argv[2]), words)
+    text = sys.argv[3] if len(sys.argv) > 3 else "a boat on the water"
+    take_screenshots(Path(sys.argv[1]), Path(sys.argv[2]), text)

@@ -1,4 +1,4 @@
-"""The page in a real browser: what a person does, and what they must never see."""
+"""The search page in a real browser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
 
 pytestmark = pytest.mark.browser
-# With a number: the grey cards that stand in for a slow answer have none.
+# With a number, unlike the placeholders of a slow search.
 IMAGES = ".grid.images .card[data-number]"
 TEXTS = ".grid.texts .card[data-number]"
 
@@ -25,12 +25,12 @@ def search(page: Page, text: str) -> None:
     page.wait_for_selector(".card[data-number]")
 
 
-def go_on(page: Page, results: str, to: str) -> None:
-    """Open the first result and search on from it."""
+def find_similar(page: Page, results: str, modality: str) -> None:
+    """Open the first result and search by it."""
     page.locator(results).first.click()
-    page.get_by_role("link", name=f"Find {to} like this").click()
-    page.wait_for_selector(IMAGES if to == "pictures" else TEXTS)
-    assert page.locator("#large").is_hidden()
+    page.get_by_role("link", name=f"Find similar {modality}").click()
+    page.wait_for_selector(IMAGES if modality == "images" else TEXTS)
+    assert page.locator("#detail").is_hidden()
 
 
 def scroll_to_the_end(page: Page) -> None:
@@ -43,43 +43,46 @@ def upload(page: Page, name: str, data: bytes, kind: str = "image/png") -> None:
     page.set_input_files("#file", {"name": name, "mimeType": kind, "buffer": data})
 
 
-def paint(page: Page, path: Path) -> Path:
-    """A screenshot with the pictures in view there. (A wait_for_function would need eval.)"""
-    seen = "[...document.images].every(i => i.naturalWidth || i.loading === 'lazy')"
-    while not page.evaluate(seen):
+def screenshot(page: Page, path: Path) -> None:
+    """Save a screenshot once its images are loaded. (wait_for_function would need eval.)"""
+    loaded = "[...document.images].every(i => i.naturalWidth || i.loading === 'lazy')"
+    while not page.evaluate(loaded):
         page.wait_for_timeout(50)
     page.screenshot(path=path)
-    return path
 
 
 def test_the_first_visit_shows_examples(page: Page, tmp_path: Path) -> None:
     page.goto("/")
     page.wait_for_selector("#examples a")
     assert page.locator("#examples a").count() >= 6
-    assert f"{ITEMS} pictures" in page.locator("#run").inner_text()
-    paint(page, tmp_path / "home.png")
+    assert page.locator("#run").inner_text().startswith(f"{ITEMS} images · ")
+    screenshot(page, tmp_path / "home.png")
 
 
-def test_a_sentence_finds_pictures(page: Page, tmp_path: Path) -> None:
+def test_a_text_finds_images_and_codes_are_shown_on_request(page: Page, tmp_path: Path) -> None:
     page.goto("/")
     search(page, "a boat with sails")
     assert page.locator(IMAGES).count() == 24
     first = page.locator(".card").first
     assert first.locator(".badge").inner_text() in ("likely", "possible", "unlikely")
     assert first.locator("svg.strip").is_hidden()
-    page.get_by_label("Show bits").check()
-    assert first.locator("svg.strip path").count() >= 1
+    assert " bits" not in page.locator("body").inner_text()
+    page.get_by_text("Details", exact=True).first.click()
+    facts = page.locator("#search-facts").inner_text()
+    assert "CVH, 16 bits" in facts
+    assert " ms to search" in facts
+    assert "words used: boat" in facts
+    page.get_by_label("Show codes").check()
+    assert first.locator("svg.strip").is_visible()
     assert "bits" in first.inner_text() or "same code" in first.inner_text()
     while not page.evaluate("document.querySelector('.card img').naturalWidth"):
         page.wait_for_timeout(50)
-    status = page.locator("#status").inner_text()
-    assert f"{ITEMS} pictures nearest of {ITEMS}" in status
-    assert " ms" in status
+    assert f"{ITEMS} images" in page.locator("#status").inner_text()
     assert "modality=images" in page.url
-    paint(page, tmp_path / "text.png")
+    screenshot(page, tmp_path / "text.png")
 
 
-def test_the_switch_turns_the_same_sentence_to_texts(page: Page) -> None:
+def test_the_switch_searches_texts_by_the_same_query(page: Page) -> None:
     page.goto("/")
     search(page, "a boat with sails")
     page.get_by_label("Texts").check(force=True)
@@ -88,7 +91,7 @@ def test_the_switch_turns_the_same_sentence_to_texts(page: Page) -> None:
     assert page.get_by_role("searchbox").input_value() == "a boat with sails"
 
 
-def test_the_order_can_be_chosen_and_stands_in_the_address(page: Page) -> None:
+def test_the_ranking_can_be_chosen_and_is_in_the_address(page: Page) -> None:
     def distances() -> list[int]:
         facts = page.locator(".card .distance").all_text_contents()
         return [0 if fact == "same code" else int(fact.split(" ")[0]) for fact in facts]
@@ -97,40 +100,41 @@ def test_the_order_can_be_chosen_and_stands_in_the_address(page: Page) -> None:
         return [card.get_attribute("data-number") for card in page.locator(IMAGES).all()]
 
     page.goto("/")
-    assert page.get_by_label("Order").is_hidden()
+    assert page.get_by_text("Details", exact=True).first.is_hidden()
     search(page, "a boat with sails")
-    assert page.get_by_label("Order").input_value() == "weighted"
+    page.get_by_text("Details", exact=True).first.click()
+    assert page.get_by_label("Ranking").input_value() == "weighted"
     assert "ranking=" not in page.url
-    finer = cards()
+    weighted = cards()
     with page.expect_response(lambda reply: "ranking=hamming" in reply.url):
-        page.get_by_label("Order").select_option("hamming")
-    while cards() == finer:
+        page.get_by_label("Ranking").select_option("hamming")
+    while cards() == weighted:
         page.wait_for_timeout(50)
     assert "ranking=hamming" in page.url
     assert distances() == sorted(distances())
     page.reload()
     page.wait_for_selector(IMAGES)
-    assert page.get_by_label("Order").input_value() == "hamming"
-    go_on(page, IMAGES, "texts")  # an item has bits only: nothing to choose
-    assert page.get_by_label("Order").is_hidden()
+    assert page.get_by_label("Ranking").input_value() == "hamming"
+    find_similar(page, IMAGES, "texts")  # items are always ranked by Hamming distance
+    assert page.get_by_label("Ranking").is_hidden()
 
 
-def test_an_uploaded_picture_finds_texts(page: Page, tmp_path: Path) -> None:
+def test_an_uploaded_image_finds_texts(page: Page, tmp_path: Path) -> None:
     page.goto("/")
     upload(page, "blue.png", image_bytes())
     page.wait_for_selector(TEXTS)
     assert (page.locator("#query img").get_attribute("src") or "").startswith("blob:")
-    paint(page, tmp_path / "upload.png")
+    screenshot(page, tmp_path / "upload.png")
 
 
-def test_a_dropped_picture_is_searched_with(page: Page) -> None:
+def test_a_dropped_image_finds_texts(page: Page) -> None:
     page.goto("/")
     page.wait_for_selector("#examples a")
     page.evaluate(
         """async () => {
           const canvas = document.createElement("canvas");
           canvas.width = canvas.height = 40;
-          const blob = await new Promise((done) => canvas.toBlob(done));
+          const blob = await new Promise((resolve) => canvas.toBlob(resolve));
           const data = new DataTransfer();
           data.items.add(new File([blob], "a.png", { type: "image/png" }));
           for (const kind of ["dragenter", "dragover", "drop"]) {
@@ -143,13 +147,13 @@ def test_a_dropped_picture_is_searched_with(page: Page) -> None:
     assert page.locator("#drop").is_hidden()
 
 
-def test_one_goes_on_from_results_and_back_comes_back(page: Page) -> None:
+def test_searching_by_results_and_going_back(page: Page) -> None:
     page.goto("/")
     search(page, "a boat with sails")
-    go_on(page, IMAGES, "texts")
+    find_similar(page, IMAGES, "texts")
     assert "item=" in page.url
     assert page.locator("#query img").is_visible()
-    go_on(page, TEXTS, "pictures")
+    find_similar(page, TEXTS, "images")
     assert page.locator("#trail a").count() == 2
     page.go_back()
     page.wait_for_selector(TEXTS)
@@ -160,7 +164,7 @@ def test_one_goes_on_from_results_and_back_comes_back(page: Page) -> None:
     page.wait_for_selector(IMAGES)
 
 
-def test_a_result_opens_in_its_own_tab_like_any_link(page: Page) -> None:
+def test_the_link_of_a_result_can_be_opened_directly(page: Page) -> None:
     page.goto("/")
     search(page, "a cat")
     href = page.locator(".card").first.get_attribute("href")
@@ -171,18 +175,18 @@ def test_a_result_opens_in_its_own_tab_like_any_link(page: Page) -> None:
 
 @pytest.mark.parametrize(
     ("name", "data"),
-    [("notes.png", b"these are no pixels"), ("cut.png", image_bytes("PNG", (300, 300))[:200])],
+    [("notes.png", b"this is not an image"), ("cut.png", image_bytes("PNG", (300, 300))[:200])],
 )
-def test_a_bad_upload_is_explained_and_the_page_goes_on(
+def test_an_invalid_upload_is_explained_and_the_page_still_works(
     page: Page, tmp_path: Path, name: str, data: bytes
 ) -> None:
     page.goto("/")
     upload(page, name, data)
     box = page.locator(".message")
     box.wait_for()
-    assert "cannot be searched with" in box.inner_text()
+    assert "cannot be used" in box.inner_text()
     assert "image" in box.locator("p").inner_text().lower()
-    paint(page, tmp_path / "bad.png")
+    screenshot(page, tmp_path / "bad.png")
     search(page, "a fish")
     assert page.locator(IMAGES).count() == 24
 
@@ -192,16 +196,14 @@ def test_texts_with_markup_are_shown_as_text(page: Page) -> None:
     page.get_by_label("Texts").check(force=True)
     search(page, MARKUP_TEXTS[1])
     scroll_to_the_end(page)
-    shown = page.locator(".card .words").all_inner_texts()
+    shown = page.locator(".card .text").all_inner_texts()
     for text in MARKUP_TEXTS:
         assert " ".join(text.split()) in [" ".join(one.split()) for one in shown]
     assert page.locator(".card script, .card h1, .card img[src='x']").count() == 0
     assert "owned" not in page.title().replace(MARKUP_TEXTS[1][:49], "")
 
 
-def test_the_browser_itself_forbids_markup_from_strings(
-    page: Page, expected_errors: list[str]
-) -> None:
+def test_the_browser_refuses_markup_from_strings(page: Page, expected_errors: list[str]) -> None:
     expected_errors.append("This document requires 'TrustedHTML'")
     page.goto("/")
     refused = page.evaluate(
@@ -212,13 +214,14 @@ def test_the_browser_itself_forbids_markup_from_strings(
     assert refused
 
 
-def test_words_the_model_never_saw_are_pointed_out(page: Page) -> None:
+def test_ignored_words_are_listed_without_stop_words(page: Page) -> None:
     page.goto("/")
     search(page, "xyzzy plugh")
-    assert "knows none of these words" in page.locator("#query").inner_text()
-    search(page, "boat xyzzy plugh")
-    page.get_by_text("It does not know, and leaves out: xyzzy, plugh").wait_for()
-    assert "Words the model knows: boat" in page.locator("#query").inner_text()
+    assert "No query word is known" in page.locator("#query").inner_text()
+    search(page, "where is their boat of xyzzy plugh")
+    page.get_by_text("Ignored words: xyzzy, plugh", exact=True).wait_for()
+    search(page, "a boat")
+    page.locator("#query").wait_for(state="hidden")
 
 
 def test_a_narrow_screen_needs_no_sideways_scrolling(page: Page, tmp_path: Path) -> None:
@@ -227,19 +230,19 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(page: Page, tmp_path: Path)
         page.goto(path)
         page.wait_for_selector("#examples a, .card[data-number]")
         assert page.evaluate("document.documentElement.scrollWidth") <= 320
-        paint(page, tmp_path / f"narrow-{len(path)}.png")
+        screenshot(page, tmp_path / f"narrow-{len(path)}.png")
     page.locator("#how-open").click()
     page.wait_for_selector("#how-body table")
     assert page.evaluate("document.querySelector('#how').scrollWidth") <= 320
 
 
-def test_how_it_works_draws_the_map_and_the_table(page: Page, tmp_path: Path) -> None:
+def test_how_it_works_shows_the_map_and_the_results(page: Page, tmp_path: Path) -> None:
     page.goto("/")
     page.get_by_role("button", name="How it works").click()
     page.wait_for_selector("#how-body table")
     assert page.locator("#how-body svg[role=img] circle").count() > 50
     assert "0.410" in page.locator("#how-body table").inner_text()
-    paint(page, tmp_path / "how.png")
+    screenshot(page, tmp_path / "how.png")
     page.keyboard.press("Escape")
     assert page.locator("#how").is_hidden()
 
@@ -253,12 +256,12 @@ def test_the_keyboard_alone_is_enough(page: Page) -> None:
     page.wait_for_selector(IMAGES)
     page.evaluate("document.querySelector('.card').focus()")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#large[open]")
+    page.wait_for_selector("#detail[open]")
     page.keyboard.press("Escape")
-    assert page.locator("#large").is_hidden()
+    assert page.locator("#detail").is_hidden()
     assert page.evaluate("document.activeElement === document.querySelector('.card')")
     page.keyboard.press("Enter")
-    page.get_by_role("link", name="Find texts like this").focus()
+    page.get_by_role("link", name="Find similar texts").focus()
     page.keyboard.press("Enter")
     page.wait_for_selector(TEXTS)
     while page.evaluate("document.activeElement.id") != "results":
@@ -277,7 +280,7 @@ def test_every_control_has_a_name(page: Page) -> None:
     assert page.evaluate("[...document.images].every((i) => i.hasAttribute('alt'))")
 
 
-def test_a_service_that_goes_away_and_comes_back_is_waited_for(
+def test_the_page_reconnects_to_a_restarted_server(
     browser: Browser, run: Path, tmp_path: Path
 ) -> None:
     server = ServerProcess(run)
@@ -289,7 +292,7 @@ def test_a_service_that_goes_away_and_comes_back_is_waited_for(
     page.get_by_role("searchbox").fill("a cat")
     page.keyboard.press("Enter")
     page.locator(".message").wait_for()
-    assert "does not answer" in page.locator(".message").inner_text()
+    assert "not responding" in page.locator(".message").inner_text()
     assert page.locator("#banner").is_visible()
     page.screenshot(path=tmp_path / "offline.png")
     server.start()
@@ -302,7 +305,7 @@ def test_a_service_that_goes_away_and_comes_back_is_waited_for(
         server.stop()
 
 
-def test_a_slow_answer_shows_that_something_happens(page: Page) -> None:
+def test_a_slow_search_shows_placeholders(page: Page) -> None:
     held: list[Route] = []
     page.goto("/")
     page.route("**/api/search/text*", lambda route: held.append(route))
@@ -316,14 +319,57 @@ def test_a_slow_answer_shows_that_something_happens(page: Page) -> None:
     assert page.locator("#results").get_attribute("aria-busy") is None
 
 
-def test_the_whole_never_takes_less_than_the_search(page: Page) -> None:
-    def tell_an_old_time(route: Route) -> None:
-        found = route.fetch()
-        assert found.headers["cache-control"] == "no-store"
-        route.fulfill(response=found, json={**found.json(), "took_ms": 123456})
+def test_the_total_time_is_never_less_than_the_search_time(page: Page) -> None:
+    def report_long_search(route: Route) -> None:
+        response = route.fetch()
+        assert response.headers["cache-control"] == "no-store"
+        route.fulfill(response=response, json={**response.json(), "took_ms": 123456})
 
-    page.route("**/api/search/text*", tell_an_old_time)
+    page.route("**/api/search/text*", report_long_search)
     page.goto("/")
     search(page, "a boat with sails")
-    status = page.locator("#status").inner_text()
-    assert "123456 ms to search, 123456 ms in all" in status
+    facts = page.locator("#search-facts").text_content() or ""
+    assert "123456 ms to search, 123456 ms in total" in facts
+
+
+@pytest.mark.parametrize(
+    ("by_image", "health", "text"),
+    [
+        (True, {"image_model_loaded": False}, "Loading the model"),
+        (True, {"image_model_loaded": True}, "longer than usual"),
+        (False, {"image_model_loaded": False}, "longer than usual"),
+        (False, None, "slow to respond"),
+    ],
+)
+def test_a_long_wait_is_explained(
+    page: Page, by_image: bool, health: dict[str, bool] | None, text: str
+) -> None:
+    page.goto("/")
+    page.wait_for_selector("#examples a")
+    page.route("**/api/search/**", lambda route: None)  # no reply
+    page.route("**/health", lambda route: route.fulfill(json=health) if health else None)
+    if by_image:
+        upload(page, "blue.png", image_bytes())
+    else:
+        page.get_by_role("searchbox").fill("a tree")
+        page.keyboard.press("Enter")
+    page.locator("#status", has_text=text).wait_for()
+
+
+def test_the_map_is_explained_where_a_distance_grew(page: Page) -> None:
+    def add_alignment(route: Route) -> None:
+        response = route.fetch()
+        reply = response.json()
+        reply["report"]["alignment"] = {
+            "images": {"before": 0.3, "after": 0.1},
+            "texts": {"before": 0.02, "after": 0.04},
+        }
+        route.fulfill(response=response, json=reply)
+
+    page.route("**/api/diagnostics", add_alignment)
+    page.goto("/")
+    page.get_by_role("button", name="How it works").click()
+    page.wait_for_selector("#how-body .distances")
+    distances = page.locator("#how-body .distances").inner_text()
+    assert "images 0.300 → 0.100, texts 0.020 → 0.040" in distances
+    assert "It grew for texts" in distances

@@ -1,4 +1,4 @@
-"""Crowds at the door of the service: many connections, half-open ones, half-sent uploads.
+"""Fault injection: many connections, half-open connections and incomplete uploads.
 
 python tests/fault_injection/service_connections.py --connections 1000 --rounds 3
 """
@@ -19,12 +19,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from service.served import Served
-from service.small_run import build_run, picture
+from service.server_process import ServerProcess
+from service.small_run import build_run, image_bytes
 
 HEAD = "{} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-FEW = 160  # file descriptors, most of which the process needs for itself
-HALVES = (
+FEW_FILES = 160  # file descriptors; the process needs most of them for itself
+PARTIAL_REQUESTS = (
     b"",
     b"GET /hea",
     HEAD.format("GET /health").encode(),
@@ -41,12 +41,12 @@ async def connect(port: int, sent: bytes = b"") -> Connection:
     return reader, writer
 
 
-async def ask(connection: Connection, question: str, body: bytes = b"", kind: str = "") -> int:
-    """The status of one question on an open connection; 0 where it broke."""
+async def send(connection: Connection, request: str, body: bytes = b"", kind: str = "") -> int:
+    """Return the status of a request on an open connection; 0 if the connection broke."""
     reader, writer = connection
     length = f"Content-Length: {len(body)}\r\nContent-Type: {kind}\r\n" if body else ""
     try:
-        writer.write(f"{HEAD.format(question)}{length}\r\n".encode() + body)
+        writer.write(f"{HEAD.format(request)}{length}\r\n".encode() + body)
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
         await reader.readexactly(int(head.split("content-length:")[1].split("\r\n")[0]))
         return int(head.split(" ", 2)[1])
@@ -54,47 +54,49 @@ async def ask(connection: Connection, question: str, body: bytes = b"", kind: st
         return 0
 
 
-async def many(port: int, count: int) -> dict[str, Any]:
-    """All connected at once and kept open; each asks whether it is well, then for a boat."""
+async def many_connections(port: int, count: int) -> dict[str, Any]:
+    """Open all connections at once; request the health, then a search on each."""
     connections = [await connect(port) for _ in range(count)]
     start = time.perf_counter()
-    health = await asyncio.gather(*(ask(one, "GET /health") for one in connections))
+    health = await asyncio.gather(*(send(one, "GET /health") for one in connections))
     seconds = time.perf_counter() - start
-    found: Counter[int] = Counter()
-    for part in range(0, count, 100):  # the lane of texts takes 256
-        asked = (ask(one, "GET /api/search/text?q=boat&k=5") for one in connections[part:][:100])
-        found.update(await asyncio.gather(*asked))
+    searches: Counter[int] = Counter()
+    for part in range(0, count, 100):  # the worker pool for texts accepts 256
+        requests = (
+            send(one, "GET /api/search/text?q=boat&k=5") for one in connections[part:][:100]
+        )
+        searches.update(await asyncio.gather(*requests))
     for _, writer in connections:
         writer.close()
     return {
         "connections": count,
         "health": dict(Counter(health)),
         "health_seconds": round(seconds, 2),
-        "search": dict(found),
+        "search": dict(searches),
     }
 
 
 async def half_open(port: int, count: int, seed: int) -> dict[str, Any]:
-    """Connections that ask nothing or half a thing stay open; honest clients come in between."""
+    """Keep connections with partial requests open, with complete requests in between."""
     rng = random.Random(seed)
     idle: list[Connection] = []
     statuses: Counter[str] = Counter()
     longest = 0.0
     form = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
-    form += picture() + b"\r\n--x--\r\n"
+    form += image_bytes() + b"\r\n--x--\r\n"
     for i in range(count):
-        idle.append(await connect(port, rng.choice(HALVES)))
+        idle.append(await connect(port, rng.choice(PARTIAL_REQUESTS)))
         if i % 25 == 24 or i == count - 1:
-            honest = await connect(port)
+            client = await connect(port)
             start = time.perf_counter()
-            statuses[f"health {await ask(honest, 'GET /health')}"] += 1
+            statuses[f"health {await send(client, 'GET /health')}"] += 1
             longest = max(longest, time.perf_counter() - start)
-            statuses[f"search {await ask(honest, 'GET /api/search/text?q=boat')}"] += 1
+            statuses[f"search {await send(client, 'GET /api/search/text?q=boat')}"] += 1
             kind = "multipart/form-data; boundary=x"
-            status = await ask(honest, "POST /api/search/image", form, kind)
+            status = await send(client, "POST /api/search/image", form, kind)
             statuses[f"upload {status}"] += 1
-            honest[1].close()
-    for reader, _ in idle:  # until each of them is refused or closed
+            client[1].close()
+    for reader, _ in idle:  # until each is refused or closed
         try:
             while await reader.read(65536):
                 pass
@@ -104,39 +106,39 @@ async def half_open(port: int, count: int, seed: int) -> dict[str, Any]:
         writer.close()
     return {
         "half_open": count,
-        "answers": dict(statuses),
+        "replies": dict(statuses),
         "slowest_health_ms": round(1000 * longest),
     }
 
 
-def torture(
-    run: Path, connections: int, half: int, rounds: int = 1, *, probe_budget: float = 10.0
+def inject_faults(
+    run: Path, connections: int, half: int, rounds: int = 1, *, timeout: float = 10.0
 ) -> list[dict[str, Any]]:
-    """One row a crowd, and the descriptors that are open when it has gone."""
+    """Return one row per round, with the file descriptors before and after it."""
     rows = []
-    for files in (None, FEW):
-        with Served(run, files=files, head=probe_budget, stall=probe_budget) as served:
-            asyncio.run(until_ready(served.port))
+    for files in (None, FEW_FILES):
+        with ServerProcess(run, files=files, head=timeout, stall=timeout) as server:
+            asyncio.run(wait_until_ready(server.port))
             for i in range(rounds):
-                before = served.descriptors()
-                found = [asyncio.run(half_open(served.port, half, i))]
+                before = server.descriptors()
+                results = [asyncio.run(half_open(server.port, half, i))]
                 if files is None:
-                    found.append(asyncio.run(many(served.port, connections)))
+                    results.append(asyncio.run(many_connections(server.port, connections)))
                 time.sleep(0.5)
-                left = {"descriptors": [before, served.descriptors()], "allowed": files}
-                rows += [{**row, **left} for row in found]
-            assert served.stop() == 0
-            assert "Traceback" not in served.complaints(), served.complaints()
+                descriptors = {"descriptors": [before, server.descriptors()], "allowed": files}
+                rows += [{**row, **descriptors} for row in results]
+            assert server.stop() == 0
+            assert "Traceback" not in server.stderr(), server.stderr()
     return rows
 
 
-async def until_ready(port: int) -> None:
+async def wait_until_ready(port: int) -> None:
     connection = await connect(port)
     form = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
-    form += picture() + b"\r\n--x--\r\n"
-    assert await ask(connection, "GET /ready") == 200
+    form += image_bytes() + b"\r\n--x--\r\n"
+    assert await send(connection, "GET /ready") == 200
     kind = "multipart/form-data; boundary=x"
-    assert await ask(connection, "POST /api/search/image", form, kind) == 200
+    assert await send(connection, "POST /api/search/image", form, kind) == 200
     connection[1].close()
 
 
@@ -146,11 +148,11 @@ def main() -> None:
     parser.add_argument("--half-open", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory() as folder:
         run = build_run(Path(folder))
-        for row in torture(run, options.connections, options.half_open, options.rounds):
+        for row in inject_faults(run, options.connections, options.half_open, options.rounds):
             print(json.dumps(row))
 
 

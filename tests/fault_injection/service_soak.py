@@ -1,4 +1,4 @@
-"""The service under mixed use for minutes: memory and file descriptors have to stay flat.
+"""Fault injection: mixed use for minutes must not leak memory or file descriptors.
 
 python tests/fault_injection/service_soak.py --seconds 600
 """
@@ -23,8 +23,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from service.served import Served
-from service.small_run import build_run, picture
+from service.server_process import ServerProcess
+from service.small_run import build_run, image_bytes
 
 KEY = "key"
 ALLOWED = {200, 201, 404, 422, 429, 503}
@@ -43,12 +43,12 @@ def browse(client: httpx.Client, rng: random.Random) -> int:
 
 def upload(client: httpx.Client, rng: random.Random) -> int:
     size = rng.randint(32, 400), rng.randint(32, 400)
-    data = picture(rng.choice(("PNG", "JPEG")), size) if rng.random() < 0.8 else b"no picture"
+    data = image_bytes(rng.choice(("PNG", "JPEG")), size) if rng.random() < 0.8 else b"not an image"
     return client.post("/api/search/image", files={"image": data}).status_code
 
 
 def change(client: httpx.Client, rng: random.Random) -> int:
-    """Something comes and goes again: the run stays as large as it was."""
+    """Add and remove a text, so that the run keeps its size."""
     new = {"texts": [{"text": "a boat and a cat", "id": f"soak-{rng.randint(0, 20)}"}]}
     added = client.post("/api/items/texts", json=new)
     if added.status_code != 201:
@@ -56,16 +56,16 @@ def change(client: httpx.Client, rng: random.Random) -> int:
     return client.delete(f"/api/items/{added.json()['items'][0]['number']}").status_code
 
 
-def look(client: httpx.Client, rng: random.Random) -> int:
+def get_page(client: httpx.Client, rng: random.Random) -> int:
     return client.get(rng.choice(("/", "/api/about", "/metrics", "/ready", "/nowhere"))).status_code
 
 
-def hang_up(client: httpx.Client, rng: random.Random) -> int:
-    """Ask and go away, or come and say nothing."""
+def disconnect(client: httpx.Client, rng: random.Random) -> int:
+    """Disconnect without reading the reply, or without a request."""
     address = client.base_url.host, client.base_url.port
-    with socket.create_connection(address, timeout=30) as visitor:
+    with socket.create_connection(address, timeout=30) as connection:
         if rng.random() < 0.7:
-            visitor.sendall(b"GET /api/search/text?q=boat HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            connection.sendall(b"GET /api/search/text?q=boat HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     return 200
 
 
@@ -74,50 +74,54 @@ ACTIONS: tuple[tuple[Callable[[httpx.Client, random.Random], int], int], ...] = 
     (browse, 20),
     (upload, 8),
     (change, 6),
-    (look, 10),
-    (hang_up, 6),
+    (get_page, 10),
+    (disconnect, 6),
 )
 
 
 def soak(run: Path, seconds: float, clients: int = 4, samples: int = 40) -> dict[str, Any]:
-    """What it used at the start (after a warm-up of a fifth of the time) and at the end."""
+    """Return memory and descriptors at the start, after a fifth of the time, and at the end."""
     statuses: Counter[int] = Counter()
     lock = threading.Lock()
     end = time.monotonic() + seconds
 
     def use(url: str, seed: int) -> None:
         rng = random.Random(seed)
-        verbs, weights = zip(*ACTIONS, strict=True)
+        actions, weights = zip(*ACTIONS, strict=True)
         with httpx.Client(base_url=url, headers={"X-API-Key": KEY}, timeout=60) as client:
             while time.monotonic() < end:
-                status = rng.choices(verbs, weights)[0](client, rng)
+                status = rng.choices(actions, weights)[0](client, rng)
                 with lock:
                     statuses[status] += 1
 
-    with Served(run, "--writable", "--api-key", KEY) as served:
+    with ServerProcess(run, "--writable", "--api-key", KEY) as server:
         end = time.monotonic() + seconds
-        threads = [threading.Thread(target=use, args=(served.url, i)) for i in range(clients)]
+        threads = [threading.Thread(target=use, args=(server.url, i)) for i in range(clients)]
         for thread in threads:
             thread.start()
-        seen: list[tuple[float, int, int]] = []
+        measurements: list[tuple[float, int, int]] = []
         while time.monotonic() < end:
-            seen.append((time.monotonic(), served.memory(), served.descriptors()))
+            measurements.append((time.monotonic(), server.memory(), server.descriptors()))
             time.sleep(seconds / samples)
         for thread in threads:
             thread.join()
-        code = served.stop()
-        complaints = served.complaints()
-    assert "Traceback" not in complaints, complaints
-    steady = np.array(seen[len(seen) // 5 :])
+        code = server.stop()
+        stderr = server.stderr()
+    assert "Traceback" not in stderr, stderr
+    steady = np.array(measurements[len(measurements) // 5 :])
     slope = np.polyfit((steady[:, 0] - steady[0, 0]) / 60, steady[:, 1] / 1024, 1)[0]
     return {
         "seconds": seconds,
         "requests": statuses.total(),
         "statuses": dict(sorted(statuses.items())),
-        "memory_mib": [round(kib / 1024) for kib in (seen[0][1], steady[0, 1], steady[-1, 1])],
-        "mib_a_minute": round(float(slope), 2),
-        "descriptors": [int(n) for n in (seen[0][2], np.median(steady[:, 2]), steady[-1, 2])],
-        "most_descriptors": int(steady[:, 2].max()),
+        "memory_mib": [
+            round(kib / 1024) for kib in (measurements[0][1], steady[0, 1], steady[-1, 1])
+        ],
+        "mib_per_minute": round(float(slope), 2),
+        "descriptors": [
+            int(n) for n in (measurements[0][2], np.median(steady[:, 2]), steady[-1, 2])
+        ],
+        "max_descriptors": int(steady[:, 2].max()),
         "exit": code,
     }
 

@@ -1,4 +1,4 @@
-"""A short round of each of the service's tortures; the scripts beside this take longer ones."""
+"""A short round of each fault injection for the service; the scripts run longer ones."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ def run(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Path:
     return Path(shutil.copytree(build_run(tmp_path_factory.getbasetemp()), tmp_path / "run"))
 
 
-def test_a_killed_service_has_kept_what_it_acknowledged(run: Path) -> None:
-    outcome = service_kills.torture(run, matching_rounds=2)
+def test_a_killed_server_keeps_acknowledged_writes(run: Path) -> None:
+    outcome = service_kills.inject_faults(run, rounds=2)
     assert outcome.acknowledged > 0
-    assert (outcome.lost, outcome.undead, outcome.neither) == (0, 0, 0)
+    assert (outcome.lost, outcome.not_removed, outcome.mixed) == (0, 0, 0)
 
 
-def test_crowds_at_the_door_keep_nobody_out(run: Path) -> None:
-    for row in service_connections.torture(run, connections=300, half=60, probe_budget=1.0):
-        statuses = {**row.get("answers", {}), **row.get("health", {}), **row.get("search", {})}
+def test_many_or_half_open_connections_do_not_block_others(run: Path) -> None:
+    for row in service_connections.inject_faults(run, connections=300, half=60, timeout=1.0):
+        statuses = {**row.get("replies", {}), **row.get("health", {}), **row.get("search", {})}
         assert {str(status).split()[-1] for status in statuses} == {"200"}, row
         before, after = row["descriptors"]
-        assert after <= before + 8  # a thread that worked for the first time keeps a few
+        assert after <= before + 8  # a new thread keeps a few open
 
 
 def test_mixed_use_leaks_neither_memory_nor_descriptors(run: Path) -> None:
-    found = service_soak.soak(run, seconds=12)
-    assert set(found["statuses"]) <= service_soak.ALLOWED
-    assert found["requests"] > 50
-    assert found["exit"] == 0
-    # A leak of one descriptor or 100 KiB a request would show.
-    _, usual, last = found["descriptors"]
+    result = service_soak.soak(run, seconds=12)
+    assert set(result["statuses"]) <= service_soak.ALLOWED
+    assert result["requests"] > 50
+    assert result["exit"] == 0
+    # A leak of one descriptor or 100 KiB per request would show.
+    _, usual, last = result["descriptors"]
     assert last <= usual + 12
-    _, warm, end = found["memory_mib"]
-    assert end - warm < found["requests"] * 0.1
+    _, warm, end = result["memory_mib"]
+    assert end - warm < result["requests"] * 0.1

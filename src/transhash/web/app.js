@@ -114,7 +114,6 @@ async function show({ keepFocus = false } = {}) {
 function showWaiting(query, modality, signal) {
   const placeholders = setTimeout(() => {
     $("results").replaceChildren(ui.skeleton(modality));
-    $("search-details").hidden = true;
     $("status").textContent = "Searching…";
   }, 160);
   let done = false;
