@@ -66,7 +66,7 @@ def write_imagenet(root: Path, synsets: dict[str, int]) -> Path:
 
 
 def document(uri: str, subject: str, content: str = "", answer: str = "", more: str = "") -> str:
-    """One question as L6 writes it."""
+    """Return one question in the format of L6."""
     detail = f"<content>{escape(content)}</content>\n" if content else ""
     return (
         f'<vespaadd><document type="wisdom"><uri>{uri}</uri>\n'
@@ -81,16 +81,16 @@ def xml(documents: Iterable[str]) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n<ystfeed>\n' + "".join(documents) + "</ystfeed>"
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
+def read_rows(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file, delimiter="\t"))
 
 
 def reasons(path: Path) -> list[tuple[str, int, str]]:
-    """File name, line and kind of each reported problem."""
+    """Return file name, line and kind of each reported problem."""
     return [
         (Path(row["file"]).name, int(row["line"]), row["reason"].partition(":")[0])
-        for row in rows_of(path)
+        for row in read_rows(path)
     ]
 
 

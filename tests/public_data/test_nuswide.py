@@ -12,7 +12,7 @@ from transhash.errors import DataError
 
 from .raw_layouts import CATEGORIES, JPEG, PHOTOS, PLACEHOLDER, reasons, write_nuswide
 
-MEASURED = """
+MEMORY_PROGRAM = """
 import sys, tracemalloc
 from pathlib import Path
 from transhash.datasets.nuswide import find_nuswide, read_nuswide
@@ -35,7 +35,7 @@ def read(root: Path) -> tuple[list[TaggedPhoto], list[tuple[str, int, str]]]:
     return pairs, reasons(report)
 
 
-def change(path: Path, line: int, content: bytes) -> None:
+def replace_line(path: Path, line: int, content: bytes) -> None:
     rows = path.read_bytes().split(b"\n")
     rows[line - 1] = content
     path.write_bytes(b"\n".join(rows))
@@ -46,7 +46,7 @@ def root(tmp_path: Path) -> Path:
     return write_nuswide(tmp_path / "NUS-WIDE")
 
 
-def test_pairs_hold_photo_listed_tags_and_all_their_categories(root: Path) -> None:
+def test_photos_have_listed_tags_and_all_their_categories(root: Path) -> None:
     pairs, problems = read(root)
     assert pairs[0] == TaggedPhoto(
         "actor/0001_111", root / "Flickr/actor/0001_111.jpg", "dog puppy", ("dog",)
@@ -61,7 +61,7 @@ def test_pairs_hold_photo_listed_tags_and_all_their_categories(root: Path) -> No
     assert problems == []
 
 
-def test_the_matrix_of_1000_tags_says_the_same_in_the_order_of_its_list(root: Path) -> None:
+def test_the_tag_matrix_gives_the_same_tags_in_the_order_of_its_list(root: Path) -> None:
     (root / "NUS_WID_Tags/All_Tags.txt").unlink()
     pairs, problems = read(root)
     assert [pair.text for pair in pairs] == [
@@ -73,7 +73,7 @@ def test_the_matrix_of_1000_tags_says_the_same_in_the_order_of_its_list(root: Pa
     assert problems == []
 
 
-def test_the_matrix_is_used_when_all_tags_is_not_there(tmp_path: Path) -> None:
+def test_the_tag_matrix_is_used_without_all_tags(tmp_path: Path) -> None:
     root = write_nuswide(tmp_path / "NUS-WIDE", words=False)
     assert find_nuswide(root, CATEGORIES).kind == "1k"
     assert len(read(root)[0]) == 4
@@ -95,16 +95,16 @@ def test_photos_in_one_flat_folder_are_found(tmp_path: Path, name: str) -> None:
     assert {reason for _, _, reason in problems} == {"missing image"}
 
 
-def test_the_makers_own_drive_in_the_list_does_no_harm(tmp_path: Path) -> None:
+def test_windows_paths_in_the_list_are_accepted(tmp_path: Path) -> None:
     photos = [(f"C:\\ImageData\\Flickr\\{name}", text, labels) for name, text, labels in PHOTOS]
     root = write_nuswide(tmp_path / "NUS-WIDE", photos, images=False)
     other = write_nuswide(tmp_path / "other")
-    (root / "Flickr").symlink_to(other / "Flickr")  # photos may lie elsewhere
+    (root / "Flickr").symlink_to(other / "Flickr")
     pairs, _ = read(root)
     assert pairs[0].id == "actor/0001_111"
 
 
-def test_dead_links_are_listed_and_the_rest_goes_on(root: Path) -> None:
+def test_missing_photos_are_listed(root: Path) -> None:
     (root / "Flickr/actor/0001_111.jpg").unlink()
     (root / "Flickr/actor/0002_222.jpg").write_bytes(b"<html>404</html>")
     (root / "Flickr/zoo/0001_333.jpg").write_bytes(PLACEHOLDER)
@@ -117,11 +117,11 @@ def test_dead_links_are_listed_and_the_rest_goes_on(root: Path) -> None:
     ]
 
 
-def test_malformed_lines_cost_their_row_only(root: Path) -> None:
-    change(root / "Groundtruth/AllLabels/Labels_tiger.txt", 1, b"-1130179")
-    change(root / "NUS_WID_Tags/All_Tags.txt", 2, b"222 caf\xe9 cat")
-    change(root / "NUS_WID_Tags/All_Tags.txt", 3, b"999 tiger")
-    change(root / "ImageList/Imagelist.txt", 5, b"zoo\\\xff.jpg")
+def test_malformed_lines_cost_only_their_row(root: Path) -> None:
+    replace_line(root / "Groundtruth/AllLabels/Labels_tiger.txt", 1, b"-1130179")
+    replace_line(root / "NUS_WID_Tags/All_Tags.txt", 2, b"222 caf\xe9 cat")
+    replace_line(root / "NUS_WID_Tags/All_Tags.txt", 3, b"999 tiger")
+    replace_line(root / "ImageList/Imagelist.txt", 5, b"zoo\\\xff.jpg")
     pairs, problems = read(root)
     assert pairs == []
     assert problems == [
@@ -133,9 +133,9 @@ def test_malformed_lines_cost_their_row_only(root: Path) -> None:
 
 
 def test_a_short_matrix_row_is_reported_with_its_line(root: Path) -> None:
-    change(root / "NUS_WID_Tags/AllTags1k.txt", 2, b"0\t1\t0")
-    change(root / "NUS_WID_Tags/AllTags1k.txt", 3, b"0\t1\t0\t7\t0\t0\t")
-    change(root / "NUS_WID_Tags/AllTags1k.txt", 5, b"0\t0\t0\t0\t0\t0\t")
+    replace_line(root / "NUS_WID_Tags/AllTags1k.txt", 2, b"0\t1\t0")
+    replace_line(root / "NUS_WID_Tags/AllTags1k.txt", 3, b"0\t1\t0\t7\t0\t0\t")
+    replace_line(root / "NUS_WID_Tags/AllTags1k.txt", 5, b"0\t0\t0\t0\t0\t0\t")
     (root / "NUS_WID_Tags/All_Tags.txt").unlink()
     pairs, problems = read(root)
     assert [pair.id for pair in pairs] == ["actor/0001_111"]
@@ -147,11 +147,13 @@ def test_a_short_matrix_row_is_reported_with_its_line(root: Path) -> None:
 
 
 def test_a_photo_without_a_listed_tag_is_reported(root: Path) -> None:
-    change(root / "NUS_WID_Tags/All_Tags.txt", 1, b"111 unknownword")
+    replace_line(root / "NUS_WID_Tags/All_Tags.txt", 1, b"111 unknownword")
     assert read(root)[1] == [("All_Tags.txt", 1, "no tags")]
 
 
-def test_blank_lines_at_the_end_windows_line_ends_and_a_mark_do_no_harm(root: Path) -> None:
+def test_trailing_blank_lines_windows_line_ends_and_byte_order_marks_are_accepted(
+    root: Path,
+) -> None:
     for path in (
         *root.rglob("Labels_*.txt"),
         *root.rglob("All_Tags.txt"),
@@ -166,7 +168,7 @@ def test_label_files_of_different_lengths_are_refused(root: Path, extra: bool) -
     path = root / "Groundtruth/AllLabels/Labels_cat.txt"
     rows = path.read_text().splitlines()
     path.write_text("\n".join([*rows, "1"] if extra else rows[:-1]) + "\n")
-    with pytest.raises(DataError, match=r"ends after [45] lines, .* goes on"):
+    with pytest.raises(DataError, match=r"ends after [45] lines"):
         read(root)
 
 
@@ -179,9 +181,7 @@ def test_label_files_of_different_lengths_are_refused(root: Path, extra: bool) -
         ("NUS_WID_Tags/AllTags1k.txt", "NUS_WID_Tags.zip"),
     ],
 )
-def test_a_missing_file_is_named_with_the_archive_it_comes_from(
-    root: Path, name: str, archive: str
-) -> None:
+def test_a_missing_file_is_reported_with_its_archive(root: Path, name: str, archive: str) -> None:
     (root / "NUS_WID_Tags/All_Tags.txt").unlink()
     (root / name).unlink()
     with pytest.raises(DataError, match=f"has no {name}.*{archive}"):
@@ -197,7 +197,7 @@ def test_tags_in_another_order_than_the_photos_are_refused(root: Path) -> None:
 
 def test_a_wrong_image_folder_is_refused_with_an_example(tmp_path: Path) -> None:
     root = write_nuswide(tmp_path / "NUS-WIDE", images=False)
-    with pytest.raises(DataError, match=r"no NUS-WIDE photo .*actor/0001_111\.jpg"):
+    with pytest.raises(DataError, match=r"No NUS-WIDE photo .*actor/0001_111\.jpg"):
         read(root)
 
 
@@ -210,10 +210,10 @@ def test_memory_does_not_grow_with_the_number_of_photos(tmp_path: Path) -> None:
     root = write_nuswide(tmp_path / "NUS-WIDE", photos, images=False, matrix=False)
     (root / "Flickr/actor").mkdir(parents=True)
     (root / "Flickr/actor/00010_10.jpg").write_bytes(JPEG)
-    # In a process of its own: what other tests left running here would be counted, too.
-    program = [sys.executable, "-c", MEASURED, str(root), str(tmp_path / "problems.tsv")]
-    said = subprocess.run([*program, *CATEGORIES], capture_output=True, text=True, check=True)
-    pairs, missing, peak = map(int, said.stdout.split())
+    # In its own process, because memory of other tests would be counted.
+    program = [sys.executable, "-c", MEMORY_PROGRAM, str(root), str(tmp_path / "problems.tsv")]
+    result = subprocess.run([*program, *CATEGORIES], capture_output=True, text=True, check=True)
+    pairs, missing, peak = map(int, result.stdout.split())
     assert pairs == 1
     assert missing == count // 10 - 1
-    assert peak < 4_000_000  # the tags alone are 4.6 MB; 2 may go to the interpreter's own tables
+    assert peak < 4_000_000  # the tags alone are 4.6 MB, the interpreter's tables up to 2 MB

@@ -7,7 +7,7 @@ import pytest
 
 from transhash.data.benchmark import SplitSizes, load_benchmark
 from transhash.datasets.prepare import SOURCES, prepare_folder
-from transhash.datasets.raw import shipped
+from transhash.datasets.raw import packaged_list
 from transhash.datasets.yahooqa import ClassWords
 from transhash.errors import DataError
 
@@ -16,8 +16,8 @@ from .raw_layouts import (
     JPEG,
     PHOTOS,
     document,
+    read_rows,
     reasons,
-    rows_of,
     write_imagenet,
     write_nuswide,
     xml,
@@ -28,7 +28,7 @@ SYNSETS = {"dog": ["n02085620"], "cat": ["n02123045"], "tiger": ["n02129604"]}
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Everything under one root, for three categories."""
+    """Raw data for three categories."""
     root = tmp_path / "raw"
     write_nuswide(root / "NUS-WIDE")
     write_imagenet(root / "ImageNet", {wnid: 12 for (wnid,) in SYNSETS.values()})
@@ -39,11 +39,9 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def test_one_root_becomes_a_benchmark_that_can_be_loaded_and_split(
-    root: Path, tmp_path: Path
-) -> None:
+def test_a_prepared_benchmark_can_be_loaded_and_split(root: Path, tmp_path: Path) -> None:
     out = tmp_path / "prepared"
-    done = prepare_folder(
+    result = prepare_folder(
         "imagenet-yahooqa",
         root=root,
         out=out,
@@ -51,7 +49,7 @@ def test_one_root_becomes_a_benchmark_that_can_be_loaded_and_split(
         images_per_category=8,
         texts_per_category=10,
     )
-    assert done.counts == {"images": 24, "auxiliary": 4, "texts": 30}
+    assert result.counts == {"images": 24, "auxiliary": 4, "texts": 30}
     assert sorted(path.name for path in out.iterdir()) == [
         "auxiliary.tsv",
         "benchmark.json",
@@ -59,68 +57,66 @@ def test_one_root_becomes_a_benchmark_that_can_be_loaded_and_split(
         "problems.tsv",
         "texts.tsv",
     ]
-    described = json.loads((out / "benchmark.json").read_text())
-    assert described["protocol"] == "imagenet-yahooqa"
-    assert described["sizes"] == {"queries": 2000, "auxiliary": 2000, "target": 500}
-    assert described["per_category"]["texts"] == {"dog": 10, "cat": 10, "tiger": 10}
-    assert described["per_category"]["auxiliary"] == {"dog": 2, "cat": 2, "tiger": 1}
-    assert described["skipped"]["questions beyond the number a category"] == 18
+    description = json.loads((out / "benchmark.json").read_text())
+    assert description["protocol"] == "imagenet-yahooqa"
+    assert description["sizes"] == {"queries": 2000, "auxiliary": 2000, "target": 500}
+    assert description["per_category"]["texts"] == {"dog": 10, "cat": 10, "tiger": 10}
+    assert description["per_category"]["auxiliary"] == {"dog": 2, "cat": 2, "tiger": 1}
+    assert description["skipped"]["questions above the limit per category"] == 18
     benchmark = load_benchmark(out, SplitSizes(queries=5, auxiliary=2, target=3))
     assert benchmark.problems == ()
     assert len(benchmark.split(seed=1).database_texts) == 25
     assert benchmark.classes == sorted(CATEGORIES)
 
 
-def test_nus_wide_by_itself_is_pairs_only(root: Path, tmp_path: Path) -> None:
+def test_nus_wide_alone_has_only_pairs(root: Path, tmp_path: Path) -> None:
     out = tmp_path / "prepared"
-    done = prepare_folder("nus-wide", root=root, out=out, categories=CATEGORIES)
-    assert done.counts == {"auxiliary": 4}
-    rows = rows_of(out / "auxiliary.tsv")
+    result = prepare_folder("nus-wide", root=root, out=out, categories=CATEGORIES)
+    assert result.counts == {"auxiliary": 4}
+    rows = read_rows(out / "auxiliary.tsv")
     assert rows[2]["labels"] == "cat|tiger"
     assert Path(rows[2]["image"]).read_bytes() == JPEG
-    described = json.loads((out / "benchmark.json").read_text())
-    assert described["protocol"] == "nus-wide"
-    assert described["sizes"] == {"queries": 2000, "per_class": 30, "target": 0}
-    assert described["tags"] == "5018"
+    description = json.loads((out / "benchmark.json").read_text())
+    assert description["protocol"] == "nus-wide"
+    assert description["sizes"] == {"queries": 2000, "per_class": 30, "target": 0}
+    assert description["tags"] == "5018"
     split = load_benchmark(out, SplitSizes(queries=1, per_class=1, target=0)).split()
     assert len(split.query_images) == 1
     assert len(split.database_texts) == 3
 
 
-def test_the_shipped_lists_serve_a_copy_of_all_sixteen_concepts(tmp_path: Path) -> None:
-    names = shipped("nuswide_categories.json")["categories"]
+def test_all_sixteen_packaged_categories_can_be_prepared(tmp_path: Path) -> None:
+    names = packaged_list("nuswide_categories.json")["categories"]
     photos = [(f"a\\{n:04}_{n}.jpg", "nature", (name,)) for n, name in enumerate(names)]
     write_nuswide(tmp_path / "NUS-WIDE", photos, names)
-    done = prepare_folder("nus-wide", root=tmp_path, out=tmp_path / "out")
-    assert done.counts == {"auxiliary": 16}
+    result = prepare_folder("nus-wide", root=tmp_path, out=tmp_path / "out")
+    assert result.counts == {"auxiliary": 16}
 
 
-def test_problems_are_listed_and_summed_up(root: Path, tmp_path: Path) -> None:
+def test_problems_are_listed_and_counted(root: Path, tmp_path: Path) -> None:
     (root / "NUS-WIDE/Flickr/actor/0001_111.jpg").unlink()
     (root / "ImageNet/n02129604/n02129604_3.JPEG").write_bytes(b"")
     out = tmp_path / "prepared"
-    done = prepare_folder(
+    result = prepare_folder(
         "imagenet-yahooqa",
         root=root,
         out=out,
         categories=CATEGORIES,
     )
-    found = {kind: n for kind, n in done.problems.items() if kind != "missing synset"}
-    assert found == {"empty image": 1, "missing image": 1, "too few rows": 3}
-    assert json.loads((out / "benchmark.json").read_text())["problems"] == done.problems
+    problems = {kind: n for kind, n in result.problems.items() if kind != "missing synset"}
+    assert problems == {"empty image": 1, "missing image": 1, "too few rows": 3}
+    assert json.loads((out / "benchmark.json").read_text())["problems"] == result.problems
     assert ("Imagelist.txt", 1, "missing image") in reasons(out / "problems.tsv")
 
 
 def test_a_category_without_items_is_reported(tmp_path: Path) -> None:
-    root = write_nuswide(tmp_path / "NUS-WIDE", PHOTOS[:2])  # which may be the root itself
-    done = prepare_folder("nus-wide", root=root, out=tmp_path / "out", categories=CATEGORIES)
-    assert done.problems["empty category"] == 1
+    root = write_nuswide(tmp_path / "NUS-WIDE", PHOTOS[:2])  # the data set may be the root itself
+    result = prepare_folder("nus-wide", root=root, out=tmp_path / "out", categories=CATEGORIES)
+    assert result.problems["empty category"] == 1
 
 
-def test_the_same_seed_draws_the_same_texts_and_another_seed_others(
-    root: Path, tmp_path: Path
-) -> None:
-    drawn = []
+def test_the_sample_of_texts_depends_only_on_the_seed(root: Path, tmp_path: Path) -> None:
+    samples = []
     for number, seed in enumerate((0, 0, 1)):
         out = tmp_path / str(number)
         prepare_folder(
@@ -131,25 +127,25 @@ def test_the_same_seed_draws_the_same_texts_and_another_seed_others(
             texts_per_category=5,
             seed=seed,
         )
-        drawn.append([row["id"] for row in rows_of(out / "texts.tsv")])
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert drawn[0] == sorted(drawn[0], key=int)  # file order
+        samples.append([row["id"] for row in read_rows(out / "texts.tsv")])
+    assert samples[0] == samples[1] != samples[2]
+    assert samples[0] == sorted(samples[0], key=int)  # file order
 
 
-def test_places_may_be_links_and_fewer_categories_are_asked_for(root: Path, tmp_path: Path) -> None:
+def test_folders_may_be_links_and_categories_a_subset(root: Path, tmp_path: Path) -> None:
     (tmp_path / "links").mkdir()
     for name in ("NUS-WIDE", "ImageNet", "YahooQA"):
         (tmp_path / "links" / name).symlink_to(root / name)
-    done = prepare_folder(
+    result = prepare_folder(
         "imagenet-yahooqa",
         root=tmp_path / "links",
         out=tmp_path / "out",
         categories=["cat", "tiger"],
     )
-    assert done.counts == {"images": 24, "auxiliary": 2, "texts": 24}
+    assert result.counts == {"images": 24, "auxiliary": 2, "texts": 24}
 
 
-def test_text_with_quotes_and_tabs_comes_back_as_it_was(tmp_path: Path, root: Path) -> None:
+def test_quotes_and_tabs_survive_a_round_trip(tmp_path: Path, root: Path) -> None:
     (root / "YahooQA" / "FullOct2007.xml").unlink()
     rows = [{"text": f'say "{word}"\tor\nnot'} for word in ("dog", "cat", "tiger")]
     (root / "YahooQA" / "qa.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
@@ -158,7 +154,7 @@ def test_text_with_quotes_and_tabs_comes_back_as_it_was(tmp_path: Path, root: Pa
     assert load_benchmark(out).texts.items[0] == 'say "dog" or not'
 
 
-def test_a_failed_run_leaves_the_older_folder_as_it_was(root: Path, tmp_path: Path) -> None:
+def test_a_failed_run_does_not_change_the_existing_folder(root: Path, tmp_path: Path) -> None:
     out = tmp_path / "prepared"
     prepare_folder("nus-wide", root=root, out=out, categories=CATEGORIES)
     before = (out / "auxiliary.tsv").read_bytes()
@@ -170,20 +166,18 @@ def test_a_failed_run_leaves_the_older_folder_as_it_was(root: Path, tmp_path: Pa
     assert sorted(p.name for p in tmp_path.iterdir()) == ["prepared", "raw"]
 
 
-def test_a_folder_that_is_not_a_prepared_one_is_never_replaced(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is no prepared folder"):
+def test_only_a_benchmark_folder_is_replaced(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not a benchmark folder"):
         prepare_folder("nus-wide", root=root, out=root / "NUS-WIDE", categories=CATEGORIES)
     (root / "benchmark.json").write_text("{}")
-    with pytest.raises(DataError, match="holds the raw data itself"):
+    with pytest.raises(DataError, match="contains the raw data"):
         prepare_folder("nus-wide", root=root, out=root, categories=CATEGORIES)
     assert (root / "NUS-WIDE/ImageList/Imagelist.txt").is_file()
 
 
-def test_nothing_left_is_refused_with_the_reasons(root: Path, tmp_path: Path) -> None:
+def test_an_empty_part_is_an_error(root: Path, tmp_path: Path) -> None:
     (root / "YahooQA" / "FullOct2007.xml").write_text(xml([document("", "x"), document("1", "y")]))
-    with pytest.raises(
-        DataError, match=r"nothing was left for texts\.tsv; .*1 x incomplete question"
-    ):
+    with pytest.raises(DataError, match=r"No rows remain for texts\.tsv .*1 x incomplete question"):
         prepare_folder(
             "imagenet-yahooqa",
             root=root,
@@ -192,31 +186,29 @@ def test_nothing_left_is_refused_with_the_reasons(root: Path, tmp_path: Path) ->
         )
 
 
-def test_requests_that_make_no_sense_are_refused_in_one_sentence(
-    root: Path, tmp_path: Path
-) -> None:
+def test_invalid_arguments_are_data_errors(root: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(DataError, match="no protocol 'coco'; use nus-wide or imagenet-yahooqa"):
+    with pytest.raises(DataError, match="Unknown protocol 'coco'"):
         prepare_folder("coco", root=root, out=out)
-    with pytest.raises(DataError, match=r"NUS-WIDE is wanted and .*nowhere is not a folder"):
+    with pytest.raises(DataError, match="nowhere is not a folder"):
         prepare_folder("nus-wide", root=tmp_path / "nowhere", out=out)
     with pytest.raises(DataError, match="has no folder NUS-WIDE"):
         prepare_folder("nus-wide", root=tmp_path, out=out)
-    with pytest.raises(DataError, match="1 or more, not 0"):
+    with pytest.raises(DataError, match="limit per category is 0"):
         prepare_folder("imagenet-yahooqa", root=root, out=out, images_per_category=0)
-    with pytest.raises(DataError, match="no category 'zebra'; take some of flowers, boats"):
+    with pytest.raises(DataError, match="Unknown category 'zebra'"):
         prepare_folder("nus-wide", root=root, out=out, categories=["dog", "zebra"])
     assert not out.exists()
 
 
-def test_every_shipped_category_has_synsets_and_class_words_of_its_own() -> None:
-    names = shipped("nuswide_categories.json")["categories"]
+def test_packaged_class_words_are_unambiguous() -> None:
+    names = packaged_list("nuswide_categories.json")["categories"]
     synsets, words = (
-        shipped(file)[key]
+        packaged_list(file)[key]
         for file, key in (("imagenet_synsets.json", "synsets"), ("class_words.json", "words"))
     )
     assert all(synsets[name] and words[name] for name in names)
-    ClassWords({name: words[name] for name in names})  # refuses a word of two categories
+    ClassWords({name: words[name] for name in names})  # raises for a word of two categories
 
 
 def test_help_names_the_source_of_every_file() -> None:
@@ -226,10 +218,10 @@ def test_help_names_the_source_of_every_file() -> None:
 
 
 def test_progress_is_shown_for_every_part(root: Path, tmp_path: Path) -> None:
-    seen = []
+    calls = []
 
     def track(items, description, total=None, start=0):  # type: ignore[no-untyped-def]
-        seen.append((description, total))
+        calls.append((description, total))
         return items
 
     prepare_folder(
@@ -239,4 +231,4 @@ def test_progress_is_shown_for_every_part(root: Path, tmp_path: Path) -> None:
         categories=CATEGORIES,
         track=track,
     )
-    assert seen == [("ImageNet", 3), ("NUS-WIDE", 5), ("FullOct2007.xml", 1)]
+    assert calls == [("ImageNet", 3), ("NUS-WIDE", 5), ("FullOct2007.xml", 1)]

@@ -1,4 +1,4 @@
-"""Whatever stands in the files of public data, it is read, listed, or refused in a sentence."""
+"""Any content of public data files is read, reported, or refused by a DataError."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ TAGS = (
 )
 MARKS = (b'"', b",", b"\t", b"\n", b"\r", b"\0", b"\xff", b"{", b'{"text": "dog"}', b"text")
 PIECES = st.sampled_from((*TAGS, *MARKS))
-MESS = st.lists(PIECES | st.binary(max_size=6), max_size=25).map(b"".join)
+CONTENT = st.lists(PIECES | st.binary(max_size=6), max_size=25).map(b"".join)
 
 
 def check(read: Callable[[Problems], Iterable[Any]]) -> None:
     with TemporaryDirectory() as folder:
         report = Path(folder) / "problems.tsv"
-        sentence = "none"
+        message = "none"
         with Problems(report) as problems:
             try:
                 list(read(problems))
             except DataError as error:
-                sentence = str(error)
-        assert sentence
-        assert "\n" not in sentence
-        listed = report.read_text("utf-8").count("\n") - 1
-        assert listed >= sum(problems.counts.values())
+                message = str(error)
+        assert message
+        assert "\n" not in message
+        reported = report.read_text("utf-8").count("\n") - 1
+        assert reported >= sum(problems.counts.values())
 
 
 @pytest.mark.parametrize("name", ["a.xml", "a.csv", "a.tsv", "a.jsonl", "a.xml.gz", "a.csv.gz"])
-@given(content=MESS, packed=st.booleans())
+@given(content=CONTENT, packed=st.booleans())
 @EXAMPLES
 def test_any_questions(name: str, content: bytes, packed: bool) -> None:
     with TemporaryDirectory() as folder:

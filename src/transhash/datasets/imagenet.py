@@ -1,4 +1,4 @@
-"""ImageNet as ILSVRC-2012 unpacks: one folder a synset, named by its wnid."""
+"""Reads ImageNet (ILSVRC-2012): one folder per synset, named by its wnid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from transhash.errors import DataError
 from transhash.progress import Track, no_progress
 
 _WNID = re.compile(r"n\d{8}")
-_PLACES = (
+_SUBFOLDERS = (
     "",
     "train",
     "ILSVRC2012_img_train",
@@ -36,20 +36,20 @@ class LabeledImage(NamedTuple):
 
 
 def find_imagenet(root: Path) -> Path:
-    """The folder that holds the synset folders, at `root` or where the archives put it."""
-    for place in _PLACES:
-        folder = root / place
+    """Return the folder with the synset folders: `root`, or where the archives put it."""
+    for name in _SUBFOLDERS:
+        folder = root / name
         if folder.is_dir() and any(
             _WNID.fullmatch(entry.name) and entry.is_dir() for entry in os.scandir(folder)
         ):
             return folder
-    packed = any(any((root / place).glob("n????????.tar")) for place in _PLACES)
-    hint = (
-        "unpack each nXXXXXXXX.tar into a folder of its name"
+    packed = any(any((root / name).glob("n????????.tar")) for name in _SUBFOLDERS)
+    remedy = (
+        "Unpack each nXXXXXXXX.tar into a folder of that name."
         if packed
-        else "give the unpacked training images of ILSVRC-2012 (image-net.org, after signing up)"
+        else "Pass the unpacked training images of ILSVRC-2012 from image-net.org."
     )
-    raise DataError(f"{root} holds no synset folders such as n02129604/; {hint}")
+    raise DataError(f"{root} contains no synset folders such as n02129604/. {remedy}")
 
 
 def read_imagenet(
@@ -61,46 +61,46 @@ def read_imagenet(
     seed: int = 0,
     track: Track = no_progress,
 ) -> Iterator[LabeledImage]:
-    """The images of each category's synsets; with a limit, a seeded draw of them.
+    """Yield the images of each category's synsets, or a seeded sample of `per_category`.
 
-    Only drawn images are looked at: a bad one is reported and the next of the draw takes its place.
+    A bad image is reported and replaced by the next of the sample. Other images are not opened.
     """
     folder = find_imagenet(root)
     for category in track(list(synsets), "ImageNet", len(synsets)):
         names = _names(folder, category, synsets[category], problems)
-        # A stream of its own for each category: another list for one leaves the others' draw alone.
+        # Independent random streams: changing one category does not change the others' samples.
         rng = np.random.default_rng([seed, zlib.crc32(category.encode())])
         order = rng.permutation(len(names)) if per_category is not None else range(len(names))
-        drawn: list[str] = []
+        sample: list[str] = []
         for position in order:
-            if len(drawn) == per_category:
-                problems.skip("ImageNet images beyond the number a category")
+            if len(sample) == per_category:
+                problems.skip("ImageNet images above the limit per category")
                 continue
             name = names[int(position)]
-            flaw = image_problem(folder / name)
-            if flaw is not None:
-                problems.add(folder / name, 0, *flaw)
+            problem = image_problem(folder / name)
+            if problem is not None:
+                problems.add(folder / name, 0, *problem)
                 continue
-            drawn.append(name)
-        for name in sorted(drawn):
+            sample.append(name)
+        for name in sorted(sample):
             yield LabeledImage(name.rpartition(".")[0], folder / name, category)
 
 
 def _names(folder: Path, category: str, wnids: Sequence[str], problems: Problems) -> list[str]:
-    """`n02129604/n02129604_10034.JPEG` and so on, sorted."""
+    """Return sorted names such as `n02129604/n02129604_10034.JPEG`."""
     names: list[str] = []
-    absent = []
+    missing = []
     for wnid in wnids:
         if not (folder / wnid).is_dir():
-            absent.append(wnid)
+            missing.append(wnid)
             continue
-        inside = sorted(entry.name for entry in os.scandir(folder / wnid))
-        names.extend(f"{wnid}/{name}" for name in inside if name.lower().endswith(_SUFFIXES))
-    if len(absent) == len(wnids):
+        entries = sorted(entry.name for entry in os.scandir(folder / wnid))
+        names.extend(f"{wnid}/{name}" for name in entries if name.lower().endswith(_SUFFIXES))
+    if len(missing) == len(wnids):
         raise DataError(
-            f"{folder} has no folder for category {category!r} (any of {', '.join(wnids[:5])}); "
-            "unpack those synsets of ILSVRC-2012"
+            f"{folder} has no folder for category {category!r} (any of {', '.join(wnids[:5])}). "
+            "Unpack these synsets of ILSVRC-2012."
         )
-    for wnid in absent:
+    for wnid in missing:
         problems.add(folder / wnid, 0, "missing synset", f"of category {category}")
     return names

@@ -1,7 +1,7 @@
-"""NUS-WIDE in its official layout: image list, concept label files, tag files, Flickr photos.
+"""Reads NUS-WIDE in its official layout: image list, concept label files, tags, Flickr photos.
 
-All files have one line a photo in the same order, so they are read side by side, a line of each at
-a time: 269,648 photos cost no more memory than one.
+All files have one line per photo in the same order, so they are read in parallel, line by line,
+and memory does not grow with the 269,648 photos.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transhash.errors import DataError
 from transhash.progress import Track, no_progress
 
 Tags = Literal["5018", "1k"]
-_PAGE = "on the NUS-WIDE page of the Lab for Media Search, National University of Singapore"
+_DOWNLOAD = "on the NUS-WIDE page of the Lab for Media Search, National University of Singapore"
 _TAG_FOLDERS = ("NUS_WID_Tags", "NUS_WIDE_Tags", "Tags", "tags", "ConceptsList", "")
 _LABEL_FOLDERS = ("Groundtruth/AllLabels", "ConceptsAndGroundtruth/AllLabels", "AllLabels")
 _IMAGE_FOLDERS = ("Flickr", "ImageData/Flickr", "images", "Images", "image", "")
@@ -36,10 +36,10 @@ class TaggedPhoto(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the parts of one copy of NUS-WIDE lie."""
+    """The files of one copy of NUS-WIDE."""
 
     image_list: Path
-    labels: dict[str, Path]  # category -> one 0 or 1 a line
+    labels: dict[str, Path]  # category -> file with one 0 or 1 per line
     tags: Path
     kind: Tags
     vocabulary: tuple[str, ...]
@@ -47,111 +47,114 @@ class Layout:
 
 
 def find_nuswide(root: Path, categories: Sequence[str]) -> Layout:
-    """The files under `root`, or a DataError naming the first that is missing.
+    """Return the files under `root`, or raise a DataError naming the first that is missing.
 
-    Of the two forms of the tags All_Tags.txt cut to the 5,018 words of Final_Tag_List.txt is
-    preferred: the paper reduces its bags of words to 1,000 dimensions, so it had more than 1,000
-    words. Without it the matrix AllTags1k.txt is read, which is what DCMH's data were made of.
+    Tags come from All_Tags.txt, restricted to the 5,018 words of Final_Tag_List.txt: the paper
+    reduces its bags of words to 1,000 dimensions, so it had more than 1,000 words. Without that
+    file they come from the matrix AllTags1k.txt, on which DCMH's data are based.
     """
     if not root.is_dir():
-        raise DataError(f"{root} is not a folder; give the folder that holds ImageList/ ({_PAGE})")
+        raise DataError(
+            f"{root} is not a folder. Pass the folder with ImageList/, available {_DOWNLOAD}."
+        )
     names = ("ImageList/Imagelist.txt", "ImageList/ImageList.txt", "Imagelist.txt", "ImageList.txt")
-    image_list = find_file(root, names, f"it is in ImageList.zip {_PAGE}")
+    image_list = find_file(root, names, f"ImageList.zip {_DOWNLOAD}")
     labels = {
         name: find_file(
             root,
             [f"{folder}/Labels_{name}.txt" for folder in _LABEL_FOLDERS],
-            f"it is in Groundtruth.zip {_PAGE}; is {name!r} one of the 81 concepts?",
+            f"Groundtruth.zip {_DOWNLOAD}",
         )
         for name in categories
     }
-    kind: Tags = "5018" if _has(root, "All_Tags", "Final_Tag_List") else "1k"
-    file, vocabulary = ("All_Tags", "Final_Tag_List") if kind == "5018" else _MATRIX
-    zipped = f"it is in NUS_WID_Tags.zip {_PAGE}"
-    words = _words(find_file(root, _tag_names(vocabulary), zipped))
+    kind: Tags = "5018" if _has_files(root, "All_Tags", "Final_Tag_List") else "1k"
+    file, vocabulary = (
+        ("All_Tags", "Final_Tag_List") if kind == "5018" else ("AllTags1k", "TagList1k")
+    )
+    archive = f"NUS_WID_Tags.zip {_DOWNLOAD}"
+    words = _read_vocabulary(find_file(root, _tag_names(vocabulary), archive))
     folders = tuple(root / name for name in _IMAGE_FOLDERS if (root / name).is_dir())
     return Layout(
-        image_list, labels, find_file(root, _tag_names(file), zipped), kind, words, folders
+        image_list, labels, find_file(root, _tag_names(file), archive), kind, words, folders
     )
 
 
 def read_nuswide(
     layout: Layout, problems: Problems, track: Track = no_progress
 ) -> Iterator[TaggedPhoto]:
-    """The pairs with at least one category, at least one tag and a photo on disk, in list order."""
+    """Yield the photos with a category, a tag and a file, in the order of the list."""
     total = count_lines(layout.image_list)
     paths = [layout.image_list, layout.tags, *layout.labels.values()]
     words = frozenset(layout.vocabulary)
-    labelled = found = strange = 0
+    labeled = usable = mismatched = 0
     example = ""
     with ExitStack() as stack:
         columns = [lines(stack.enter_context(path.open("rb"))) for path in paths]
         rows = track(zip_longest(*columns), "NUS-WIDE", total)
         for number, row in enumerate(rows, 1):
             if None in row:
-                _refuse_lengths(paths, row, number)
+                _raise_unequal_lengths(paths, row, number)
             labels = _labels(layout, row[2:], number, problems)
             if not labels:
                 continue
-            labelled += 1
-            name = _photo(layout, row[0], number, problems)
+            labeled += 1
+            name = _photo_name(layout, row[0], number, problems)
             if name is None:
                 continue
             if layout.kind == "5018":
-                tags, right = _listed(layout, row[1], name, words, number, problems)
-                strange += not right
+                tags, matches = _tags_from_list(layout, row[1], name, words, number, problems)
+                mismatched += not matches
             else:
-                tags = _flagged(layout, row[1], number, problems)
+                tags = _tags_from_matrix(layout, row[1], number, problems)
             if tags is None:
                 continue
-            image = _find(layout, name)
-            flaw = image_problem(image, jpeg_only=True)
-            if flaw is not None:
-                # By its name in the list: the full path would name only one of the places tried.
-                detail = name if flaw[0] == "missing image" else flaw[1]
-                problems.add(layout.image_list, number, flaw[0], detail)
-                example = example or f"{flaw[0]}: {detail}"
+            image = _find_photo(layout, name)
+            problem = image_problem(image, jpeg_only=True)
+            if problem is not None:
+                # The full path would name only one of several locations tried.
+                detail = name if problem[0] == "missing image" else problem[1]
+                problems.add(layout.image_list, number, problem[0], detail)
+                example = example or f"{problem[0]}: {detail}"
                 continue
-            found += 1
+            usable += 1
             yield TaggedPhoto(name.rpartition(".")[0], image, tags, labels)
-    if labelled and strange * 2 > labelled:
+    if labeled and mismatched * 2 > labeled:
         raise DataError(
-            f"{layout.tags} names other photos than {layout.image_list} in {strange} of {labelled} "
-            "lines: the two files must be of one release and in their first order"
+            f"{layout.tags} names other photos than {layout.image_list} in {mismatched} of "
+            f"{labeled} lines. Use files of one release in their original order."
         )
-    if example and not found:
-        places = ", ".join(str(folder) for folder in layout.images)
+    if example and not usable:
+        folders = ", ".join(str(folder) for folder in layout.images)
         raise DataError(
-            f"no NUS-WIDE photo of the categories is usable under {places} ({example}); give the "
-            "folder that has the sub-folders actor, administrative_assistant and so on"
+            f"No NUS-WIDE photo of the categories is usable in {folders} ({example}). Pass the "
+            "folder with the subfolders actor, administrative_assistant and so on."
         )
-
-
-_MATRIX = ("AllTags1k", "TagList1k")
 
 
 def _tag_names(name: str) -> list[str]:
     return [f"{folder}/{name}.txt".lstrip("/") for folder in _TAG_FOLDERS]
 
 
-def _has(root: Path, *names: str) -> bool:
+def _has_files(root: Path, *names: str) -> bool:
     return all(any((root / path).is_file() for path in _tag_names(name)) for name in names)
 
 
-def _words(path: Path) -> tuple[str, ...]:
+def _read_vocabulary(path: Path) -> tuple[str, ...]:
     with path.open("rb") as file:
         words = tuple(line.decode("utf-8", "replace") for line in lines(file))
     if not words or any(len(word.split()) != 1 for word in words):
-        raise DataError(f"{path} must hold one tag a line; take it from NUS_WID_Tags.zip {_PAGE}")
+        raise DataError(
+            f"{path} must have one tag per line. Unpack NUS_WID_Tags.zip, available {_DOWNLOAD}."
+        )
     return words
 
 
-def _refuse_lengths(paths: list[Path], row: tuple[bytes | None, ...], number: int) -> None:
+def _raise_unequal_lengths(paths: list[Path], row: tuple[bytes | None, ...], number: int) -> None:
     short = next(path for path, line in zip(paths, row) if line is None)
     longer = next(path for path, line in zip(paths, row) if line is not None)
     raise DataError(
-        f"{short} ends after {number - 1} lines, {longer} goes on: NUS-WIDE's files have one line "
-        f"a photo (269,648 in the full set); unpack the shorter one again ({_PAGE})"
+        f"{short} ends after {number - 1} lines but {longer} continues. Unpack {short.name} again "
+        f"(one line per photo, 269,648 in the full set), available {_DOWNLOAD}."
     )
 
 
@@ -163,22 +166,22 @@ def _labels(
         if flag == b"1":
             names.append(name)
         elif flag != b"0":
-            shown = flag[:40].decode("ascii", "replace")
-            problems.add(layout.labels[name], number, "bad label", f"{shown!r} is neither 0 nor 1")
+            value = flag[:40].decode("ascii", "replace")
+            problems.add(layout.labels[name], number, "bad label", f"{value!r} is neither 0 nor 1")
             return ()
     if not names:
-        problems.skip("NUS-WIDE photos of no category")
+        problems.skip("NUS-WIDE photos without a category")
     return tuple(names)
 
 
-def _photo(layout: Layout, line: bytes, number: int, problems: Problems) -> str | None:
-    """`actor/0001_2124494179.jpg` of the `actor\\0001_2124494179.jpg` in the list."""
+def _photo_name(layout: Layout, line: bytes, number: int, problems: Problems) -> str | None:
+    """Return `actor/0001_2124494179.jpg` for `actor\\0001_2124494179.jpg` in the list."""
     try:
         name = line.decode().replace("\\", "/")
     except UnicodeDecodeError:
         problems.add(layout.image_list, number, "not UTF-8", "image name")
         return None
-    # Some copies keep the makers' own C:\ImageData\Flickr\ in front.
+    # Some copies have the prefix C:\ImageData\Flickr\.
     parts = [part for part in name.split("/") if part not in ("", ".", "..")][-2:]
     if not parts or "." not in parts[-1]:
         problems.add(layout.image_list, number, "bad image name", name[:80])
@@ -190,26 +193,26 @@ def _photo_id(name: str) -> str:
     return name.rpartition("/")[2].rpartition(".")[0].rpartition("_")[2]
 
 
-def _listed(
+def _tags_from_list(
     layout: Layout, line: bytes, name: str, words: frozenset[str], number: int, problems: Problems
 ) -> tuple[str | None, bool]:
-    """The tags of a line `<photo id> tag tag ...` and whether it is the right photo's."""
+    """Return the tags of a line `<photo id> tag tag ...` and whether the photo id matches."""
     try:
         photo, *tags = line.decode().split() or [""]
     except UnicodeDecodeError:
         problems.add(layout.tags, number, "not UTF-8", "tags")
         return None, True
     if photo != _photo_id(name):
-        problems.add(layout.tags, number, "other photo", f"tags of {photo!r}, the list has {name}")
+        problems.add(layout.tags, number, "other photo", f"tags of {photo!r} instead of {name}")
         return None, False
-    kept = " ".join(dict.fromkeys(tag for tag in tags if tag in words))
-    if not kept:
+    text = " ".join(dict.fromkeys(tag for tag in tags if tag in words))
+    if not text:
         problems.add(layout.tags, number, "no tags", f"{name} has no tag of the 5,018")
-    return kept or None, True
+    return text or None, True
 
 
-def _flagged(layout: Layout, line: bytes, number: int, problems: Problems) -> str | None:
-    """The tags whose column is 1 in a row of the matrix."""
+def _tags_from_matrix(layout: Layout, line: bytes, number: int, problems: Problems) -> str | None:
+    """Return the tags whose column is 1 in a row of the matrix."""
     cells = line.split()
     if len(cells) != len(layout.vocabulary):
         detail = f"{len(cells)} cells for {len(layout.vocabulary)} tags"
@@ -218,18 +221,18 @@ def _flagged(layout: Layout, line: bytes, number: int, problems: Problems) -> st
     if set(cells) - {b"0", b"1"}:
         problems.add(layout.tags, number, "bad matrix row", "a cell is neither 0 nor 1")
         return None
-    kept = " ".join(tag for tag, cell in zip(layout.vocabulary, cells) if cell == b"1")
-    if not kept:
+    text = " ".join(tag for tag, cell in zip(layout.vocabulary, cells) if cell == b"1")
+    if not text:
         problems.add(layout.tags, number, "no tags", "all cells are 0")
-    return kept or None
+    return text or None
 
 
-def _find(layout: Layout, name: str) -> Path:
-    """The photo's file: in its sub-folder, or flat under its own name or its photo id."""
+def _find_photo(layout: Layout, name: str) -> Path:
+    """Return the photo's file, in its subfolder or by its name or photo id without one."""
     flat = name.rpartition("/")[2]
     by_id = f"{_photo_id(name)}.{name.rpartition('.')[2]}"
     for folder in layout.images:
-        for form in (name, flat, by_id):
-            if os.path.isfile(path := folder / form):  # False also for impossible names
+        for candidate in (name, flat, by_id):
+            if os.path.isfile(path := folder / candidate):  # False also for invalid names
                 return path
     return layout.images[0] / name

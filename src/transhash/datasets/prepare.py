@@ -1,4 +1,7 @@
-"""Raw public data -> a three-part folder by one of the paper's two protocols (docs/data.md)."""
+"""Converts public data sets to a benchmark folder by one of the paper's two protocols.
+
+A benchmark folder has auxiliary.tsv, images.tsv, texts.tsv and benchmark.json (docs/data.md).
+"""
 
 from __future__ import annotations
 
@@ -20,26 +23,24 @@ from transhash.errors import DataError
 from transhash.progress import Track, no_progress
 from transhash.storage import atomic_folder, write_json
 
-# The three-part folder as it is written: auxiliary.tsv, images.tsv, texts.tsv, benchmark.json.
-
 _FORMAT = 1
-# A file name that is no UTF-8 is written as the bytes it has.
+# surrogateescape: file names that are not UTF-8 are written as their bytes.
 _TEXT: Any = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
-# In the counters below the key "" counts rows, which are fewer than labels.
+# In the counters below, the key "" counts rows and the others labels.
 
 
 @dataclass(frozen=True)
 class PreparedBenchmark:
-    """What was written, and what was left out."""
+    """Counts of the written and skipped rows of a benchmark folder."""
 
     folder: Path
     protocol: str
     counts: Mapping[str, int]  # rows of auxiliary, images, texts
-    problems: Mapping[str, int]  # kind -> how many, each listed in problems.tsv
-    skipped: Mapping[str, int]  # sound items that the protocol has no use for
+    problems: Mapping[str, int]  # by kind, all listed in problems.tsv
+    skipped: Mapping[str, int]  # good rows that the protocol does not use
 
     @classmethod
-    def of(
+    def from_parts(
         cls, folder: Path, protocol: str, parts: Mapping[str, Counter[str]], problems: Problems
     ) -> PreparedBenchmark:
         counts = {part: tally[""] for part, tally in parts.items()}
@@ -48,13 +49,12 @@ class PreparedBenchmark:
 
 @contextmanager
 def staging_folder(out: Path, sources: Sequence[Path]) -> Iterator[tuple[Path, Problems]]:
-    """The folder in the making; it takes an older prepared folder's place, and no other's."""
-    used = out.exists() and (not out.is_dir() or any(out.iterdir()))
-    if used and not (out / "benchmark.json").is_file():
-        raise DataError(f"{out} exists and is no prepared folder; give a new one")
-    # What stands at `out` is replaced as a whole, so nothing that is read may lie inside it.
+    """Yield a temporary folder that replaces `out`, a new, empty or benchmark folder."""
+    is_used = out.exists() and (not out.is_dir() or any(out.iterdir()))
+    if is_used and not (out / "benchmark.json").is_file():
+        raise DataError(f"{out} exists and is not a benchmark folder. Choose a new folder.")
     if any(source.resolve().is_relative_to(out.resolve()) for source in sources):
-        raise DataError(f"{out} holds the raw data itself; give a folder outside of it")
+        raise DataError(f"{out} contains the raw data. Choose a folder outside of it.")
     with atomic_folder(out) as folder, Problems(folder / "problems.tsv") as problems:
         yield folder, problems
 
@@ -70,13 +70,13 @@ def write_pairs(folder: Path, pairs: Iterable[TaggedPhoto]) -> Counter[str]:
     return counts
 
 
-def write_images(folder: Path, pictures: Iterable[LabeledImage]) -> Counter[str]:
+def write_images(folder: Path, images: Iterable[LabeledImage]) -> Counter[str]:
     counts: Counter[str] = Counter()
     with (folder / "images.tsv").open("w", **_TEXT) as file:
         file.write("id\timage\tlabels\n")
-        for picture in pictures:
-            file.write(tsv_line((picture.id, str(picture.image.absolute()), picture.label)))
-            counts.update(("", picture.label))
+        for image in images:
+            file.write(tsv_line((image.id, str(image.image.absolute()), image.label)))
+            counts.update(("", image.label))
     return counts
 
 
@@ -87,7 +87,7 @@ def write_texts(
     seed: int,
     problems: Problems,
 ) -> Counter[str]:
-    """All of them to a spool, then a seeded draw of its lines: memory holds only their offsets."""
+    """Write all texts to a spool file, then a sample of its lines; only offsets are in memory."""
     counts: Counter[str] = Counter()
     offsets: dict[str, array[int]] = {}
     spool = folder / "texts.spool"
@@ -95,22 +95,22 @@ def write_texts(
         for question in questions:
             offsets.setdefault(question.label, array("q")).append(file.tell())
             file.write(tsv_line(question).encode())
-        kept: list[int] = []
+        sample: list[int] = []
         rng = np.random.default_rng([seed, 0x7E87])
         for label in sorted(offsets):
-            places = np.array(offsets[label])
-            if len(places) > per_category:
-                problems.skipped["questions beyond the number a category"] += (
-                    len(places) - per_category
+            lines = np.array(offsets[label])
+            if len(lines) > per_category:
+                problems.skipped["questions above the limit per category"] += (
+                    len(lines) - per_category
                 )
-                places = rng.choice(places, per_category, replace=False)
-            kept.extend(places.tolist())
-            counts[label] = len(places)
-        counts[""] = len(kept)
+                lines = rng.choice(lines, per_category, replace=False)
+            sample.extend(lines.tolist())
+            counts[label] = len(lines)
+        counts[""] = len(sample)
         with (folder / "texts.tsv").open("wb") as texts:
             texts.write(b"id\ttext\tlabels\n")
-            for place in sorted(kept):
-                file.seek(place)
+            for offset in sorted(sample):
+                file.seek(offset)
                 texts.write(file.readline())
     spool.unlink()
     return counts
@@ -126,17 +126,19 @@ def write_benchmark_json(
     *,
     tags: Tags,
 ) -> None:
-    """Write benchmark.json; a part with nothing in it is refused, a thin one is reported."""
-    told = ", ".join(f"{n} x {kind}" for kind, n in (problems.counts + problems.skipped).items())
+    """Write benchmark.json. An empty part is an error, a small one is reported."""
+    skipped = ", ".join(f"{n} x {kind}" for kind, n in (problems.counts + problems.skipped).items())
     for part, tally in parts.items():
         if not tally[""]:
-            raise DataError(f"nothing was left for {part}.tsv; left out were {told or 'no rows'}")
+            raise DataError(
+                f"No rows remain for {part}.tsv (skipped: {skipped or 'none'}). Check the raw data."
+            )
         for name in categories:
             if not tally[name]:
                 problems.add(f"{part}.tsv", 0, "empty category", name)
         needed = sizes.get("auxiliary" if part == "auxiliary" else "queries", sizes["queries"])
         if tally[""] <= needed:
-            detail = f"{tally['']} rows, the paper's protocol draws {needed} and needs more"
+            detail = f"{tally['']} rows, the paper's protocol needs more than {needed}"
             problems.add(f"{part}.tsv", 0, "too few rows", detail)
     write_json(
         folder / "benchmark.json",
@@ -156,8 +158,8 @@ def write_benchmark_json(
     )
 
 
-# One ILSVRC synset holds at most 1,300 images and some categories have one synset, others 118: an
-# equal number of each is what the paper's lowest scores (0.07 to 0.12, 16 classes) speak of.
+# Categories have 1 to 118 synsets of at most 1,300 images each. The paper's lowest scores (0.07 to
+# 0.12 with 16 classes) suggest an equal number of images per category.
 IMAGES_PER_CATEGORY = 1300
 TEXTS_PER_CATEGORY = 5000
 
@@ -167,21 +169,21 @@ NUS-WIDE: the page "NUS-WIDE" of the Lab for Media Search, National University o
   Groundtruth.zip   -> Groundtruth/AllLabels/Labels_<concept>.txt
   NUS_WID_Tags.zip  -> NUS_WID_Tags/All_Tags.txt and Final_Tag_List.txt
                        (or AllTags1k.txt and TagList1k.txt)
-  NUS-WIDE-urls.rar -> the photos' Flickr addresses; fetch them into Flickr/<word>/<name>.jpg,
-                       many are gone: what is missing is counted and left out
-ImageNet: the training images of ILSVRC-2012, from image-net.org after signing up (Kaggle has them
-  as "ImageNet Object Localization Challenge"); unpack each nXXXXXXXX.tar into nXXXXXXXX/
+  NUS-WIDE-urls.rar -> Flickr URLs of the photos. Download them to Flickr/<word>/<name>.jpg.
+                       Missing photos are counted and skipped.
+ImageNet: the training images of ILSVRC-2012 from image-net.org (registration required), or from
+  Kaggle as "ImageNet Object Localization Challenge". Unpack each nXXXXXXXX.tar into nXXXXXXXX/.
 Yahoo Answers: data set L6, "Yahoo! Answers Comprehensive Questions and Answers", from Yahoo's
-  Webscope program after signing its agreement: FullOct2007.xml.part1.gz and .part2.gz as they are,
-  or any csv, tsv or jsonl with a column text, or question and answer
-Put them into ROOT/NUS-WIDE, ROOT/ImageNet and ROOT/YahooQA, or link them there."""
+  Webscope program (agreement required). Use FullOct2007.xml.part1.gz and .part2.gz unchanged, or
+  any csv, tsv or jsonl file with a column text, or question and answer.
+Put or link them into ROOT/NUS-WIDE, ROOT/ImageNet and ROOT/YahooQA."""
 
-_NAMES = {
+_FOLDER_NAMES = {
     "NUS-WIDE": ("nuswide",),
     "ImageNet": ("imagenet", "ilsvrc", "ilsvrc2012"),
     "YahooQA": ("yahooqa", "yahooanswers", "yahoo"),
 }
-_SIZES = {  # what a split draws
+_SIZES = {
     "nus-wide": {"queries": 2000, "per_class": 30, "target": 0},
     "imagenet-yahooqa": {"queries": 2000, "auxiliary": 2000, "target": 500},
 }
@@ -198,26 +200,25 @@ def prepare_folder(
     seed: int = 0,
     track: Track = no_progress,
 ) -> PreparedBenchmark:
-    """The three-part folder of one protocol, out of the raw data under `root`.
+    """Write the benchmark folder of a protocol from the raw data under `root`.
 
-    `categories` are some of the shipped ones; all by default.
+    `categories` is a subset of the packaged ones; all by default.
     """
     if protocol not in _SIZES:
-        raise DataError(f"there is no protocol {protocol!r}; use nus-wide or imagenet-yahooqa")
-    for number in (images_per_category, texts_per_category):
-        if number < 1:
-            raise DataError(f"the number of items a category must be 1 or more, not {number}")
+        raise DataError(f"Unknown protocol {protocol!r}. Choose from: {', '.join(_SIZES)}.")
+    if (limit := min(images_per_category, texts_per_category)) < 1:
+        raise DataError(f"The limit per category is {limit}. Use 1 or more.")
     known = packaged_list("nuswide_categories.json")["categories"]
     names = list(dict.fromkeys(categories or known))
     for name in names:
         if name not in known:
-            raise DataError(f"there is no category {name!r}; take some of {', '.join(known)}")
-    # Everything that can be wrong at a glance is looked at before an hour of reading.
-    layout = find_nuswide(_place(root, "NUS-WIDE"), names)
+            raise DataError(f"Unknown category {name!r}. Choose from: {', '.join(known)}.")
+    # Find all files before an hour of reading.
+    layout = find_nuswide(_find_folder(root, "NUS-WIDE"), names)
     sources = [Path(root), *layout.images]
     pairs_only = protocol == "nus-wide"
     if not pairs_only:
-        photos, texts = _place(root, "ImageNet"), _place(root, "YahooQA")
+        photos, texts = _find_folder(root, "ImageNet"), _find_folder(root, "YahooQA")
         wnids, words = (
             {name: packaged_list(file)[key][name] for name in names}
             for file, key in (("imagenet_synsets.json", "synsets"), ("class_words.json", "words"))
@@ -227,11 +228,11 @@ def prepare_folder(
         sources += [photos, texts]
     with staging_folder(Path(out), sources) as (folder, problems):
         parts = {}
-        if not pairs_only:  # the quick ones first, so that their faults show first
-            pictures = read_imagenet(
+        if not pairs_only:  # fast, so its problems show early
+            images = read_imagenet(
                 photos, wnids, problems, per_category=images_per_category, seed=seed, track=track
             )
-            parts["images"] = write_images(folder, pictures)
+            parts["images"] = write_images(folder, images)
         parts["auxiliary"] = write_pairs(folder, read_nuswide(layout, problems, track))
         if not pairs_only:
             questions = read_yahooqa(texts, words, problems, track)
@@ -239,19 +240,22 @@ def prepare_folder(
         write_benchmark_json(
             folder, protocol, names, _SIZES[protocol], parts, problems, tags=layout.kind
         )
-        return PreparedBenchmark.of(Path(out), protocol, parts, problems)
+        return PreparedBenchmark.from_parts(Path(out), protocol, parts, problems)
 
 
-def _place(root: str | Path, name: str) -> Path:
-    """The sub-folder of `root` that bears the data set's name."""
+def _find_folder(root: str | Path, name: str) -> Path:
     root = Path(root)
     if not root.is_dir():
-        raise DataError(f"{name} is wanted and {root} is not a folder; --help says what it holds")
+        raise DataError(f"{root} is not a folder. See --help for its contents.")
     for path in sorted(root.iterdir()):
         letters = "".join(letter for letter in path.name.lower() if letter.isalnum())
-        # A prepared folder may stand there too, under a protocol's name.
-        if path.is_dir() and letters in _NAMES[name] and not (path / "benchmark.json").exists():
+        # A benchmark folder may have the same name.
+        if (
+            path.is_dir()
+            and letters in _FOLDER_NAMES[name]
+            and not (path / "benchmark.json").exists()
+        ):
             return path
     if name == "NUS-WIDE" and any(root.glob("ImageList*")):
         return root
-    raise DataError(f"{root} has no folder {name}; see --help for where it comes from")
+    raise DataError(f"{root} has no folder {name}. See --help for its source.")

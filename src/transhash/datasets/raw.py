@@ -1,4 +1,4 @@
-"""What the readers of raw public data share: problems, lines, compressed files, image checks."""
+"""Helpers of the readers of public data sets: problems, lines, gzip files, image checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from transhash.errors import DataError
 from transhash.progress import Track
 
-BLOCK = 1 << 20
+CHUNK_BYTES = 1 << 20
 _SIGNATURES = {
     "jpeg": (b"\xff\xd8\xff",),
     "png": (b"\x89PNG\r\n\x1a\n",),
@@ -28,20 +28,20 @@ _SIGNATURES = {
 
 
 class Problems:
-    """What had to be left out, each written to a tsv as it is met.
+    """Writes skipped rows to a tsv file and counts them.
 
-    A hundred thousand dead links are the norm here, so only the counts stay in memory.
+    A hundred thousand dead links are usual in these data sets, so only counts stay in memory.
     """
 
     def __init__(self, path: Path) -> None:
-        self.counts: Counter[str] = Counter()  # flaws of the data, each one listed in the file
-        self.skipped: Counter[str] = Counter()  # sound items that the protocol has no use for
-        # "replace": a file name that is no UTF-8 must not stop the report about it.
+        self.counts: Counter[str] = Counter()  # bad rows, all listed in the file
+        self.skipped: Counter[str] = Counter()  # good rows that the protocol does not use
+        # "replace": file names that are not UTF-8 must not raise here.
         self._file = path.open("w", encoding="utf-8", errors="replace", newline="")
         self._file.write("file\tline\treason\n")
 
     def add(self, file: Path | str, line: int, kind: str, detail: str = "") -> None:
-        """Line 0 is the file as a whole; `kind` is what the counts go by."""
+        """Report a bad line, or a bad file if `line` is 0. Counts are by `kind`."""
         self.counts[kind] += 1
         reason = f"{kind}: {detail}" if detail else kind
         self._file.write(tsv_line((str(file), str(line), " ".join(reason.split()))))
@@ -68,12 +68,12 @@ def tsv_line(fields: Sequence[str]) -> str:
 
 
 def packaged_list(name: str) -> Any:
-    """One of the lists that come with the package (categories, synsets, class words)."""
+    """Return a list of the package: categories, synsets or class words."""
     return json.loads((files("transhash") / "datasets" / name).read_text(encoding="utf-8"))
 
 
 def lines(file: BinaryIO) -> Iterator[bytes]:
-    """Stripped lines without a byte order mark and without blank lines at the end."""
+    """Yield stripped lines without a byte order mark and trailing blank lines."""
     blank, mark = 0, b"\xef\xbb\xbf"
     for raw in file:
         line = raw.removeprefix(mark).strip()
@@ -93,17 +93,17 @@ def count_lines(path: Path) -> int:
 
 
 def image_problem(path: Path, *, jpeg_only: bool = False) -> tuple[str, str] | None:
-    """Kind and detail of what is wrong with an image file by its first bytes, or None.
+    """Return kind and detail of the problem with an image file by its first bytes, or None.
 
-    `jpeg_only` is for Flickr: what it serves for a removed photo is a small gif or png, which
-    downloaders save under the photo's .jpg name.
+    `jpeg_only` is for Flickr, which serves a small gif or png for a removed photo that downloaders
+    save with the suffix .jpg.
     """
     try:
         with path.open("rb") as file:
             head = file.read(16)
     except FileNotFoundError:
         return "missing image", str(path)
-    except (OSError, ValueError) as error:  # a ValueError is a NUL in the path
+    except (OSError, ValueError) as error:  # ValueError: NUL in the path
         return "unreadable image", f"{path} ({getattr(error, 'strerror', error)})"
     if not head:
         return "empty image", str(path)
@@ -115,44 +115,43 @@ def image_problem(path: Path, *, jpeg_only: bool = False) -> tuple[str, str] | N
     return None
 
 
-def blocks(paths: Sequence[Path], problems: Problems, track: Track) -> Iterator[bytes]:
-    """The bytes of the files one after the other, unpacked where they are gzip."""
+def read_chunks(paths: Sequence[Path], problems: Problems, track: Track) -> Iterator[bytes]:
+    """Yield the bytes of the files one after the other, decompressing gzip."""
     for path in paths:
         with path.open("rb") as file:
-            zipped = file.read(2) == b"\x1f\x8b"
+            is_gzip = file.read(2) == b"\x1f\x8b"
             file.seek(0)
-            total = -(-path.stat().st_size // BLOCK)
-            pieces = track(iter(lambda f=file: f.read(BLOCK), b""), path.name, total)  # type: ignore[misc]
-            yield from _unpacked(pieces, path, problems) if zipped else pieces
+            total = -(-path.stat().st_size // CHUNK_BYTES)
+            chunks = track(iter(lambda f=file: f.read(CHUNK_BYTES), b""), path.name, total)  # type: ignore[misc]
+            yield from _decompress(chunks, path, problems) if is_gzip else chunks
 
 
-def _unpacked(pieces: Iterable[bytes], path: Path, problems: Problems) -> Iterator[bytes]:
-    unpack, begun = zlib.decompressobj(wbits=31), False
+def _decompress(chunks: Iterable[bytes], path: Path, problems: Problems) -> Iterator[bytes]:
+    unpack, started = zlib.decompressobj(wbits=31), False
+    max_output = CHUNK_BYTES >> 4  # gzip can expand a thousandfold, and an error loses one output
     try:
-        for piece in pieces:
-            while piece or begun:
-                # A little at a time: gzip can blow up a thousandfold, and what an error is found
-                # in is lost as a whole.
-                block = unpack.decompress(piece, BLOCK >> 4)
-                begun = True
-                yield block
-                piece = unpack.unconsumed_tail
-                if unpack.eof:  # `cat a.gz b.gz` is legal gzip, and so is a padding of zeros
-                    piece, begun = unpack.unused_data.lstrip(b"\0"), False
+        for chunk in chunks:
+            while chunk or started:
+                output = unpack.decompress(chunk, max_output)
+                started = True
+                yield output
+                chunk = unpack.unconsumed_tail
+                if unpack.eof:  # another gzip member or zero padding may follow
+                    chunk, started = unpack.unused_data.lstrip(b"\0"), False
                     unpack = zlib.decompressobj(wbits=31)
-                elif not piece and len(block) < BLOCK >> 4:
-                    break  # all input is used and no output is held back
-        if begun:
-            problems.add(path, 0, "truncated gzip", "the end is missing; download it again")
+                elif not chunk and len(output) < max_output:
+                    break  # all input is used and all output returned
+        if started:
+            problems.add(path, 0, "truncated gzip", "the end is missing, download it again")
     except zlib.error as error:
-        problems.add(path, 0, "damaged gzip", f"{error}; what follows is lost, download it again")
+        problems.add(path, 0, "damaged gzip", f"{error}, the rest is lost, download it again")
 
 
-class Stream(io.RawIOBase):
-    """Blocks as a file, so that csv and json lines can be read from them."""
+class ChunkReader(io.RawIOBase):
+    """A file object over chunks of bytes."""
 
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
         self._rest = b""
 
     def readable(self) -> bool:
@@ -160,19 +159,19 @@ class Stream(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not self._rest:
-            piece = next(self._pieces, None)
-            if piece is None:
+            chunk = next(self._chunks, None)
+            if chunk is None:
                 return 0
-            self._rest = piece
+            self._rest = chunk
         size = min(len(buffer), len(self._rest))
         buffer[:size] = self._rest[:size]
         self._rest = self._rest[size:]
         return size
 
 
-def find_file(root: Path, names: Sequence[str], source: str) -> Path:
-    """The first of the names that is a file under root, or an error that says where to get it."""
+def find_file(root: Path, names: Sequence[str], archive: str) -> Path:
+    """Return the first name that is a file under root, or raise with the archive that has it."""
     for name in names:
         if (root / name).is_file():
             return root / name
-    raise DataError(f"{root} has no {names[0]}; {source}")
+    raise DataError(f"{root} has no {names[0]}. Unpack {archive}.")

@@ -1,6 +1,6 @@
-"""Yahoo Answers: the Webscope L6 XML (12 GB, two gzip parts), or plain csv, tsv or json lines.
+"""Reads Yahoo Answers: the Webscope L6 XML (12 GB, two gzip parts), or csv, tsv or json lines.
 
-Questions carry no category; the paper labels them by the class word they hold, and so do we.
+Questions have no category. As in the paper, the class word in a question is its label.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from transhash.data.tables import read_fields, read_json_lines
-from transhash.datasets.raw import Problems, Stream, blocks
+from transhash.datasets.raw import ChunkReader, Problems, read_chunks
 from transhash.errors import DataError
 from transhash.progress import Track, no_progress
 
 _FORMATS = (
     "FullOct2007.xml (or its .part1.gz and .part2.gz), .csv, .tsv or .jsonl, each also as .gz"
 )
-_SOURCE = (
-    "L6, 'Yahoo! Answers Comprehensive Questions and Answers', is in the Yahoo Webscope program"
-)
+_DOWNLOAD = "(L6, 'Yahoo! Answers Comprehensive Questions and Answers', Yahoo Webscope program)"
+_SUFFIXES = (".xml", ".csv", ".tsv", ".jsonl")
 _WORD = re.compile(r"[^\W\d_]+")
-_MARKUP = re.compile(r"</?[a-zA-Z][^<>]{0,200}>")  # answers hold escaped <br /> and the like
+_MARKUP = re.compile(r"</?[a-zA-Z][^<>]{0,200}>")  # answers contain escaped tags such as <br />
 _PART = re.compile(r"\.part\d+$")
 _OPEN, _CLOSE = b"<document", b"</document>"
-_LONGEST = 1 << 24  # no real question is near 16 MB; beyond it the closing tag must be lost
-# Columns by what they hold, under the names met in published copies.
+_MAX_DOCUMENT_BYTES = 1 << 24  # a longer document has lost its closing tag
+# Column names in published copies.
 _IDS = ("id", "uri", "qid", "question_id")
 _TEXTS = (
     ("text",),
@@ -41,7 +40,7 @@ _HEADERLESS = ("topic", "question_title", "question_content", "best_answer")
 
 
 class LabeledQuestion(NamedTuple):
-    """A question with its best answer, and the one category whose word it holds."""
+    """A question with its best answer, and the one category whose word it contains."""
 
     id: str
     text: str
@@ -49,45 +48,45 @@ class LabeledQuestion(NamedTuple):
 
 
 class ClassWords:
-    """category -> its words, turned round."""
+    """Finds the categories whose words occur in a text."""
 
     def __init__(self, words: Mapping[str, Sequence[str]]) -> None:
         self._category: dict[str, str] = {}
         for category, forms in words.items():
             for form in forms:
-                different_color = self._category.setdefault(form.lower(), category)
-                if different_color != category or not _WORD.fullmatch(form):
+                owner = self._category.setdefault(form.lower(), category)
+                if owner != category or not _WORD.fullmatch(form):
                     raise DataError(
-                        f"class word {form!r} of {category!r} must be one word of letters that no "
-                        "other category has"
+                        f"Class word {form!r} of {category!r} is ambiguous or has other characters "
+                        "than letters. Use a word of this category only."
                     )
 
-    def found(self, text: str) -> set[str]:
-        """The categories whose words are tokens of the text."""
+    def match(self, text: str) -> set[str]:
         lookup = self._category
         return {lookup[word] for word in _WORD.findall(text.lower()) if word in lookup}
 
 
 def find_yahooqa(source: Path) -> list[Path]:
-    """The file, or the files of a folder that together are one: the parts of the XML, or one."""
+    """Return the data file of a folder, or all parts of the XML file in order."""
     if source.is_file():
-        _format(source)
+        if _suffix(source) not in _SUFFIXES:
+            raise DataError(f"{source} is not a Yahoo Answers file. Pass {_FORMATS} {_DOWNLOAD}.")
         return [source]
-    inside = sorted(path for path in source.glob("*") if path.is_file())
-    parts = [path for path in inside if _PART.search(path.name.removesuffix(".gz"))]
+    entries = sorted(path for path in source.glob("*") if path.is_file())
+    parts = [path for path in entries if _PART.search(path.name.removesuffix(".gz"))]
     if parts:
-        # part10 after part9, and one copy of each where .gz and unpacked lie side by side.
-        ids_are_row_numbers = {
+        # By number, part10 after part9, and only one of a part and its .gz.
+        by_number = {
             int(path.name.removesuffix(".gz").rpartition("part")[2]): path for path in parts
         }
-        return [ids_are_row_numbers[number] for number in sorted(ids_are_row_numbers)]
-    known = [path for path in inside if _suffix(path) in (".xml", ".csv", ".tsv", ".jsonl")]
-    if len(known) == 1:
-        return known
-    if known:
-        names = ", ".join(path.name for path in known[:4])
-        raise DataError(f"{source} holds several text files ({names}); leave one of them there")
-    raise DataError(f"{source} holds no Yahoo Answers text: {_FORMATS}; {_SOURCE}")
+        return [by_number[number] for number in sorted(by_number)]
+    candidates = [path for path in entries if _suffix(path) in _SUFFIXES]
+    if len(candidates) == 1:
+        return candidates
+    if candidates:
+        names = ", ".join(path.name for path in candidates[:4])
+        raise DataError(f"{source} contains several text files ({names}). Keep one of them.")
+    raise DataError(f"{source} contains no Yahoo Answers file. Add {_FORMATS} {_DOWNLOAD}.")
 
 
 def read_yahooqa(
@@ -96,17 +95,20 @@ def read_yahooqa(
     problems: Problems,
     track: Track = no_progress,
 ) -> Iterator[LabeledQuestion]:
-    """The questions that hold the words of exactly one category, in file order."""
+    """Yield the questions that contain words of exactly one category, in file order."""
     paths = find_yahooqa(source)
-    reader = {".csv": _table, ".tsv": _table, ".jsonl": _objects}.get(_suffix(paths[0]), _xml)
+    reader = {".csv": _read_table, ".tsv": _read_table, ".jsonl": _read_jsonl}.get(
+        _suffix(paths[0]), _read_xml
+    )
     classes = ClassWords(words)
     for name, text in reader(paths, problems, track):
         plain = " ".join(_MARKUP.sub(" ", text).split())
-        found = classes.found(plain)
-        if len(found) == 1:
-            yield LabeledQuestion(" ".join(name.split()), plain, found.pop())
+        categories = classes.match(plain)
+        if len(categories) == 1:
+            yield LabeledQuestion(" ".join(name.split()), plain, categories.pop())
         else:
-            problems.skip(f"questions with {'several class words' if found else 'no class word'}")
+            problem = "words of several classes" if categories else "no class word"
+            problems.skip(f"questions with {problem}")
 
 
 def _suffix(path: Path) -> str:
@@ -114,20 +116,15 @@ def _suffix(path: Path) -> str:
     return ".xml" if _PART.search(name) else Path(name).suffix
 
 
-def _format(path: Path) -> None:
-    if _suffix(path) not in (".xml", ".csv", ".tsv", ".jsonl"):
-        raise DataError(f"{path} is no Yahoo Answers file; give {_FORMATS}; {_SOURCE}")
+def _read_xml(paths: list[Path], problems: Problems, track: Track) -> Iterator[tuple[str, str]]:
+    """Yield id and text of each <document>.
 
-
-def _xml(paths: list[Path], problems: Problems, track: Track) -> Iterator[tuple[str, str]]:
-    """Id and text of each <document>, parsed one at a time.
-
-    One at a time, because one bad character must not cost the other four million, and because the
-    two parts of L6 are cut in the middle of an element.
+    Each one is parsed alone, so that a bad character costs one of four million. The two parts of
+    L6 are cut in the middle of an element.
     """
-    seen = False
-    for line, document in _documents(blocks(paths, problems, track), paths[0], problems):
-        seen = True
+    is_empty = True
+    for line, document in _documents(read_chunks(paths, problems, track), paths[0], problems):
+        is_empty = False
         try:
             tree = ElementTree.fromstring(document)
         except ElementTree.ParseError as error:
@@ -143,24 +140,24 @@ def _xml(paths: list[Path], problems: Problems, track: Track) -> Iterator[tuple[
             continue
         rest = (tree.findtext(tag, "") for tag in ("content", "bestanswer"))
         yield name, " ".join((subject, *rest))
-    if not seen:
-        raise DataError(f"{paths[0]} has no <document> element; is it the XML of L6? {_SOURCE}")
+    if is_empty:
+        raise DataError(f"{paths[0]} has no <document> element. Pass {_FORMATS} {_DOWNLOAD}.")
 
 
 def _documents(
-    pieces: Iterator[bytes], path: Path, problems: Problems
+    chunks: Iterator[bytes], path: Path, problems: Problems
 ) -> Iterator[tuple[int, bytes]]:
-    """Line number and bytes of each <document>...</document>."""
+    """Yield line number and bytes of each <document>...</document>."""
     buffer, line = b"", 1
-    for piece in pieces:
-        buffer += piece
+    for chunk in chunks:
+        buffer += chunk
         start = 0
         while True:
             begin = buffer.find(_OPEN, start)
             end = buffer.find(_CLOSE, begin) if begin >= 0 else -1
             if end < 0:
                 break
-            # An element that was never closed ends where the next one opens.
+            # An unclosed element ends where the next one opens.
             last = buffer.rfind(_OPEN, begin, end)
             line += buffer.count(b"\n", start, begin)
             if last > begin:
@@ -170,11 +167,11 @@ def _documents(
             yield line, buffer[last:end]
             line += buffer.count(b"\n", last, end)
             start = end
-        # Without an opening tag in sight its first bytes may still be the last ones here.
-        keep = begin if begin >= 0 else max(start, len(buffer) - len(_OPEN))
-        line += buffer.count(b"\n", start, keep)
-        buffer = buffer[keep:]
-        if len(buffer) > _LONGEST:
+        # An opening tag may be split between this chunk and the next.
+        rest = begin if begin >= 0 else max(start, len(buffer) - len(_OPEN))
+        line += buffer.count(b"\n", start, rest)
+        buffer = buffer[rest:]
+        if len(buffer) > _MAX_DOCUMENT_BYTES:
             problems.add(path, line, "malformed XML", "<document> is not closed within 16 MB")
             line += buffer.count(b"\n")
             buffer = b""
@@ -182,18 +179,18 @@ def _documents(
         problems.add(path, line, "truncated XML", "the last <document> is cut off")
 
 
-def _text(paths: list[Path], problems: Problems, track: Track) -> io.TextIOWrapper:
-    raw = io.BufferedReader(Stream(blocks(paths, problems, track)))
-    # surrogateescape: one bad byte costs one row, not the file.
+def _open_text(paths: list[Path], problems: Problems, track: Track) -> io.TextIOWrapper:
+    raw = io.BufferedReader(ChunkReader(read_chunks(paths, problems, track)))
+    # surrogateescape: an invalid byte costs one row, not the file.
     return io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
-def _table(paths: list[Path], problems: Problems, track: Track) -> Iterator[tuple[str, str]]:
+def _read_table(paths: list[Path], problems: Problems, track: Track) -> Iterator[tuple[str, str]]:
     delimiter = "\t" if _suffix(paths[0]) == ".tsv" else ","
     header: Sequence[str] | None = None
-    for number, fields, flaw in read_fields(_text(paths, problems, track), delimiter):
-        if flaw:
-            problems.add(paths[0], number, "bad row", flaw)
+    for number, fields, problem in read_fields(_open_text(paths, problems, track), delimiter):
+        if problem:
+            problems.add(paths[0], number, "bad row", problem)
             continue
         if header is None and len(fields) == len(_HEADERLESS) and fields[0].isdigit():
             header = _HEADERLESS
@@ -201,22 +198,22 @@ def _table(paths: list[Path], problems: Problems, track: Track) -> Iterator[tupl
             header = [name.strip().lower() for name in fields]
             _check_columns(paths[0], header)
             continue
-        if header is _HEADERLESS:  # that copy writes a line break as a backslash and an n
+        if header is _HEADERLESS:  # it has line breaks as backslash and n
             fields = [field.replace("\\n", " ") for field in fields]
-        row = _row(dict(zip(header, fields)), paths[0], number, problems)
+        row = _parse_row(dict(zip(header, fields)), paths[0], number, problems)
         if row is not None:
             yield row
     if header is None:
-        raise DataError(f"{paths[0]} is empty; its first line must name the columns")
+        raise DataError(f"{paths[0]} is empty. Name the columns in the first line.")
 
 
-def _objects(paths: list[Path], problems: Problems, track: Track) -> Iterator[tuple[str, str]]:
-    for number, values, flaw in read_json_lines(_text(paths, problems, track)):
-        if flaw:
-            problems.add(paths[0], number, "bad row", flaw)
+def _read_jsonl(paths: list[Path], problems: Problems, track: Track) -> Iterator[tuple[str, str]]:
+    for number, values, problem in read_json_lines(_open_text(paths, problems, track)):
+        if problem:
+            problems.add(paths[0], number, "bad row", problem)
             continue
-        named = {name: "" if value is None else str(value) for name, value in values.items()}
-        row = _row(named, paths[0], number, problems)
+        cells = {name: "" if value is None else str(value) for name, value in values.items()}
+        row = _parse_row(cells, paths[0], number, problems)
         if row is not None:
             yield row
 
@@ -224,12 +221,12 @@ def _objects(paths: list[Path], problems: Problems, track: Track) -> Iterator[tu
 def _check_columns(path: Path, header: Sequence[str]) -> None:
     if not any(name in header for group in _TEXTS for name in group):
         raise DataError(
-            f"{path} has no column named text, question or answer (found: "
-            f"{', '.join(header)[:200]}); its first line must name the columns"
+            f"{path} has no column text, question or answer (columns: {', '.join(header)[:200]}). "
+            "Name the columns in the first line."
         )
 
 
-def _row(
+def _parse_row(
     values: Mapping[str, str], path: Path, line: int, problems: Problems
 ) -> tuple[str, str] | None:
     parts = [next((values[n] for n in group if values.get(n)), "") for group in _TEXTS]
