@@ -1,4 +1,4 @@
-"""Oracles: every order of tied items, and the loops people write, in as few lines as possible."""
+"""Oracles: every order of tied items, and AP as plain loops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def histogram(*queries: Groups) -> DistanceHistogram:
 
 
 def rankings(groups: Groups) -> Iterator[np.ndarray]:
-    """All equally likely patterns of relevance down the list."""
+    """Yield all equally likely patterns of relevance down the list."""
 
     def arrangements(items: int, relevant: int) -> list[list[int]]:
         return [
@@ -43,7 +43,7 @@ def precisions(ranking: np.ndarray) -> np.ndarray:
 def average_precision(ranking: np.ndarray, k: int, divisor: str) -> float:
     head = precisions(ranking[:k])
     total = ranking.sum()
-    by = {"all": total, "smaller": min(total, k), "found": len(head)}[divisor]
+    by = {"all": total, "min": min(total, k), "hits": len(head)}[divisor]
     return float(head.sum() / by) if by else 0.0
 
 

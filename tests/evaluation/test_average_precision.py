@@ -30,16 +30,16 @@ EXACT = {"rel": 1e-12, "abs": 1e-13}
 
 
 @pytest.mark.parametrize("groups", CASES)
-@pytest.mark.parametrize("divisor", ["all", "smaller", "found"])
-def test_average_precision_at_every_cut_is_the_mean_over_all_tie_orders(
+@pytest.mark.parametrize("divisor", ["all", "min", "hits"])
+def test_average_precision_at_every_cutoff_is_the_mean_over_all_tie_orders(
     groups: Groups, divisor: str
 ) -> None:
     size = sum(items for items, _ in groups)
     for k in range(1, size + 2):
         expected = mean_over_orders(lambda r, k=k: average_precision(r, k, divisor), groups)
         assert DEFINITIONS[divisor].score(histogram(groups), k) == pytest.approx(expected, **EXACT)
-    whole = mean_over_orders(lambda r: float(precisions(r).mean()), groups)
-    assert DEFINITIONS[divisor].score(histogram(groups)) == pytest.approx(whole, **EXACT)
+    complete = mean_over_orders(lambda r: float(precisions(r).mean()), groups)
+    assert DEFINITIONS[divisor].score(histogram(groups)) == pytest.approx(complete, **EXACT)
 
 
 @pytest.mark.parametrize("groups", CASES)
@@ -76,7 +76,7 @@ def test_large_tie_groups_agree_with_random_orders() -> None:
         row = [rng.permutation(np.arange(n) < r) for n, r in groups]
         rows.append(np.concatenate(row).astype(int))
     for name, k, score in (
-        ("found", 100, lambda r: average_precision(r, 100, "found")),
+        ("hits", 100, lambda r: average_precision(r, 100, "hits")),
         ("torchcmh", 30, lambda r: first_relevant(r, 30)),
         ("all", None, lambda r: float(precisions(r).mean())),
     ):
@@ -102,7 +102,7 @@ def test_harmonic_spans_equal_plain_sums(start: int) -> None:
     np.testing.assert_allclose(harmonic_span(start, lengths), sums, rtol=2e-13)
 
 
-def test_chance_is_the_share_of_relevant_items_for_a_large_database() -> None:
+def test_chance_is_the_fraction_of_relevant_items_in_a_large_database() -> None:
     flat = histogram([(30_000, 2_000), (70_000, 8_000)]).collapse_to_one_group()
     size, relevant = 100_000, 10_000
     slope = (relevant - 1) / (size - 1)
@@ -123,21 +123,24 @@ group_lists = st.lists(
 @settings(max_examples=150, deadline=None)
 def test_expected_map_lies_between_worst_and_best_tie_order(groups: Groups, k: int) -> None:
     table = histogram(groups)
-    for name in ("all", "smaller", "torchcmh"):
-        for at in (None, k):
+    for name in ("all", "min", "torchcmh"):
+        for cutoff in (None, k):
             measure = DEFINITIONS[name].score
-            worst, best = measure(table.relevant_last(), at), measure(table.relevant_first(), at)
-            assert worst - 1e-12 <= measure(table, at) <= best + 1e-12
+            worst, best = (
+                measure(table.relevant_last(), cutoff),
+                measure(table.relevant_first(), cutoff),
+            )
+            assert worst - 1e-12 <= measure(table, cutoff) <= best + 1e-12
 
 
 @given(group_lists, st.integers(1, 500))
 @settings(max_examples=100, deadline=None)
-def test_a_cut_beyond_the_database_changes_nothing(groups: Groups, beyond: int) -> None:
+def test_a_cutoff_beyond_the_database_changes_nothing(groups: Groups, beyond: int) -> None:
     table = histogram(groups)
-    for name in ("all", "smaller", "found", "torchcmh"):
+    for name in ("all", "min", "hits", "torchcmh"):
         measure = DEFINITIONS[name].score
-        whole = measure(table)
-        assert measure(table, table.database + beyond) == pytest.approx(whole, rel=1e-12)
+        complete = measure(table)
+        assert measure(table, table.database + beyond) == pytest.approx(complete, rel=1e-12)
 
 
 @given(st.integers(1, 300), st.data())
@@ -147,19 +150,17 @@ def test_without_ties_all_orders_agree(size: int, data: st.DataObject) -> None:
     table = histogram([(1, value) for value in ranking])
     expected = pytest.approx(float(precisions(np.array(ranking)).mean()), rel=1e-11)
     for variant in (table, table.relevant_first(), table.relevant_last()):
-        for name in ("all", "found", "torchcmh", "scikit-learn"):
+        for name in ("all", "hits", "torchcmh", "scikit-learn"):
             assert DEFINITIONS[name].score(variant) == expected
 
 
 @pytest.mark.parametrize(
     ("n", "r", "t"), [(10, 4, 3), (200_000, 30_000, 5000), (200_000, 3, 5000), (5000, 4990, 50)]
 )
-def test_the_laws_of_the_straddling_group_equal_scipy_and_lose_nothing_in_the_tails(
-    n: int, r: int, t: int
-) -> None:
-    hits, chance = _hypergeometric(n, r, t)
-    np.testing.assert_allclose(chance, hypergeom(n, r, t).pmf(hits), atol=1e-10)
+def test_the_distributions_of_the_straddling_group_equal_scipy(n: int, r: int, t: int) -> None:
+    hits, probability = _hypergeometric(n, r, t)
+    np.testing.assert_allclose(probability, hypergeom(n, r, t).pmf(hits), atol=1e-10)
     s = min(r, t) // 2 + 1
-    places, chance = _negative_hypergeometric(n, r, s)
-    # The s-th relevant item is at place z iff z draws hold s, and the last drawn is one of them.
-    np.testing.assert_allclose(chance, s / places * hypergeom(n, r, places).pmf(s), atol=1e-10)
+    places, probability = _negative_hypergeometric(n, r, s)
+    # The s-th relevant item is at place z iff z draws have s, and the last draw is one of them.
+    np.testing.assert_allclose(probability, s / places * hypergeom(n, r, places).pmf(s), atol=1e-10)

@@ -1,4 +1,4 @@
-"""Pairs at each distance against loops, by the native kernel and by NumPy."""
+"""Counts of pairs at each distance against loops, with the native kernel and with NumPy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def draw(
     )
 
 
-def counted_by_loops(
+def count_with_loops(
     query_codes: Codes, codes: Codes, related: np.ndarray, known: np.ndarray | None = None
 ) -> DistanceHistogram:
     items = np.zeros((len(query_codes), codes.bits + 1), dtype=np.int64)
@@ -63,7 +63,7 @@ def shares_label(
     query_codes: Codes, codes: Codes, query_labels: np.ndarray, labels: np.ndarray
 ) -> DistanceHistogram:
     related = (query_labels[:, None] & labels).any(axis=2)
-    return counted_by_loops(query_codes, codes, related)
+    return count_with_loops(query_codes, codes, related)
 
 
 @pytest.mark.parametrize("bits", [8, 16, 24, 32, 40, 64, 72, 128, 136, 256])
@@ -81,16 +81,16 @@ def test_any_number_of_classes_is_counted(classes: int) -> None:
 
 def test_counts_do_not_depend_on_workers() -> None:
     data = draw(1, 16, 40, 3000, 6, 500)
-    whole = DistanceHistogram.from_codes(*data, workers=1)
-    assert DistanceHistogram.from_codes(*data, workers=3) == whole
+    single = DistanceHistogram.from_codes(*data, workers=1)
+    assert DistanceHistogram.from_codes(*data, workers=3) == single
 
 
 def relations(rng: np.random.Generator, images: int, texts: int) -> list[Relation]:
-    """One of labels, one of pairs that are all known, one of clicks with unknown pairs."""
+    """A relation of labels, one of pairs, and one of clicks with unknown pairs."""
     labels = LabelRelation(rng.random((images, 4)) < 0.4, rng.random((texts, 4)) < 0.4)
     keys = [[str(key) for key in rng.integers(0, 9, count)] for count in (images, texts)]
-    seen = rng.choice(images * texts, images * texts // 3, replace=False)
-    pairs = [(int(pair) // texts, int(pair) % texts) for pair in seen]
+    clicked = rng.choice(images * texts, images * texts // 3, replace=False)
+    pairs = [(int(pair) // texts, int(pair) % texts) for pair in clicked]
     values = [1.0, *rng.integers(0, 2, len(pairs) - 1).tolist()]
     clicks = SparseRelation.from_triples(pairs, values, (images, texts))
     return [labels, SparseRelation.from_pairs(*keys), clicks]
@@ -98,25 +98,25 @@ def relations(rng: np.random.Generator, images: int, texts: int) -> list[Relatio
 
 @given(st.integers(0, 10**6), st.sampled_from([8, 32, 40, 136]), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_a_relation_is_counted_both_ways_over_its_known_pairs(
+def test_the_known_pairs_of_a_relation_are_counted_in_both_directions(
     seed: int, bits: int, small_blocks: bool
 ) -> None:
     texts, images, *_ = draw(seed, bits, 40, 30, 1, 1 + seed % 50)
     everything = np.arange(len(images)), np.arange(len(texts))
     with pytest.MonkeyPatch.context() as patch:
         if small_blocks:
-            patch.setattr(histograms, "_PAIRS", 200)
+            patch.setattr(histograms, "_CHUNK_PAIRS", 200)
         for relation in relations(np.random.default_rng(seed), len(images), len(texts)):
             s, known = relation.block(*everything)
-            assert DistanceHistogram.from_relation(images, texts, relation) == counted_by_loops(
+            assert DistanceHistogram.from_relation(images, texts, relation) == count_with_loops(
                 images, texts, s, known
             )
             assert DistanceHistogram.from_relation(
                 texts, images, relation, from_texts=True
-            ) == counted_by_loops(texts, images, s.T, None if known is None else known.T)
+            ) == count_with_loops(texts, images, s.T, None if known is None else known.T)
 
 
-def test_a_relation_of_labels_counts_as_the_labels_do() -> None:
+def test_a_label_relation_is_counted_like_its_labels() -> None:
     images, texts, image_labels, text_labels = draw(5, 24, 50, 60, 5, 40)
     relation = LabelRelation(image_labels, text_labels)
     by_labels = DistanceHistogram.from_codes(images, texts, image_labels, text_labels)
@@ -126,9 +126,9 @@ def test_a_relation_of_labels_counts_as_the_labels_do() -> None:
 def test_codes_that_do_not_fit_the_relation_are_refused() -> None:
     images, texts, image_labels, text_labels = draw(5, 24, 5, 6, 5, 40)
     relation = LabelRelation(image_labels, text_labels)
-    with pytest.raises(DataError, match="6 query codes and 5 database codes do not fit"):
+    with pytest.raises(DataError, match="6 query codes and 5 database codes"):
         DistanceHistogram.from_relation(texts, images, relation)
-    with pytest.raises(DataError, match="encode both with the same model"):
+    with pytest.raises(DataError, match="same model"):
         DistanceHistogram.from_relation(images, Codes(texts.packed[:, :2], 16), relation)
 
 
@@ -151,7 +151,7 @@ def test_histograms_add_over_any_shards(seed: int, bits: int, cuts: list[int]) -
     assert reduce(add, shards) == whole
 
 
-def test_labels_that_are_every_other_column_of_a_table_are_counted() -> None:
+def test_labels_in_strided_arrays_are_counted() -> None:
     queries, database, query_labels, labels = draw(2, 32, 9, 70, 8, 30)
     halves = query_labels[:, ::2], labels[:, ::2]
     assert DistanceHistogram.from_codes(queries, database, *halves) == shares_label(

@@ -1,4 +1,4 @@
-"""Each repository's definition, re-implemented as its own small loop."""
+"""The MAP definition of each repository, re-implemented as a small loop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def thulab(queries: Rankings, k: int) -> float:
 def deephash_pytorch(queries: Rankings, k: int) -> float:
     total = 0.0
     for ranking in queries:
-        head = ranking[0:k]  # k = -1 loses the last item, as there
+        head = ranking[0:k]  # k = -1 loses the last item, as in the original
         if head.sum():
             total += precisions(head).mean()
     return total / len(queries)
@@ -84,9 +84,9 @@ LOOPS: dict[str, Callable[[Rankings, int], float]] = {
     "ranx": trec,
     "trec_eval": trec,
 }
-WITHOUT_CUT = {"DCMH", "UCMFH", "BMC-SDNU"}
+WITHOUT_CUTOFF = {"DCMH", "UCMFH", "BMC-SDNU"}
 
-# Three queries, ties everywhere; the last one has few hits, so that a cut can miss them all.
+# Three queries, ties everywhere; the last one has few hits, so that a cutoff can miss them all.
 QUERIES: list[Groups] = [
     [(3, 1), (2, 1), (2, 0)],
     [(2, 0), (4, 2), (1, 1)],
@@ -100,7 +100,7 @@ def mean_over_all_orders(loop: Callable[[Rankings, int], float], k: int, *extra:
     scores = np.array([loop(list(queries), k) for queries in joint])
     if np.isnan(scores).all():
         return float("nan")
-    return float(np.nanmean(scores))  # thulab: the mean of nothing is left out
+    return float(np.nanmean(scores))  # thulab: outcomes without any hit do not count
 
 
 @pytest.mark.parametrize("name", LOOPS)
@@ -110,26 +110,26 @@ def test_a_definition_is_its_loop_averaged_over_all_joint_tie_orders(
 ) -> None:
     extra = [NOTHING_RELEVANT] if empty else []
     table = histogram(*QUERIES, *extra)
-    for k in [7] if name in WITHOUT_CUT else [1, 2, 3, 5, 7]:
-        at = None if name in WITHOUT_CUT else k
+    for k in [7] if name in WITHOUT_CUTOFF else [1, 2, 3, 5, 7]:
+        cutoff = None if name in WITHOUT_CUTOFF else k
         expected = mean_over_all_orders(LOOPS[name], k, *extra)
-        measured = find_definition(name, at).score(table, at)
+        measured = find_definition(name, cutoff).score(table, cutoff)
         assert measured == pytest.approx(expected, rel=1e-12, nan_ok=True)
 
 
-def test_every_definition_but_ours_is_checked_here_or_against_its_library() -> None:
-    ours, elsewhere = {"all", "smaller", "found"}, {"TALR", "scikit-learn"}
+def test_every_other_definition_is_checked_here_or_against_its_library() -> None:
+    ours, elsewhere = {"all", "min", "hits"}, {"TALR", "scikit-learn"}
     assert set(DEFINITIONS) == set(LOOPS) | ours | elsewhere
 
 
-def test_deephash_pytorch_loses_the_last_rank_without_a_cut() -> None:
+def test_deephash_pytorch_loses_the_last_rank_without_a_cutoff() -> None:
     expected = mean_over_all_orders(deephash_pytorch, -1)
     measured = DEFINITIONS["DeepHash-pytorch"].score(histogram(*QUERIES))
     assert measured == pytest.approx(expected, rel=1e-12)
-    assert "last rank lost" in DEFINITIONS["DeepHash-pytorch"].relevance_label()
+    assert "last rank lost" in DEFINITIONS["DeepHash-pytorch"].describe()
 
 
-def test_dropping_queries_without_a_hit_is_exact_when_no_query_is_sure_of_one() -> None:
+def test_dropping_queries_without_a_hit_is_exact_if_no_hit_is_certain() -> None:
     pair = [[(5, 1)], [(5, 2)]]
     joint = product(*(list(rankings(groups)) for groups in pair))
     scores = [thulab(list(queries), 2) for queries in joint]
@@ -138,7 +138,7 @@ def test_dropping_queries_without_a_hit_is_exact_when_no_query_is_sure_of_one() 
 
 
 def test_dropping_queries_without_a_hit_works_for_thousands_of_queries() -> None:
-    """Against sampling: 2,000 queries of which most may miss the cut."""
+    """Against sampling: 2,000 queries most of which may have no hit before the cutoff."""
     rng = np.random.default_rng(0)
     groups = [[(50, int(r)), (50, 5)] for r in rng.integers(0, 4, 2000)]
     means = []
@@ -149,13 +149,13 @@ def test_dropping_queries_without_a_hit_works_for_thousands_of_queries() -> None
     assert measured == pytest.approx(np.mean(means), abs=5 * np.std(means) / 30**0.5)
 
 
-def test_the_same_ranking_scores_differently_by_the_known_definitions() -> None:
-    """The example of a user's complaint: [+ - -] above [+ - +] when hits found divide."""
+def test_the_same_ranking_scores_differently_under_other_definitions() -> None:
+    """Dividing by the hits scores [+ - -] above [+ - +]."""
     fewer, more = histogram([(1, 1), (1, 0), (1, 0)]), histogram([(1, 1), (1, 0), (1, 1)])
-    found, smaller = DEFINITIONS["found"], DEFINITIONS["smaller"]
-    assert found.score(fewer, 3) == 1.0
-    assert found.score(more, 3) == pytest.approx(5 / 6)
-    assert smaller.score(more, 2) == pytest.approx(1 / 2)
+    by_hits, by_min = DEFINITIONS["hits"], DEFINITIONS["min"]
+    assert by_hits.score(fewer, 3) == 1.0
+    assert by_hits.score(more, 3) == pytest.approx(5 / 6)
+    assert by_min.score(more, 2) == pytest.approx(1 / 2)
 
 
 def test_an_unknown_definition_is_refused_with_the_known_names() -> None:
@@ -163,14 +163,14 @@ def test_an_unknown_definition_is_refused_with_the_known_names() -> None:
         find_definition("mAP")
 
 
-def test_a_cut_is_refused_where_the_original_has_none() -> None:
-    with pytest.raises(DataError, match="DCMH has no cut-off"):
+def test_a_cutoff_is_refused_if_the_original_has_none() -> None:
+    with pytest.raises(DataError, match="DCMH has no cutoff"):
         find_definition("DCMH", 5000)
 
 
-def test_each_definition_says_in_words_what_it_does() -> None:
-    assert DEFINITIONS["thulab/DeepHash"].relevance_label(5000) == (
+def test_each_definition_has_a_description() -> None:
+    assert DEFINITIONS["thulab/DeepHash"].describe(5000) == (
         "mAP@5000, divided by the relevant items found before the cut, "
         "queries without a hit before the cut dropped, ties in expectation"
     )
-    assert len({definition.relevance_label() for definition in DEFINITIONS.values()}) >= 9
+    assert len({definition.describe() for definition in DEFINITIONS.values()}) >= 9

@@ -1,4 +1,4 @@
-"""The documentation's figures are what its code prints."""
+"""The numbers in the documentation are what its code prints."""
 
 from __future__ import annotations
 

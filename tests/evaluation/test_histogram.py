@@ -1,4 +1,4 @@
-"""Curves, sizes, and the file on disk; what is counted is in test_counting.py."""
+"""Curves, sizes and files of histograms; counting is tested in test_counting.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from transhash.evaluation import DistanceHistogram
 from .orders import CASES, Groups, histogram
 
 
-def test_the_database_of_partly_known_queries_is_the_most_that_one_knows() -> None:
+def test_the_database_size_is_the_greatest_number_of_known_items() -> None:
     assert histogram([(1, 1), (0, 0)], [(2, 1), (3, 0)]).database == 5
 
 
@@ -36,7 +36,7 @@ def test_without_the_kernel_the_counts_are_the_same() -> None:
         "items, relevant = count_pairs(codes[:20], codes, labels[:20], labels);"
         "print(native is None, items.tolist(), relevant.tolist())"
     )
-    said = [
+    outputs = [
         subprocess.run(
             [sys.executable, "-c", source],
             env={**os.environ, "TRANSHASH_NATIVE": switch},
@@ -46,11 +46,11 @@ def test_without_the_kernel_the_counts_are_the_same() -> None:
         ).stdout.split(" ", 1)
         for switch in ("0", "1")
     ]
-    assert said[0][0] == "True"
-    assert said[0][1] == said[1][1]
+    assert outputs[0][0] == "True"
+    assert outputs[0][1] == outputs[1][1]
 
 
-def test_a_file_that_is_not_a_histogram_is_refused_with_its_name(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_histogram_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("not a table")
     np.savez(tmp_path / "other.npz", something=np.zeros(3))
     np.savez(tmp_path / "pickled.npz", items=np.array([{}]), relevant=np.array([{}]))
@@ -59,7 +59,7 @@ def test_a_file_that_is_not_a_histogram_is_refused_with_its_name(tmp_path: Path)
             DistanceHistogram.load(tmp_path / name)
 
 
-def test_histograms_of_other_queries_or_code_lengths_do_not_add() -> None:
+def test_histograms_of_different_shapes_cannot_be_added() -> None:
     with pytest.raises(DataError, match="same queries and code length"):
         histogram([(2, 1)]) + histogram([(2, 1), (1, 0)])
 
@@ -79,16 +79,16 @@ def test_the_curve_by_rank_is_the_textbook_one_without_ties(ranking: list[int]) 
 
 
 @pytest.mark.parametrize("groups", CASES)
-def test_with_ties_the_curve_by_rank_follows_the_expected_hits(groups: Groups) -> None:
-    """The rule as stated: expected hits spread evenly, then the textbook curve over all ranks."""
+def test_with_ties_the_curve_by_rank_uses_the_expected_hits(groups: Groups) -> None:
+    """Spread the expected hits evenly, then compute the textbook curve over all ranks."""
     expected_hits = np.concatenate([np.full(n, r / n) for n, r in groups if n])
     np.testing.assert_allclose(
         histogram(groups).precision_by_recall()[0], _by_expected_hits(expected_hits), rtol=1e-9
     )
 
 
-def _by_expected_hits(shares: np.ndarray) -> list[float]:
-    hits = np.cumsum(shares)
+def _by_expected_hits(fractions: np.ndarray) -> list[float]:
+    hits = np.cumsum(fractions)
     precision = hits / np.arange(1, len(hits) + 1)
     return [float(precision[hits * 100 >= step * hits[-1] - 1e-9].max()) for step in range(101)]
 

@@ -1,4 +1,4 @@
-"""Finer rankings than Hamming distance, scored in expectation over what remains equal."""
+"""Rankings finer than Hamming distance, scored in expectation over the remaining ties."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from transhash.index.weighted import RankingMode, query_weights
 
 from .orders import average_precision, mean_over_orders
 
-SIZES = [0.0, 0.2, 0.2, 1.5]  # few, so that items stay equal
+SIZES = [0.0, 0.2, 0.2, 1.5]  # few, so that items tie
 
 
-def drawn(seed: int, items: int = 10) -> tuple[np.ndarray, Codes, np.ndarray, np.ndarray]:
-    """Projections of 6 queries, codes of some items that repeat, and a class each."""
+def random_data(seed: int, items: int = 10) -> tuple[np.ndarray, Codes, np.ndarray, np.ndarray]:
+    """Projections of 6 queries, codes of items that repeat, and one class each."""
     rng = np.random.default_rng(seed)
     z = rng.choice(SIZES, (6, 8)) * rng.choice([-1, 1], (6, 8))
     codes = Codes(rng.choice(np.array([3, 12, 15, 200, 201], np.uint8), (items, 1)), 8)
@@ -27,20 +27,24 @@ def drawn(seed: int, items: int = 10) -> tuple[np.ndarray, Codes, np.ndarray, np
     return z, codes, labels[0], labels[1]
 
 
-def by_hand(
-    z: np.ndarray, codes: Codes, encode_queries: np.ndarray, labels: np.ndarray, mode: str
+def average_precisions(
+    z: np.ndarray, codes: Codes, query_labels: np.ndarray, labels: np.ndarray, mode: str
 ) -> list:
-    """AP of each query, the mean over every order of items that the ranking does not tell apart."""
-    found = []
-    for values, label in zip(z, encode_queries, strict=True):
-        signs = np.where(values > 0, 1, -1)
-        sure = np.abs(np.tanh(values))
-        sure = np.rint(65535 * sure / (sure.max() or 1))
+    """Return the AP of each query, the mean over every order of tied items."""
+    values = []
+    for projections, label in zip(z, query_labels, strict=True):
+        signs = np.where(projections > 0, 1, -1)
+        confidence = np.abs(np.tanh(projections))
+        confidence = np.rint(65535 * confidence / (confidence.max() or 1))
         keys = []
         for code, own in zip(codes.signs(), labels, strict=True):
             differing = signs != code
-            cost, far = sure[differing].sum(), differing.sum()
-            order = {"hamming": (far,), "tiebreak": (far, cost), "weighted": (cost, far)}[mode]
+            cost, distance = confidence[differing].sum(), differing.sum()
+            order = {
+                "hamming": (distance,),
+                "tiebreak": (distance, cost),
+                "weighted": (cost, distance),
+            }[mode]
             keys.append((order, bool((label & own).any())))
         keys.sort(key=lambda pair: pair[0])
         groups = []
@@ -48,20 +52,18 @@ def by_hand(
             relevant = [hit for _, hit in members]
             groups.append((len(relevant), sum(relevant)))
         if any(r for _, r in groups):
-            found.append(mean_over_orders(lambda row: average_precision(row, 99, "all"), groups))
-    return found
+            values.append(mean_over_orders(lambda row: average_precision(row, 99, "all"), groups))
+    return values
 
 
 @pytest.mark.parametrize("mode", ["hamming", "tiebreak", "weighted"])
 @pytest.mark.parametrize("seed", range(8))
-def test_every_ranking_is_scored_in_expectation_over_what_it_leaves_equal(
-    seed: int, mode: RankingMode
-) -> None:
-    z, codes, encode_queries, labels = drawn(seed)
+def test_every_ranking_is_scored_in_expectation_over_its_ties(seed: int, mode: RankingMode) -> None:
+    z, codes, query_labels, labels = random_data(seed)
     queries = Codes.from_projections(z)
-    scores = evaluate(queries, codes, encode_queries, labels, ranking=mode, query_projections=z)
+    scores = evaluate(queries, codes, query_labels, labels, ranking=mode, query_projections=z)
     assert scores.map == pytest.approx(
-        np.mean(by_hand(z, codes, encode_queries, labels, mode)), abs=1e-12
+        np.mean(average_precisions(z, codes, query_labels, labels, mode)), abs=1e-12
     )
     assert scores.worst_tie_order <= scores.map <= scores.best_tie_order
     assert scores.ranking == scores.to_dict()["ranking"] == mode
@@ -71,39 +73,37 @@ def test_every_ranking_is_scored_in_expectation_over_what_it_leaves_equal(
 
 
 @pytest.mark.parametrize("mode", ["tiebreak", "weighted"])
-def test_what_an_engine_answers_is_scored_alike(mode: RankingMode) -> None:
-    z, codes, encode_queries, labels = drawn(3, items=40)
+def test_search_results_have_the_same_scores(mode: RankingMode) -> None:
+    z, codes, query_labels, labels = random_data(3, items=40)
     queries, weights = Codes.from_projections(z), query_weights(z, mode)
     index = ExactIndex(8)
     index.add(np.arange(40), codes)
-    found = index.search(queries, 40, weights)
-    assert found.costs is not None
-    ours = Scores.from_counts([result_tie_groups(found.ids, found.costs, encode_queries, labels)])
-    whole = evaluate(queries, codes, encode_queries, labels, ranking=mode, query_projections=z)
-    assert ours.map == pytest.approx(whole.map, abs=1e-12)
-    # An engine that leaves items out: they come last, in any order.
+    ranking = index.search(queries, 40, weights)
+    assert ranking.costs is not None
+    ours = Scores.from_counts([result_tie_groups(ranking.ids, ranking.costs, query_labels, labels)])
+    expected = evaluate(queries, codes, query_labels, labels, ranking=mode, query_projections=z)
+    assert ours.map == pytest.approx(expected.map, abs=1e-12)
+    # Items that a search omits come last, in any order.
     few = index.search(queries, 7, weights)
     assert few.costs is not None
-    cut = result_tie_groups(few.ids, few.costs, encode_queries, labels)
-    assert cut.items.sum(axis=1).tolist() == [40] * 6
+    partial = result_tie_groups(few.ids, few.costs, query_labels, labels)
+    assert partial.items.sum(axis=1).tolist() == [40] * 6
     assert (
-        cut.relevant.sum(axis=1).tolist()
-        == (encode_queries.astype(int) @ labels.T).sum(axis=1).tolist()
+        partial.relevant.sum(axis=1).tolist()
+        == (query_labels.astype(int) @ labels.T).sum(axis=1).tolist()
     )
-    assert Scores.from_counts([cut]).chance == pytest.approx(whole.chance, abs=1e-12)
+    assert Scores.from_counts([partial]).chance == pytest.approx(expected.chance, abs=1e-12)
 
 
-def test_projections_of_other_queries_are_refused() -> None:
-    z, codes, encode_queries, labels = drawn(0)
+def test_wrong_projections_are_refused() -> None:
+    z, codes, query_labels, labels = random_data(0)
     queries = Codes.from_projections(z)
     for wrong in (None, -z - 1, z[:3]):
-        with pytest.raises(DataError, match="'all' needs query_projections"):
+        with pytest.raises(DataError, match="query_projections"):
             evaluate(
-                queries, codes, encode_queries, labels, ranking="weighted", query_projections=wrong
+                queries, codes, query_labels, labels, ranking="weighted", query_projections=wrong
             )
-    with pytest.raises(DataError, match="one of hamming, ties, all"):
-        evaluate(queries, codes, encode_queries, labels, ranking="cosine")  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="6 queries against 10 items, but the labels"):
-        evaluate(
-            queries, codes, encode_queries[:5], labels, ranking="weighted", query_projections=z
-        )
+    with pytest.raises(DataError, match="cosine"):
+        evaluate(queries, codes, query_labels, labels, ranking="cosine")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="6 queries and 10 items"):
+        evaluate(queries, codes, query_labels[:5], labels, ranking="weighted", query_projections=z)

@@ -1,4 +1,4 @@
-"""Scores of rankings that mean what they say; needs codes (or scores) and labels, no engine."""
+"""MAP, precision and recall from codes (or scores) and labels, exact in expectation over ties."""
 
 from transhash.data.collection import label_matrix
 from transhash.evaluation.definitions import DEFINITIONS, Definition, find_definition

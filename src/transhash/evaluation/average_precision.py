@@ -1,6 +1,6 @@
-"""Average precision from tie groups, exactly, in expectation over all orders inside each group.
+"""Average precision from tie groups, in exact expectation over all orders inside each group.
 
-For one query, group d holds n_d items, r_d of them relevant; N_d items and R_d relevant ones come
+For one query, group d has n_d items, r_d of them relevant; N_d items and R_d relevant ones come
 strictly before it. Slot i of the group is relevant with probability r_d / n_d, and then
 1 + (i - 1) c_d relevant items of the group are expected up to it, c_d = (r_d - 1) / (n_d - 1)
 (McSherry & Najork 2008; for Hamming distances He, Cakir, Bargal & Sclaroff 2018). Hence
@@ -24,49 +24,49 @@ Floats = npt.NDArray[np.float64]
 
 
 def before(counts: Counts) -> Counts:
-    """N_d or R_d: what lies strictly before each group."""
+    """Return N_d or R_d, the counts strictly before each group."""
     return np.cumsum(counts, axis=1) - counts
 
 
-def precision_sums(items: Counts, relevant: Counts, cut: int) -> Floats:
-    """Expected sum of precisions at the relevant items of each group, ranks 1..cut only."""
+def precision_sums(items: Counts, relevant: Counts, cutoff: int) -> Floats:
+    """Return the expected sum of precisions at the relevant items of each group up to a rank."""
     earlier = before(items)
-    # A group that straddles the cut keeps its shares; only its number of slots shrinks.
-    slots = np.clip(cut - earlier, 0, items)
-    share = relevant / np.maximum(items, 1)
+    # A group that straddles the cutoff has the same probability per slot, only fewer slots.
+    slots = np.clip(cutoff - earlier, 0, items)
+    probability = relevant / np.maximum(items, 1)
     slope = np.maximum(relevant - 1, 0) / np.maximum(items - 1, 1)  # c_d
-    return share * _slots_sum(before(relevant), earlier, slots, slope)
+    return probability * _slots_sum(before(relevant), earlier, slots, slope)
 
 
-def hits_precision(items: Counts, relevant: Counts, cut: int) -> tuple[Floats, Floats]:
-    """E[sum of precisions / hits] over ranks 1..cut (0 without a hit), and P(at least one hit).
+def hits_precision(items: Counts, relevant: Counts, cutoff: int) -> tuple[Floats, Floats]:
+    """Return E[sum of precisions / hits] over ranks 1..cutoff (0 without hits) and P(any hit).
 
-    The number of hits m inside the group that straddles the cut is hypergeometric; given m, its
-    t slots are a tie group of their own with m relevant items.
+    The number of hits m inside the group that straddles the cutoff is hypergeometric; given m, its
+    t slots are a tie group with m relevant items.
     """
-    sums = precision_sums(items, relevant, cut)
+    sums = precision_sums(items, relevant, cutoff)
     items_before, relevant_before = before(items), before(relevant)
-    full = items_before + items <= cut
+    full = items_before + items <= cutoff
     hits = np.where(full, relevant, 0).sum(axis=1)
     total = np.where(full, sums, 0.0).sum(axis=1)
     values = total / np.maximum(hits, 1)
-    certainty = (hits > 0).astype(np.float64)
-    straddles = (items_before < cut) & ~full & (relevant > 0)
+    hit_probability = (hits > 0).astype(np.float64)
+    straddles = (items_before < cutoff) & ~full & (relevant > 0)
     for q, d in zip(*np.nonzero(straddles), strict=True):
-        n, r, t = int(items[q, d]), int(relevant[q, d]), int(cut - items_before[q, d])
-        m, chance = _hypergeometric(n, r, t)
-        found, earlier = relevant_before[q, d], items_before[q, d]
+        n, r, t = int(items[q, d]), int(relevant[q, d]), int(cutoff - items_before[q, d])
+        m, probability = _hypergeometric(n, r, t)
+        hits_before, earlier = relevant_before[q, d], items_before[q, d]
         slope = np.maximum(m - 1, 0) / max(t - 1, 1)
-        inside = m / t * _slots_sum(found, earlier, np.int64(t), slope)
-        values[q] = (chance * (total[q] + inside) / np.maximum(found + m, 1)).sum()
-        certainty[q] = chance[found + m > 0].sum()
-    return values, certainty
+        inside = m / t * _slots_sum(hits_before, earlier, np.int64(t), slope)
+        values[q] = (probability * (total[q] + inside) / np.maximum(hits_before + m, 1)).sum()
+        hit_probability[q] = probability[hits_before + m > 0].sum()
+    return values, hit_probability
 
 
 def first_relevant_precision(items: Counts, relevant: Counts, count: int) -> Floats:
-    """E[mean precision at the first min(count, R) relevant items], however deep they lie.
+    """Return E[mean precision at the first min(count, R) relevant items], at any depth.
 
-    In the group where the last of them falls, its s-th relevant item is the last one. Slot x
+    In the group that contains the last of them, its s-th relevant item is the last one. Slot x
     counts if fewer than s of the group's relevant items precede it, that is if the s-th of the
     r - 1 others, among n - 1 places, comes at place Z >= x; summing over x first leaves
     expectations over Z of harmonic spans. The same with one item fewer gives the second moment.
@@ -79,9 +79,9 @@ def first_relevant_precision(items: Counts, relevant: Counts, count: int) -> Flo
     values = np.where(full, sums, 0.0).sum(axis=1)
     q, d = np.nonzero(~full & (relevant_before < last[:, None]))
     if len(q):
-        wanted = last[q] - relevant_before[q, d]
-        table = (items[q, d], relevant[q, d], items_before[q, d], relevant_before[q, d], wanted)
-        # Queries with the same counts, all of a class when codes are equal, are worked out once.
+        needed = last[q] - relevant_before[q, d]
+        table = (items[q, d], relevant[q, d], items_before[q, d], relevant_before[q, d], needed)
+        # Queries with equal counts, e.g. all of a class if codes are equal, are computed once.
         distinct, copies = np.unique(np.stack(table), axis=1, return_inverse=True)
         inside = np.array([_first_in_group(*map(int, column)) for column in distinct.T])
         values[q] += inside[copies.ravel()]  # numpy 2.0 gives it a second axis
@@ -90,14 +90,14 @@ def first_relevant_precision(items: Counts, relevant: Counts, count: int) -> Flo
 
 
 def group_end_precision(items: Counts, relevant: Counts) -> Floats:
-    """scikit-learn's rule: each relevant item gets the precision at the end of its group."""
+    """Return scikit-learn's AP: each relevant item has the precision at the end of its group."""
     precision = np.cumsum(relevant, axis=1) / np.maximum(np.cumsum(items, axis=1), 1)
     mean: Floats = (relevant * precision).sum(axis=1) / np.maximum(relevant.sum(axis=1), 1)
     return mean
 
 
 def harmonic_span(start: npt.ArrayLike, length: npt.ArrayLike) -> Floats:
-    """H(start + length) - H(start), to full relative precision.
+    """Return H(start + length) - H(start), to full relative precision.
 
     The span is multiplied by start, so a difference of two digammas near 14 would leave an error
     of 1e-9 in a database of a million; far out the Euler-Maclaurin series is differenced instead.
@@ -117,26 +117,29 @@ def harmonic_span(start: npt.ArrayLike, length: npt.ArrayLike) -> Floats:
 
 
 def _slots_sum(
-    found: Counts | np.int64, earlier: Counts | np.int64, slots: Counts | np.int64, slope: Floats
+    hits_before: Counts | np.int64,
+    earlier: Counts | np.int64,
+    slots: Counts | np.int64,
+    slope: Floats,
 ) -> Floats:
-    """Σ_{i=1..slots} (found + 1 + (i - 1) slope) / (earlier + i)."""
+    """Return Σ_{i=1..slots} (hits_before + 1 + (i - 1) slope) / (earlier + i)."""
     span = harmonic_span(earlier, slots)
-    return (found + 1 - slope - slope * earlier) * span + slope * slots
+    return (hits_before + 1 - slope - slope * earlier) * span + slope * slots
 
 
-def _first_in_group(n: int, r: int, earlier: int, found: int, s: int) -> float:
-    """Expected sum of precisions at the first s < r relevant items of one group."""
-    place, chance = _negative_hypergeometric(n - 1, r - 1, s)
-    inside = (found + 1) * (chance @ harmonic_span(earlier, place))
+def _first_in_group(n: int, r: int, earlier: int, hits_before: int, s: int) -> float:
+    """Return the expected sum of precisions at the first s < r relevant items of one group."""
+    place, probability = _negative_hypergeometric(n - 1, r - 1, s)
+    inside = (hits_before + 1) * (probability @ harmonic_span(earlier, place))
     if s > 1:
-        place, chance = _negative_hypergeometric(n - 2, r - 2, s - 1)
+        place, probability = _negative_hypergeometric(n - 2, r - 2, s - 1)
         reach = place + 1 - (earlier + 1) * harmonic_span(earlier, place + 1)
-        inside += (r - 1) / (n - 1) * (chance @ reach)
+        inside += (r - 1) / (n - 1) * (probability @ reach)
     return float(r / n * inside)
 
 
 def _hypergeometric(n: int, r: int, t: int) -> tuple[Counts, Floats]:
-    """Hits among t draws from n items with r relevant: support and probabilities."""
+    """Return support and probabilities of the hits among t draws from n items, r relevant."""
     mean = t * r / n
     variance = mean * (1 - r / n) * (n - t) / max(n - 1, 1)
     return _distribution(
@@ -149,7 +152,7 @@ def _hypergeometric(n: int, r: int, t: int) -> tuple[Counts, Floats]:
 
 
 def _negative_hypergeometric(n: int, r: int, s: int) -> tuple[Counts, Floats]:
-    """Place of the s-th relevant item when r of n places are relevant."""
+    """Return the distribution of the place of the s-th relevant item, r of n being relevant."""
     mean = s * (n + 1) / (r + 1)
     variance = mean * (n - r) * (r + 1 - s) / ((r + 1) * (r + 2))
     return _distribution(
@@ -164,14 +167,14 @@ def _negative_hypergeometric(n: int, r: int, s: int) -> tuple[Counts, Floats]:
 def _distribution(
     low: int, high: int, mean: float, reach: float, log_ratio: Callable[[Floats], Floats]
 ) -> tuple[Counts, Floats]:
-    """Probabilities from the ratios P(x + 1) / P(x), normalised, within reach of the mean.
+    """Return probabilities from the ratios P(x + 1) / P(x), normalized, within reach of the mean.
 
-    The reach leaves out less than e^-40: both laws are log-concave, which gives 40 standard
-    deviations, or less by Bernstein's bound on the hits among a number of draws. It keeps the
-    cost near the square root of the group's size.
+    The reach omits less than e^-40: both distributions are log-concave, which gives 40 standard
+    deviations, or less by Bernstein's bound on the hits among the draws. It keeps the cost near the
+    square root of the group's size.
     """
     low, high = max(low, int(mean - reach) - 2), min(high, int(mean + reach) + 3)
     support = np.arange(low, high + 1)
     logs = np.concatenate([[0.0], np.cumsum(log_ratio(support[:-1].astype(np.float64)))])
-    chance = np.exp(logs - logs.max())
-    return support, chance / chance.sum()
+    probability = np.exp(logs - logs.max())
+    return support, probability / probability.sum()

@@ -1,7 +1,7 @@
-"""What "MAP" means, by name: ours, and the one in each repository people compare with.
+"""Definitions of MAP by name: ours, and those of repositories that people compare with.
 
-All of them are evaluated in expectation over the orders of tied items; the repositories leave that
-order to their sort, so their figures scatter around these.
+All are computed in expectation over the orders of tied items. The repositories leave that order to
+their sort, so their numbers scatter around these.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from transhash.evaluation.average_precision import (
 )
 from transhash.evaluation.histogram import DistanceHistogram, check_rank
 
-Denominator = Literal["relevant", "smaller", "found", "first", "group end"]
+Denominator = Literal["relevant", "min", "hits", "first", "group end"]
 Empty = Literal["dropped", "no hit dropped", "zero", "nan"]
 
 _DENOMINATORS: dict[Denominator, str] = {
     "relevant": "divided by all relevant items",
-    "smaller": "divided by the smaller of the cut and all relevant items",
-    "found": "divided by the relevant items found before the cut",
+    "min": "divided by the smaller of the cut and all relevant items",
+    "hits": "divided by the relevant items found before the cut",
     "first": "mean precision at the first k relevant items, however deep",
     "group end": "every relevant item scored with the precision at the end of its tie group",
 }
@@ -43,89 +43,88 @@ _EMPTY: dict[Empty, str] = {
 
 @dataclass(frozen=True)
 class Definition:
-    """One meaning of MAP."""
+    """One definition of MAP."""
 
     name: str
     denominator: Denominator
     empty: Empty
     extra_queries: int = 0  # added to the number of queries the sum is divided by
-    drops_last: bool = False  # without a cut, the last rank is lost
+    drops_last: bool = False  # without a cutoff, the last rank is lost
     source: str = "transhash"
 
-    def cut(self, at: int | None, longest: int) -> int:
-        """The last rank that counts; lists differ in length where pairs of unknown s_ij are."""
-        if at is not None:
-            return check_rank(at)
-        return max(longest - self.drops_last, 1)
+    def score(self, histogram: DistanceHistogram, cutoff: int | None = None) -> float:
+        """Return MAP, or MAP@cutoff, of the histogram; NaN if no query counts."""
+        return self.mean(*self.per_query(histogram, cutoff), histogram.relevant_totals > 0)
 
-    def score(self, histogram: DistanceHistogram, at: int | None = None) -> float:
-        """MAP, or MAP@at, of the histogram; NaN if no query counts."""
-        return self.mean(*self.per_query(histogram, at), histogram.relevant_totals > 0)
-
-    def mean(self, values: Floats, hit: Floats, answerable: npt.NDArray[np.bool_]) -> float:
-        """MAP from what `per_query` says, for all queries together."""
+    def mean(
+        self, values: Floats, hit_probability: Floats, answerable: npt.NDArray[np.bool_]
+    ) -> float:
+        """Return MAP of all queries, given the results of `per_query`."""
         if self.empty == "no hit dropped":
-            return _mean_of_hits(values, hit)
+            return _mean_of_hits(values, hit_probability)
         if self.empty == "nan" and not answerable.all():
             return float("nan")
-        counted = int(answerable.sum()) if self.empty == "dropped" else len(values)
-        counted += self.extra_queries
-        return float(values.sum() / counted) if counted else float("nan")
+        queries = int(answerable.sum()) if self.empty == "dropped" else len(values)
+        queries += self.extra_queries
+        return float(values.sum() / queries) if queries else float("nan")
 
     def per_query(
-        self, histogram: DistanceHistogram, at: int | None = None
+        self, histogram: DistanceHistogram, cutoff: int | None = None
     ) -> tuple[Floats, Floats]:
-        """Expected AP of each query (0 without a hit), and the chance that it has a hit."""
+        """Return the expected AP of each query (0 without a hit) and the probability of a hit."""
         items, relevant = histogram.items, histogram.relevant
         total = histogram.relevant_totals
-        cut = self.cut(at, int(items.sum(axis=1).max(initial=0)))
-        if self.denominator == "found":
-            return hits_precision(items, relevant, cut)
+        # Where pairs of unknown relation are skipped, lists differ in length.
+        last = (
+            max(histogram.database - self.drops_last, 1) if cutoff is None else check_rank(cutoff)
+        )
+        if self.denominator == "hits":
+            return hits_precision(items, relevant, last)
         if self.denominator == "first":
-            values = first_relevant_precision(items, relevant, cut)
+            values = first_relevant_precision(items, relevant, last)
         elif self.denominator == "group end":
             values = group_end_precision(items, relevant)
         else:
-            divisor = total if self.denominator == "relevant" else np.minimum(total, cut)
-            values = precision_sums(items, relevant, cut).sum(axis=1) / np.maximum(divisor, 1)
+            divisor = total if self.denominator == "relevant" else np.minimum(total, last)
+            values = precision_sums(items, relevant, last).sum(axis=1) / np.maximum(divisor, 1)
         return values, (total > 0).astype(np.float64)
 
-    def relevance_label(self, at: int | None = None) -> str:
+    def describe(self, cutoff: int | None = None) -> str:
         parts = [
-            f"mAP@{'all' if at is None else at}",
+            f"mAP@{'all' if cutoff is None else cutoff}",
             _DENOMINATORS[self.denominator],
             _EMPTY[self.empty],
         ]
         if self.extra_queries:
-            parts.append(f"{self.extra_queries} queries too many in the mean, as there")
-        if self.drops_last and at is None:
-            parts.append("last rank lost, as there")
+            parts.append(f"{self.extra_queries} extra queries in the mean")
+        if self.drops_last and cutoff is None:
+            parts.append("last rank lost")
         if self.denominator != "group end":
             parts.append("ties in expectation")
         return ", ".join(parts)
 
 
-_THULAB = "evaluation/__init__.py get_mAPs: R is given there, e.g. 5000 on NUS-WIDE"
+_THULAB = "evaluation/__init__.py get_mAPs; its R is e.g. 5000 on NUS-WIDE"
 _FIRST = "calc_map_k: k relevant items, not k ranks"
 
 DEFINITIONS: dict[str, Definition] = {
     definition.name: definition
     for definition in (
         Definition("all", "relevant", "dropped"),
-        Definition("smaller", "smaller", "dropped"),
-        Definition("found", "found", "dropped"),
-        Definition("thulab/DeepHash", "found", "no hit dropped", source=_THULAB),
-        Definition("HashNet", "found", "no hit dropped", source="pytorch/src/test.py"),
-        Definition("UCCH", "found", "no hit dropped", source="fx_calc_map_multilabel_k"),
+        Definition("min", "min", "dropped"),
+        Definition("hits", "hits", "dropped"),
+        Definition("thulab/DeepHash", "hits", "no hit dropped", source=_THULAB),
+        Definition("HashNet", "hits", "no hit dropped", source="pytorch/src/test.py"),
+        Definition("UCCH", "hits", "no hit dropped", source="fx_calc_map_multilabel_k"),
         Definition(
             "DeepHash-pytorch",
-            "found",
+            "hits",
             "zero",
             drops_last=True,
             source="utils/tools.py CalcTopMap: topK=-1 slices the last item off",
         ),
-        Definition("FIRe", "found", "zero", source="functions/metrics.py calculate_mAP"),
-        Definition("torchmetrics", "found", "zero", source="RetrievalMAP(top_k=...)"),
+        Definition("FIRe", "hits", "zero", source="functions/metrics.py calculate_mAP"),
+        Definition("torchmetrics", "hits", "zero", source="RetrievalMAP(top_k=...)"),
         Definition("DCMH", "relevant", "zero", source="calc_hammingranking.py calc_map"),
         Definition("UCMFH", "relevant", "zero", source="calculate_map"),
         Definition("torchcmh", "first", "zero", source=_FIRST),
@@ -141,49 +140,50 @@ DEFINITIONS: dict[str, Definition] = {
         ),
         Definition("ranx", "relevant", "zero", source="average_precision"),
         Definition("trec_eval", "relevant", "zero", source="map, map_cut; also ir_measures AP@k"),
-        Definition("TALR", "relevant", "dropped", source="+eval/tieAP.m: exactly our default"),
+        Definition("TALR", "relevant", "dropped", source="+eval/tieAP.m: the same as our default"),
         Definition("scikit-learn", "group end", "dropped", source="average_precision_score"),
     )
 }
 
-# Without a cut in the original; a cut would be somebody else's definition.
-_WITHOUT_CUT = frozenset({"DCMH", "UCMFH", "BMC-SDNU", "TALR", "scikit-learn"})
+# The original has no cutoff; one would make it a different definition.
+_WITHOUT_CUTOFF = frozenset({"DCMH", "UCMFH", "BMC-SDNU", "TALR", "scikit-learn"})
 
 
-def find_definition(name: str, at: int | None = None) -> Definition:
+def find_definition(name: str, cutoff: int | None = None) -> Definition:
     try:
         definition = DEFINITIONS[name]
     except KeyError:
-        known = ", ".join(DEFINITIONS)
-        raise DataError(f"no definition of MAP is called {name!r}; there are {known}") from None
-    if at is not None and name in _WITHOUT_CUT:
         raise DataError(
-            f"{name} has no cut-off, so mAP@{at} by its definition does not exist; "
-            f"leave the cut-off out or take 'all', 'smaller' or 'found'"
+            f"Unknown MAP definition {name!r}. Choose from: {', '.join(DEFINITIONS)}."
+        ) from None
+    if cutoff is not None and name in _WITHOUT_CUTOFF:
+        raise DataError(
+            f"The MAP definition {name} has no cutoff. Remove the cutoff, or use 'all', 'min' or "
+            "'hits'."
         )
     return definition
 
 
-def _mean_of_hits(values: Floats, hit: Floats) -> float:
-    """E[Σ AP / number of queries with a hit], exact although both are random.
+def _mean_of_hits(values: Floats, hit_probability: Floats) -> float:
+    """Return E[Σ AP / number of queries with a hit], exactly although both are random.
 
-    Queries are ordered independently of each other and a query without a hit adds nothing, so
-    the expectation is Σ_q E[AP_q] E[1 / (1 + hits among the others)], and E[1 / (1 + X)] is the
-    integral over [0, 1] of X's generating function, a polynomial that Gauss-Legendre integrates
+    Queries are ordered independently and a query without a hit adds nothing, so the expectation
+    is Σ_q E[AP_q] E[1 / (1 + hits among the others)], and E[1 / (1 + X)] is the integral over
+    [0, 1] of X's generating function, a polynomial that Gauss-Legendre quadrature integrates
     exactly.
     """
-    certain = hit >= 1 - 1e-15
-    uncertain = ~certain & (hit > 0)
-    sure = int(certain.sum())
+    certain = hit_probability >= 1 - 1e-15
+    uncertain = ~certain & (hit_probability > 0)
+    certain_count = int(certain.sum())
     if not uncertain.any():
-        return float(values[certain].mean()) if sure else float("nan")
-    nodes, weights = roots_legendre((sure + int(uncertain.sum())) // 2 + 1)
+        return float(values[certain].mean()) if certain_count else float("nan")
+    nodes, weights = roots_legendre((certain_count + int(uncertain.sum())) // 2 + 1)
     x, weights = (nodes + 1) / 2, weights / 2
-    chance = hit[uncertain, None]
-    logs = np.log(1 - chance + chance * x)  # (uncertain queries, nodes)
-    everybody = sure * np.log(x) + logs.sum(axis=0)
-    mean = values[certain].sum() * (weights @ np.exp(everybody - np.log(x)))
-    mean += values[uncertain] @ (np.exp(everybody - logs) @ weights)
-    # If all queries may come out empty, the mean is over the outcomes in which one does not.
-    nothing = 0.0 if sure else float(np.prod(1 - chance))
-    return float(mean / (1 - nothing))
+    probability = hit_probability[uncertain, None]
+    logs = np.log(1 - probability + probability * x)  # (uncertain queries, nodes)
+    all_queries = certain_count * np.log(x) + logs.sum(axis=0)
+    mean = values[certain].sum() * (weights @ np.exp(all_queries - np.log(x)))
+    mean += values[uncertain] @ (np.exp(all_queries - logs) @ weights)
+    # If all queries may be without a hit, the mean is over the outcomes in which one has a hit.
+    no_hit = 0.0 if certain_count else float(np.prod(1 - probability))
+    return float(mean / (1 - no_hit))
