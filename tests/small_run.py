@@ -1,4 +1,4 @@
-"""A small run folder that many tests copy: CVH, 16 bits, bag of words, two images and three texts."""
+"""A small run folder that many tests copy: CVH, 16 bits, two images and three texts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from transhash.search.catalog import Catalog
 from transhash.search.engine import SearchEngine
 from transhash.training.fit import Fit, read_fit_data
 
-CAPTIONS = {
-    "red": "a red boat", "blue": "the blue sea", "green": "a green tree", "gray": "a gray cat",
-    "white": "a white house with a roof", "black": "the black car", "orange": "a fish sleeps",
-    "purple": "a boat with sails",
-}  # fmt: skip
+COLORS = ("red", "blue", "green", "gray", "white", "black", "orange", "purple")
+THINGS = (
+    "boat with sails", "cat that sleeps", "car", "house with a roof", "fish", "tree", "sea", "dog",
+    "kite", "lamp", "bell", "road",
+)  # fmt: skip
 
 
 def copy_small_run(folder: Path, *, indexed: bool = True) -> Path:
@@ -58,9 +58,12 @@ def _built() -> Path:
 def _build(folder: Path) -> None:
     (folder / "captioned").mkdir()
     rows = ["image,text"]
-    for color, text in CAPTIONS.items():
-        Image.new("RGB", (24, 16), color).save(folder / "captioned" / f"{color}.png")
-        rows.append(f"captioned/{color}.png,{text}")
+    for i, thing in enumerate(THINGS):
+        for color in [COLORS[(i + shift) % len(COLORS)] for shift in range(4)]:
+            image = Image.new("RGB", (24, 16), color)
+            image.paste("white", (0, 0, i, 12 - i))
+            image.save(folder / "captioned" / f"{color}-{i}.png")
+            rows.append(f"captioned/{color}-{i}.png,a {color} {thing}")
     (folder / "captions.csv").write_text("\n".join(rows) + "\n")
     (folder / "photos").mkdir()
     for color in ("red", "blue"):

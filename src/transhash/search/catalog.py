@@ -125,6 +125,7 @@ class CatalogFile:
         with self.errors():
             if not self.read_only:
                 self.base.execute("PRAGMA journal_mode=WAL")
+            if version == 0:
                 self._create_tables()
             columns = {row[1] for row in self.base.execute("PRAGMA table_info(items)")}
             if missing := set(ItemRow._fields) - columns:
@@ -143,19 +144,17 @@ class CatalogFile:
         """The connection of the current thread."""
         base: sqlite3.Connection | None = getattr(self._local, "base", None)
         if base is None:
-            uri = f"{self.path.resolve().as_uri()}?mode={self._mode()}"
+            # Only the first connection may create the file: a thread that connects later must not
+            # replace a file that was moved away by an empty one.
+            mode = "rw" if self._opened else "rwc"
+            if self.read_only:
+                mode = "ro&immutable=1" if self._immutable else "ro"
+            uri = f"{self.path.resolve().as_uri()}?mode={mode}"
             base = sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=False)
             self._local.base = base
             with self._lock:
                 self._connections.append(base)
         return base
-
-    def _mode(self) -> str:
-        if self.read_only:
-            return "ro&immutable=1" if self._immutable else "ro"
-        # Only the first connection may create the file: a thread that connects later must not
-        # replace a file that was moved away by an empty one.
-        return "rw" if self._opened else "rwc"
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -333,27 +332,20 @@ class Catalog:
 
     def mark_pending(self, index_url: str, numbers: Sequence[int]) -> None:
         """Note that these items are about to be removed from an index."""
+        sql = "INSERT OR IGNORE INTO pending VALUES (?, ?, NULL)"
         with self._file.transaction() as base:
-            base.executemany(
-                "INSERT OR IGNORE INTO pending VALUES (?, ?, NULL)",
-                [(index_url, number) for number in numbers],
-            )
+            base.executemany(sql, [(index_url, number) for number in numbers])
 
     def mark_done(self, index_url: str, numbers: Sequence[int]) -> None:
         """Note that an index has the current codes of these items."""
+        sql = "DELETE FROM pending WHERE index_url = ? AND number = ?"
         with self._file.transaction() as base:
-            base.executemany(
-                "DELETE FROM pending WHERE index_url = ? AND number = ?",
-                [(index_url, number) for number in numbers],
-            )
+            base.executemany(sql, [(index_url, number) for number in numbers])
 
     def remove(self, index_url: str, numbers: Sequence[int]) -> None:
         with self._file.transaction() as base:
             base.executemany("DELETE FROM items WHERE number = ?", [(n,) for n in numbers])
-            base.executemany(
-                "DELETE FROM pending WHERE index_url = ? AND number = ?",
-                [(index_url, number) for number in numbers],
-            )
+            self.mark_done(index_url, numbers)
 
     def get_or_set(self, name: str, value: str) -> str:
         """Return the stored value of `name`; store `value` if there is none and it can be."""
