@@ -1,7 +1,6 @@
-"""Shapes in a box from -1 to 1 (y points down), named by colour, drawn later by either hand.
+"""Shapes in a box from -1 to 1 (y points down), from which both styles draw.
 
-A thing is described once, as parts; the poster and the crayon then draw the same parts in
-their own ways. So the two domains differ in style, not in what they show.
+An object is described once, as pieces, so the two domains differ in style, not in content.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ Outline = NDArray[np.float64]  # (n, 2)
 
 
 class Piece(NamedTuple):
-    """One filled outline (width 0) or one stroke; a tone ending in - or + is darker or lighter."""
+    """A filled outline (width 0) or a stroke. A tone ending in - or + is darker or lighter."""
 
     points: Outline
     tone: str
@@ -25,14 +24,13 @@ class Piece(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """The parts of one thing, back to front, and the colour a caption would name."""
+    """The pieces of an object, back to front, and its color in captions."""
 
     parts: list[Piece]
-    colour: str
+    color: str
 
 
 def outline(*corners: tuple[float, float]) -> Outline:
-    """The polygon through the corners."""
     return np.array(corners, dtype=np.float64)
 
 
@@ -43,13 +41,13 @@ def box(left: float, top: float, right: float, bottom: float) -> Outline:
 def arc(
     x: float, y: float, rx: float, ry: float, start: float = 0, stop: float = 360, n: int = 26
 ) -> Outline:
-    """Points on an ellipse from start to stop degrees, clockwise from the right."""
+    """Return points on an ellipse from start to stop degrees, clockwise from the right."""
     angles = np.radians(np.linspace(start, stop, n, endpoint=abs(stop - start) < 360))
     return np.stack([x + rx * np.cos(angles), y + ry * np.sin(angles)], axis=1)
 
 
 def smooth(corners: Sequence[tuple[float, float]], closed: bool = True, rounds: int = 3) -> Outline:
-    """The corners rounded off by Chaikin's corner cutting."""
+    """Round the corners by Chaikin's corner cutting."""
     points = np.array(corners, dtype=np.float64)
     for _ in range(rounds):
         after = np.roll(points, -1, axis=0)
@@ -60,28 +58,28 @@ def smooth(corners: Sequence[tuple[float, float]], closed: bool = True, rounds: 
 
 
 def cloud(x: float, y: float, rx: float, ry: float, bumps: int, depth: float = 0.13) -> Outline:
-    """An ellipse with a scalloped rim: foliage, smoke, clouds."""
+    """Return an ellipse with a scalloped rim, for foliage, smoke and clouds."""
     angles = np.linspace(0, 2 * math.pi, bumps * 7, endpoint=False)
     reach = 1 - depth + depth * 2 * np.abs(np.sin(bumps * angles / 2))
     return np.stack([x + rx * reach * np.cos(angles), y + ry * reach * np.sin(angles)], axis=1)
 
 
 def spikes(x: float, y: float, outer: float, inner: float, n: int, turn: float = 0) -> Outline:
-    """A star with n points."""
+    """Return a star with n points."""
     angles = np.radians(turn - 90) + np.arange(2 * n) * math.pi / n
     reach = np.where(np.arange(2 * n) % 2 == 0, outer, inner)
     return np.stack([x + reach * np.cos(angles), y + reach * np.sin(angles)], axis=1)
 
 
-def turned(points: Outline, degrees: float, x: float = 0, y: float = 0) -> Outline:
-    """The points turned clockwise about (x, y)."""
+def rotate(points: Outline, degrees: float, x: float = 0, y: float = 0) -> Outline:
+    """Rotate points clockwise about (x, y)."""
     c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    centre = np.array([x, y])
-    spun: Outline = (points - centre) @ np.array([[c, s], [-s, c]]) + centre
-    return spun
+    center = np.array([x, y])
+    rotated: Outline = (points - center) @ np.array([[c, s], [-s, c]]) + center
+    return rotated
 
 
-def placed(
+def transform(
     parts: list[Piece],
     x: float,
     y: float,
@@ -90,10 +88,10 @@ def placed(
     flip: bool = False,
     stretch: float = 1,
 ) -> list[Piece]:
-    """The parts moved to pixel (x, y), scaled, turned, perhaps mirrored or squeezed sideways."""
+    """Mirror, stretch, scale and rotate pieces, and move them to pixel (x, y)."""
     size = np.array([-scale * stretch if flip else scale * stretch, scale])
-    centre = np.array([x, y])
+    center = np.array([x, y])
     return [
-        Piece(turned(part.points * size, angle) + centre, part.tone, part.width * scale)
+        Piece(rotate(part.points * size, angle) + center, part.tone, part.width * scale)
         for part in parts
     ]

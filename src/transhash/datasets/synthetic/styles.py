@@ -1,4 +1,8 @@
-"""The first hand: bright posters, flat colours and clean edges under a graded sky."""
+"""The two drawing styles: bright posters with flat colors, and wax crayon on rough paper.
+
+All differences (paper, grain, palette, line) are the same for every object: a shift of style, which
+alignment can undo, rather than noise in single images.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,12 @@ from transhash.datasets.synthetic.shapes import (
     arc,
     box,
     outline,
-    placed,
     smooth,
+    transform,
 )
 
-SIZE = 160  # pixels a side
-FINE = 2 * SIZE  # drawn twice as large, then halved: smooth edges
+SIZE = 160  # width and height in pixels
+CANVAS = 2 * SIZE  # drawn twice as large, then halved for smooth edges
 
 RGB = tuple[int, int, int]
 _POSTER_COLORS: dict[str, RGB] = {
@@ -38,7 +42,7 @@ _POSTER_COLORS: dict[str, RGB] = {
     "grey": (150, 158, 170),
     "black": (38, 40, 54),
 }
-# Sky above, sky below, ground. One is picked for each scene.
+# Colors of upper sky, lower sky and ground; one triple per scene.
 SETTINGS: dict[str, tuple[tuple[RGB, RGB, RGB], ...]] = {
     "meadow": (
         ((84, 178, 244), (206, 238, 252), (124, 200, 88)),
@@ -86,15 +90,15 @@ SETTINGS: dict[str, tuple[tuple[RGB, RGB, RGB], ...]] = {
         ((246, 240, 226), (250, 246, 236), (236, 224, 200)),
     ),
 }
-# Where the ground begins, from the top.
+# Height of the horizon from the top.
 HORIZON = {"meadow": 0.66, "street": 0.7, "snow": 0.68, "night": 0.78, "sea": 0.62, "deep": 0.88,
            "sky": 1.0, "table": 0.68, "plain": 1.0}  # fmt: skip
-EDGED_SHARE = 0.4  # of the posters have their shapes traced in black
+OUTLINED_FRACTION = 0.4  # of posters have black outlines
 AIRBORNE = ("sun", "star", "bird")
 
 
 def tint(tone: str, palette: dict[str, RGB], rng: Random, jitter: int) -> RGB:
-    """The palette's colour for a tone, darker for -, lighter for +, and a little off each time."""
+    """Return a tone's color, darker for -, lighter for +, with some random variation."""
     base = palette[tone.rstrip("+-")]
     if tone.endswith("-"):
         base = (base[0] * 7 // 10, base[1] * 7 // 10, base[2] * 7 // 10)
@@ -104,50 +108,50 @@ def tint(tone: str, palette: dict[str, RGB], rng: Random, jitter: int) -> RGB:
     return r, g, b
 
 
-def draw_poster(rng: Random, setting: str, shown: list[tuple[str, Drawing]]) -> Image.Image:
-    """A scene with one to three things in it; the first stands out."""
+def draw_poster(rng: Random, setting: str, drawings: list[tuple[str, Drawing]]) -> Image.Image:
+    """Draw a scene with one to three objects, the first one largest."""
     above, below, ground = rng.choice(SETTINGS[setting])
-    image = _graded(above, below)
+    image = _gradient(above, below)
     pen = ImageDraw.Draw(image)
-    horizon = FINE * (HORIZON[setting] + rng.uniform(-0.03, 0.03))
+    horizon = CANVAS * (HORIZON[setting] + rng.uniform(-0.03, 0.03))
     _backdrop(rng, pen, setting, horizon, ground)
-    edge = rng.choice((2, 3, 4)) if rng.random() < EDGED_SHARE else 0
-    slots = {1: [rng.uniform(0.4, 0.6)], 2: [0.29, 0.73], 3: [0.5, 0.2, 0.81]}[len(shown)]
-    if len(shown) == 2 and rng.random() < 0.5:
+    edge = rng.choice((2, 3, 4)) if rng.random() < OUTLINED_FRACTION else 0
+    slots = {1: [rng.uniform(0.4, 0.6)], 2: [0.29, 0.73], 3: [0.5, 0.2, 0.81]}[len(drawings)]
+    if len(drawings) == 2 and rng.random() < 0.5:
         slots.reverse()
-    reach = {1: (0.3, 0.4), 2: (0.22, 0.27), 3: (0.17, 0.21)}[len(shown)]
-    for k, (slot, (name, drawing)) in enumerate(zip(slots, shown, strict=True)):
-        scale = FINE * rng.uniform(*reach) * (0.9 if k else 1.0)
-        x = FINE * (slot + rng.uniform(-0.03, 0.03))
+    reach = {1: (0.3, 0.4), 2: (0.22, 0.27), 3: (0.17, 0.21)}[len(drawings)]
+    for k, (slot, (name, drawing)) in enumerate(zip(slots, drawings, strict=True)):
+        scale = CANVAS * rng.uniform(*reach) * (0.9 if k else 1.0)
+        x = CANVAS * (slot + rng.uniform(-0.03, 0.03))
         y = _height(rng, setting, name, scale, horizon)
         angle = rng.uniform(-7, 7) if name in ("umbrella", "star", "fish", "sun") else 0
         if setting in ("meadow", "street", "snow", "table") and name not in AIRBORNE:
             shadow = arc(x, y + scale * 0.93, scale * 0.95, scale * 0.12)
             pen.polygon(shadow.ravel().tolist(), fill=tuple(c * 82 // 100 for c in ground))
-        _paint(pen, placed(drawing.parts, x, y, scale, angle, rng.random() < 0.5), rng, edge)
+        _paint(pen, transform(drawing.parts, x, y, scale, angle, rng.random() < 0.5), rng, edge)
     return image.resize((SIZE, SIZE), Image.Resampling.BOX)
 
 
 def _height(rng: Random, setting: str, name: str, scale: float, horizon: float) -> float:
     if setting == "sea" and name == "fish":
-        return horizon + (FINE - horizon) * 0.58
+        return horizon + (CANVAS - horizon) * 0.58
     if setting == "sea" and name == "boat":
         return horizon - scale * 0.62
     if setting in ("plain", "sky", "deep"):
-        return FINE * rng.uniform(0.44, 0.55)
+        return CANVAS * rng.uniform(0.44, 0.55)
     if name in AIRBORNE and (name != "bird" or rng.random() < 0.4):
-        return max(scale * 1.05, FINE * rng.uniform(0.28, 0.38))
-    return min(horizon - scale * 0.93 + FINE * rng.uniform(0.09, 0.19), FINE - scale)
+        return max(scale * 1.05, CANVAS * rng.uniform(0.28, 0.38))
+    return min(horizon - scale * 0.93 + CANVAS * rng.uniform(0.09, 0.19), CANVAS - scale)
 
 
-def _graded(above: RGB, below: RGB) -> Image.Image:
-    ramp = np.linspace(0, 1, FINE)[:, None]
-    rows = np.array(above) * (1 - ramp) + np.array(below) * ramp  # (FINE, 3)
-    return Image.fromarray(np.repeat(rows[:, None].astype(np.uint8), FINE, axis=1))
+def _gradient(above: RGB, below: RGB) -> Image.Image:
+    ramp = np.linspace(0, 1, CANVAS)[:, None]
+    rows = np.array(above) * (1 - ramp) + np.array(below) * ramp  # (CANVAS, 3)
+    return Image.fromarray(np.repeat(rows[:, None].astype(np.uint8), CANVAS, axis=1))
 
 
 def _paint(pen: ImageDraw.ImageDraw, parts: list[Piece], rng: Random, edge: int) -> None:
-    inks: dict[str, RGB] = {}  # one tone looks the same all over one thing
+    inks: dict[str, RGB] = {}  # one color per tone and object
     for part in parts:
         ink = inks.setdefault(part.tone, tint(part.tone, _POSTER_COLORS, rng, 10))
         flat = part.points.ravel().tolist()
@@ -162,10 +166,10 @@ def _paint(pen: ImageDraw.ImageDraw, parts: list[Piece], rng: Random, edge: int)
 
 
 def _fill(pen: ImageDraw.ImageDraw, points: Outline, ink: RGB) -> None:
-    pen.polygon((points * FINE).ravel().tolist(), fill=ink)
+    pen.polygon((points * CANVAS).ravel().tolist(), fill=ink)
 
 
-def _mixed(a: RGB, b: RGB, share: float) -> RGB:
+def _mix(a: RGB, b: RGB, share: float) -> RGB:
     r, g, b_ = (round(x + (y - x) * share) for x, y in zip(a, b, strict=True))
     return r, g, b_
 
@@ -181,9 +185,9 @@ def _backdrop(
     rng: Random, pen: ImageDraw.ImageDraw, setting: str, horizon: float, ground: RGB
 ) -> None:
     white: RGB = (255, 255, 255)
-    top = horizon / FINE
+    top = horizon / CANVAS
     if setting in ("meadow", "snow", "night"):
-        far = _mixed(ground, (120, 150, 200), 0.35)
+        far = _mix(ground, (120, 150, 200), 0.35)
         for x in (rng.uniform(0, 0.3), rng.uniform(0.6, 1)):
             _fill(pen, arc(x, top + 0.06, rng.uniform(0.3, 0.5), rng.uniform(0.12, 0.22)), far)
     if setting in ("meadow", "sea", "snow", "street"):
@@ -196,17 +200,17 @@ def _backdrop(
         for _ in range(rng.randint(5, 12)):
             x, y = rng.random(), rng.uniform(top + 0.03, 0.98)
             blade = outline((x - 0.012, y), (x, y - 0.04), (x + 0.012, y))
-            _fill(pen, blade, _mixed(ground, (20, 90, 40), 0.4))
+            _fill(pen, blade, _mix(ground, (20, 90, 40), 0.4))
     elif setting == "street":
         for i in range(4):
             x = 0.28 * i + rng.uniform(0, 0.03)
             dash = outline((x, 0.9), (x + 0.14, 0.9), (x + 0.12, 0.925), (x - 0.02, 0.925))
             _fill(pen, dash, white)
-        _fill(pen, box(0, top - 0.02, 1, top + 0.015), _mixed(ground, white, 0.5))
+        _fill(pen, box(0, top - 0.02, 1, top + 0.015), _mix(ground, white, 0.5))
         if rng.random() < 0.4:
             for _ in range(24):  # rain
                 x, y = rng.random(), rng.random()
-                streak = (outline((x, y), (x - 0.012, y + 0.05)) * FINE).ravel().tolist()
+                streak = (outline((x, y), (x - 0.012, y + 0.05)) * CANVAS).ravel().tolist()
                 pen.line(streak, fill=(226, 238, 248), width=2)
     elif setting == "snow":
         for _ in range(26):
@@ -224,7 +228,7 @@ def _backdrop(
             x, y = rng.random(), rng.uniform(top + 0.05, 0.97)
             crest = smooth([(x, y), (x + 0.04, y - 0.02), (x + 0.08, y)], closed=False, rounds=2)
             if setting == "sea":
-                pen.line((crest * FINE).ravel().tolist(), fill=_mixed(ground, white, 0.35), width=4)
+                pen.line((crest * CANVAS).ravel().tolist(), fill=_mix(ground, white, 0.35), width=4)
             else:
                 x, w = rng.random(), rng.uniform(0.02, 0.04)  # weed
                 frond = [(x - w, 1), (x - w / 2, 0.85), (x, 0.7), (x + w, 0.86), (x + w / 2, 1)]
@@ -251,11 +255,6 @@ def _backdrop(
                 _fill(pen, np.concatenate([[(0.5, 0.5)], tips]), ground)
 
 
-# The second hand: wax crayon on rough paper, wobbling outlines, hatched fill, an old palette.
-#
-# Everything that differs from the posters is the same for every thing: paper, grain, palette,
-# line. It is a shift of style, which alignment can undo, rather than noise in single pictures.
-
 _CRAYON_COLORS: dict[str, RGB] = {
     "red": (196, 54, 48),
     "orange": (220, 116, 44),
@@ -272,14 +271,14 @@ _CRAYON_COLORS: dict[str, RGB] = {
     "black": (48, 42, 46),
 }
 PAPERS: tuple[RGB, ...] = ((244, 232, 206), (240, 224, 192), (234, 220, 194), (246, 238, 220))
-BLUR = 0.7  # pixels
+BLUR_PIXELS = 0.7
 INK: RGB = (56, 46, 50)
 
 
 @cache
 def _grain(k: int) -> Image.Image:
-    """Tooth of the paper: where it is low the wax skips."""
-    noise = np.random.default_rng(k).normal(size=(FINE * 2, FINE * 2))
+    """Return the grain of the paper; dark parts take less wax."""
+    noise = np.random.default_rng(k).normal(size=(CANVAS * 2, CANVAS * 2))
     tooth = Image.fromarray((128 + 42 * noise).clip(0, 255).astype(np.uint8))
     return tooth.filter(ImageFilter.GaussianBlur(1.1)).point(
         lambda v: max(0, min(255, round((v - 128) * 7 + 212)))
@@ -288,9 +287,9 @@ def _grain(k: int) -> Image.Image:
 
 @cache
 def _hatch(k: int) -> Image.Image:
-    """A field of slanted crayon strokes to fill shapes from."""
+    """Return a field of slanted crayon strokes for filling shapes."""
     rng = Random(k)
-    side = FINE * 2
+    side = CANVAS * 2
     field = Image.new("L", (side * 2, side * 2), 110)
     pen = ImageDraw.Draw(field)
     y = -10.0
@@ -302,13 +301,13 @@ def _hatch(k: int) -> Image.Image:
     return field.crop((side // 2, side // 2, side // 2 + side, side // 2 + side))
 
 
-def _window(rng: Random, field: Image.Image, size: tuple[int, int]) -> Image.Image:
+def _random_crop(rng: Random, field: Image.Image, size: tuple[int, int]) -> Image.Image:
     x, y = (rng.randrange(f - s + 1) for f, s in zip(field.size, size, strict=True))
     return field.crop((x, y, x + size[0], y + size[1]))
 
 
-def _wobbled(rng: Random, points: Outline, closed: bool, amount: float) -> Outline:
-    """The line as an unsure hand follows it: dense points, pushed about by slow noise."""
+def _wobble(rng: Random, points: Outline, closed: bool, amount: float) -> Outline:
+    """Return dense points along a line, shifted by low-frequency noise."""
     ring = np.concatenate([points, points[:1]]) if closed else points
     steps = np.hypot(*np.diff(ring, axis=0).T)
     along = np.concatenate([[0], np.cumsum(steps)])
@@ -323,41 +322,43 @@ def _wobbled(rng: Random, points: Outline, closed: bool, amount: float) -> Outli
 
 
 def draw_crayon(rng: Random, drawing: Drawing) -> Image.Image:
-    """The thing alone on its sheet, close, tilted, squeezed a little."""
+    """Draw one object close up, tilted and slightly stretched."""
     paper = tint("paper", {"paper": rng.choice(PAPERS)}, rng, 3)
-    image = Image.new("RGB", (FINE, FINE), paper)
-    grain = _window(rng, _grain(rng.randrange(3)), (FINE, FINE))
+    image = Image.new("RGB", (CANVAS, CANVAS), paper)
+    grain = _random_crop(rng, _grain(rng.randrange(3)), (CANVAS, CANVAS))
     if rng.random() < 0.6:
         _scribbles(rng, image, grain)
-    scale = FINE * rng.uniform(0.33, 0.44)
-    x, y = (FINE * rng.uniform(0.44, 0.56) for _ in range(2))
+    scale = CANVAS * rng.uniform(0.33, 0.44)
+    x, y = (CANVAS * rng.uniform(0.44, 0.56) for _ in range(2))
     angle, stretch = rng.uniform(-12, 12), rng.uniform(0.88, 1.12)
-    parts = placed(drawing.parts, x, y, scale, angle, rng.random() < 0.5, stretch)
+    parts = transform(drawing.parts, x, y, scale, angle, rng.random() < 0.5, stretch)
     hatch = rng.randrange(6)
     inks: dict[str, RGB] = {}
     for part in parts:
         ink = inks.setdefault(part.tone, tint(part.tone, _CRAYON_COLORS, rng, 9))
-        _rub(rng, image, part, ink, paper, grain, _hatch((hatch + rng.choice((0, 0, 1))) % 6))
+        _draw_piece(
+            rng, image, part, ink, paper, grain, _hatch((hatch + rng.choice((0, 0, 1))) % 6)
+        )
     image = image.resize((SIZE, SIZE), Image.Resampling.BOX)
     light = grain.resize((SIZE, SIZE), Image.Resampling.BOX).point(lambda v: 230 + v * 25 // 255)
     image = ImageChops.multiply(image, Image.merge("RGB", (light, light, light)))
-    return image.filter(ImageFilter.GaussianBlur(BLUR))
+    return image.filter(ImageFilter.GaussianBlur(BLUR_PIXELS))
 
 
 def _scribbles(rng: Random, image: Image.Image, grain: Image.Image) -> None:
-    """Idle strokes: the ground, a few dashes."""
+    """Draw a few horizontal strokes as ground."""
     mask = Image.new("L", image.size)
     pen = ImageDraw.Draw(mask)
-    y = FINE * rng.uniform(0.84, 0.92)
+    y = CANVAS * rng.uniform(0.84, 0.92)
     for i in range(rng.randint(3, 6)):
         low = y + 7 * i
-        line = np.array([(rng.uniform(0, 60), low), (FINE - rng.uniform(0, 60), low)])
-        pen.line(_wobbled(rng, line, False, 2.5).ravel().tolist(), fill=200, width=4)
+        line = np.array([(rng.uniform(0, 60), low), (CANVAS - rng.uniform(0, 60), low)])
+        pen.line(_wobble(rng, line, False, 2.5).ravel().tolist(), fill=200, width=4)
     tone = rng.choice(("green", "brown", "blue", "grey", "yellow"))
     image.paste(tint(tone, _CRAYON_COLORS, rng, 9), mask=ImageChops.multiply(mask, grain))
 
 
-def _rub(
+def _draw_piece(
     rng: Random,
     image: Image.Image,
     part: Piece,
@@ -366,11 +367,11 @@ def _rub(
     grain: Image.Image,
     hatch: Image.Image,
 ) -> None:
-    """One part: a hatched fill with a doubled outline, or a stroke, on the grain of the paper."""
-    rim = _wobbled(rng, part.points, not part.width, 2.2)
+    """Draw a stroke, or a hatched fill with a doubled outline."""
+    rim = _wobble(rng, part.points, not part.width, 2.2)
     pad = 8 + round(part.width)
     left, top = (max(0, int(v) - pad) for v in rim.min(axis=0))
-    right, bottom = (min(FINE, int(v) + pad) for v in rim.max(axis=0))
+    right, bottom = (min(CANVAS, int(v) + pad) for v in rim.max(axis=0))
     if right <= left or bottom <= top:
         return
     size, corner = (right - left, bottom - top), (left, top)
@@ -383,11 +384,11 @@ def _rub(
         image.paste(ink, corner, ImageChops.multiply(mask, tooth))
         return
     pen.polygon(flat, fill=215)
-    image.paste(paper, corner, mask)  # wax on wax hides most of what lies under it
-    strokes = ImageChops.multiply(mask, _window(rng, hatch, size))
+    image.paste(paper, corner, mask)  # hide most of the pieces below
+    strokes = ImageChops.multiply(mask, _random_crop(rng, hatch, size))
     image.paste(ink, corner, ImageChops.multiply(strokes, tooth))
     mask.paste(0, (0, 0, *size))
     pen.line([*flat, *flat[:2]], fill=220, width=4, joint="curve")
-    again = (_wobbled(rng, part.points, True, 2.8) - corner).ravel().tolist()
+    again = (_wobble(rng, part.points, True, 2.8) - corner).ravel().tolist()
     pen.line([*again, *again[:2]], fill=150, width=3, joint="curve")
     image.paste(INK, corner, ImageChops.multiply(mask, tooth))
