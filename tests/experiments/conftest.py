@@ -13,15 +13,15 @@ from .tiny import PLAN, run
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Matrices this small are slower on many threads, by a hundred times on a busy machine."""
+    """Small matrices are slower with many threads, up to 100 times on a busy machine."""
     with threadpool_limits(1):
         yield
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A three-part folder of 72 drawn pictures and texts in each part."""
-    return make_synthetic(tmp_path_factory.mktemp("drawn") / "tiny", per_class=6)
+    """A benchmark folder with 72 synthetic images and texts in each part."""
+    return make_synthetic(tmp_path_factory.mktemp("synthetic") / "tiny", per_class=6)
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +33,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def finished(plan: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that nothing disturbed; tests must not write to it."""
+    """The folder of a complete experiment; tests must not write to it."""
     out = tmp_path_factory.mktemp("finished")
     run(plan, folder, out)
     return out

@@ -1,4 +1,4 @@
-"""Rows on fine-tuned features: QCH@THN is QCH on a backbone that THN taught."""
+"""Cells on fine-tuned features: QCH@THN is QCH on a backbone fine-tuned by THN."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from rich.console import Console
 
 from hashers.tiny_backbone import TinyBackbone
 from transhash.errors import DataError
-from transhash.experiments import read_plan, run_experiment
+from transhash.experiments import Cell, read_plan, run_experiment
+from transhash.experiments.results import Row, row_cell
 from transhash.report.summary import Summary
 
 PLAN = """
@@ -23,8 +24,8 @@ tune = false
 [fine_tune]
 bits = 16
 steps = 3
-batch = 16
-target_batch = 16
+batch_size = 16
+target_batch_size = 16
 
 [fine_tune.QCH]
 learning_rate = 0.01
@@ -38,13 +39,13 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def run(file: Path, folder: Path, out: Path, jobs: int = 1) -> list[dict[str, object]]:
+def run(file: Path, folder: Path, out: Path, jobs: int = 1) -> list[Row]:
     quiet = Console(stderr=True, quiet=True)
     path = run_experiment(file, folder, out, jobs, console=quiet, features=TinyBackbone())
     return [json.loads(line) for line in path.open()]
 
 
-def test_a_backbone_of_a_split_serves_every_method_and_length(
+def test_one_backbone_per_split_serves_every_method_and_length(
     file: Path, folder: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -52,29 +53,29 @@ def test_a_backbone_of_a_split_serves_every_method_and_length(
     assert len(rows) == 12
     backbones = sorted(path.name for path in (out / "backbones").iterdir())
     assert backbones == ["QCH-0", "QCH-1"]
-    record = json.loads((out / "backbones" / "QCH-1" / "tuning.json").read_text())
+    record = json.loads((out / "backbones" / "QCH-1" / "fine_tuning.json").read_text())
     assert (record["teacher"], record["settings"]["steps"], record["settings"]["seed"]) == (
         "QCH", 3, 1,
     )  # fmt: skip
     assert record["settings"]["learning_rate"] == 0.01
-    assert record["taught"]["bits"] == 16
-    maps = {(row["method"], row["bits"], row["seed"]): row["image_to_text_map"] for row in rows}
-    assert maps["CVH", 16, 0] != maps["CVH@QCH", 16, 0]
-    (tuned,) = [r for r in rows if (r["method"], r["bits"], r["seed"]) == ("QCH@QCH", 8, 0)]
-    assert tuned["given_settings"]["fine_tune"]["steps"] == 3  # type: ignore[index]
-    assert Summary.of(out).methods == ("CVH", "CVH@QCH", "QCH@QCH")
-    # Nothing is run or tuned twice; another fine-tuning does not mix with this one's rows.
+    assert record["teacher_settings"]["bits"] == 16
+    by_cell = {row_cell(row): row for row in rows}
+    frozen, tuned = by_cell[Cell("CVH", None, 16, 0)], by_cell[Cell("CVH", "QCH", 16, 0)]
+    assert frozen["image_to_text_map"] != tuned["image_to_text_map"]
+    assert tuned["plan_settings"]["fine_tune"]["steps"] == 3
+    assert list(map(str, Summary.read(out).methods)) == ["CVH", "CVH@QCH", "QCH@QCH"]
+    # Nothing is run or fine-tuned twice; other fine-tuning settings do not mix with these rows.
     written = (out / "backbones" / "QCH-0" / "backbone.safetensors").stat().st_mtime_ns
     file.write_text(PLAN.replace("bits = [8, 16]", "bits = [8, 16, 24]"))
     assert len(run(file, folder, out)) == 18
     assert (out / "backbones" / "QCH-0" / "backbone.safetensors").stat().st_mtime_ns == written
     file.write_text(PLAN.replace("steps = 3", "steps = 4"))
-    with pytest.raises(DataError, match="give another --out, or ask for the same"):
+    with pytest.raises(DataError, match="another --out"):
         run(file, folder, out)
 
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_backbone_that_fails_costs_its_own_rows_only(
+def test_a_failed_backbone_affects_only_its_own_cells(
     file: Path, folder: Path, tmp_path: Path, jobs: int
 ) -> None:
     out = tmp_path / "out"
@@ -82,35 +83,32 @@ def test_a_backbone_that_fails_costs_its_own_rows_only(
     with pytest.raises(DataError, match="8 of 12 cells failed, first CVH@QCH, 8 bits, seed 0"):
         run(file, folder, out, jobs)
     rows = [json.loads(line) for line in (out / "results.jsonl").open()]
-    assert {row["method"] for row in rows} == {"CVH"}
+    assert {(row["method"], row["teacher"]) for row in rows} == {("CVH", None)}
     assert len(rows) == 4
     assert len((out / "failures.jsonl").read_text().splitlines()) == 8
 
 
 @pytest.mark.slow
-def test_many_processes_find_the_same(file: Path, folder: Path, tmp_path: Path) -> None:
-    alone, many = (run(file, folder, tmp_path / str(jobs), jobs) for jobs in (1, 2))
-
-    def scores(rows: list[dict[str, object]]) -> dict[tuple[object, ...], object]:
-        return {(r["method"], r["bits"], r["seed"]): r["text_to_image_map"] for r in rows}
-
-    assert scores(alone) == scores(many)
+def test_two_processes_give_the_same_scores(file: Path, folder: Path, tmp_path: Path) -> None:
+    one, two = (run(file, folder, tmp_path / str(jobs), jobs) for jobs in (1, 2))
+    maps = [{row_cell(row): row["text_to_image_map"] for row in rows} for rows in (one, two)]
+    assert maps[0] == maps[1]
 
 
 @pytest.mark.parametrize(
-    ("wrong", "sentence"),
+    ("change", "phrase"),
     [
-        (("steps = 3", "stepps = 3"), "fine-tuning has no setting 'stepps'"),
-        (("steps = 3", "steps = 0"), "steps takes a whole number of 1 or more, got 0"),
-        (("[fine_tune.QCH]", "[fine_tune.THN]"), "has THN, but no method learns from such"),
-        (("cvh@qch", "cvh@nobody"), "there is no method 'nobody'"),
-        (("cvh@qch", "cvh@knn"), "kNN scores pairs and makes no codes"),
-        (('"cvh@qch", "QCH@QCH"', '"QCH"'), "but no method learns from such features"),
+        (("steps = 3", "stepps = 3"), "no setting 'stepps'"),
+        (("steps = 3", "steps = 0"), "steps must be"),
+        (("[fine_tune.QCH]", "[fine_tune.THN]"), "THN@THN"),
+        (("cvh@qch", "cvh@nobody"), "'nobody'"),
+        (("cvh@qch", "cvh@knn"), "kNN produces no codes"),
+        (('"cvh@qch", "QCH@QCH"', '"QCH"'), "No method uses"),
     ],
 )
-def test_a_plan_that_cannot_be_meant_is_refused(
-    file: Path, wrong: tuple[str, str], sentence: str
+def test_a_wrong_fine_tuning_table_is_rejected(
+    file: Path, change: tuple[str, str], phrase: str
 ) -> None:
-    file.write_text(PLAN.replace(*wrong))
-    with pytest.raises(DataError, match=sentence):
+    file.write_text(PLAN.replace(*change))
+    with pytest.raises(DataError, match=phrase):
         read_plan(file)

@@ -1,4 +1,4 @@
-"""What a row says about methods that have no codes."""
+"""Rows of methods with and without codes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .test_splits import benchmark
 
 
 @dataclass
-class InputLayer(Scorer):
-    """Compares what a hasher projects, or its codes, pair by pair."""
+class ProjectionScorer(Scorer):
+    """Compares the projections of a hasher, or their signs, pair by pair."""
 
     signs: bool = False
-    name = "bridge"
+    name = "projections"
 
     def fit(self, training: TrainingSet, **rest: Any) -> Self:
         self.inner = QCH(bits=8).fit(training)
@@ -42,41 +42,43 @@ class InputLayer(Scorer):
 
 
 @pytest.mark.parametrize("signs", [False, True])
-def test_a_method_without_codes_has_a_row_like_any_other(signs: bool) -> None:
-    task = build_split(benchmark("imagenet-yahooqa"), 0)
-    scorer = InputLayer(signs=signs).fit(task.training)
-    row = describe_cell(Cell("bridge", 8, 0), scorer, task) | training_record(scorer, task, 1.5)
+def test_a_method_without_codes_has_the_same_columns(signs: bool) -> None:
+    split = build_split(benchmark("imagenet-yahooqa"), 0)
+    scorer = ProjectionScorer(signs=signs).fit(split.training)
+    row = describe_cell(Cell("projections", None, 8, 0), scorer, split) | training_record(
+        scorer, split, 1.5
+    )
     assert json.loads(json.dumps(row, allow_nan=False)) == row
     assert row["distinct_codes"] is row["bit_balance"] is row["image_to_text"]["bits"] is None
     assert row["image_to_text"]["pr_by_radius"] == []
     assert len(row["text_to_image"]["pr_by_rank"]) == 101
     assert row["settings"] == {"seed": 0, "signs": signs}
     assert all(0 < value <= 1 for value in row["held_out_map"])
-    coded = describe_cell(Cell("QCH", 8, 0), scorer.inner, task)
-    assert row.keys() > coded.keys()
+    coded_row = describe_cell(Cell("QCH", None, 8, 0), scorer.inner, split)
+    assert row.keys() > coded_row.keys()
     for name in ("image_to_text_map", "text_to_image_map"):
-        assert (row[name] == pytest.approx(coded[name], abs=1e-12)) == signs
-    assert row["image_to_text_chance"] == pytest.approx(coded["image_to_text_chance"])
+        assert (row[name] == pytest.approx(coded_row[name], abs=1e-12)) == signs
+    assert row["image_to_text_chance"] == pytest.approx(coded_row["image_to_text_chance"])
 
 
 def test_a_row_has_the_scores_of_the_codes_of_queries_against_databases() -> None:
-    task = build_split(benchmark("nus-wide"), 0)
-    hasher = QCH(bits=8).fit(task.training)
-    row, target = describe_cell(Cell("QCH", 8, 0), hasher, task), task.target
-    there = evaluate(
-        hasher.encode_images(target.query_images.features),
-        hasher.encode_texts(target.database_texts.features),
-        target.query_images.labels,
-        target.database_texts.labels,
+    split = build_split(benchmark("nus-wide"), 0)
+    hasher = QCH(bits=8).fit(split.training)
+    row, test = describe_cell(Cell("QCH", None, 8, 0), hasher, split), split.test
+    forward = evaluate(
+        hasher.encode_images(test.query_images.features),
+        hasher.encode_texts(test.database_texts.features),
+        test.query_images.labels,
+        test.database_texts.labels,
     )
-    back = evaluate(
-        hasher.encode_texts(target.query_texts.features),
-        hasher.encode_images(target.database_images.features),
-        target.query_texts.labels,
-        target.database_images.labels,
+    backward = evaluate(
+        hasher.encode_texts(test.query_texts.features),
+        hasher.encode_images(test.database_images.features),
+        test.query_texts.labels,
+        test.database_images.labels,
     )
-    assert (row["image_to_text_map"], row["text_to_image_map"]) == (there.map, back.map)
+    assert (row["image_to_text_map"], row["text_to_image_map"]) == (forward.map, backward.map)
     assert row["image_to_text"]["precision_at"]["10"] == pytest.approx(
-        there.precision_at[10], abs=1e-6
+        forward.precision_at[10], abs=1e-6
     )
     assert row["items"]["database_texts"] == 116

@@ -1,4 +1,4 @@
-"""What a joint model's own embedding gives: rows that are right where the embedding is."""
+"""benchmarks/joint.py: rows from the embedding of a joint model."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ def joint() -> ModuleType:
     return module
 
 
-def task_of(noise: float, gap: float) -> SplitData:
-    """Both sides in one space: a direction a class, noise, and a gap between the sides."""
+def make_split(noise: float, gap: float) -> SplitData:
+    """Return both modalities in one space: one direction per class, noise, and a gap."""
     rng = np.random.default_rng(0)
-    centres = rng.standard_normal((CLASSES, WIDTH))
-    spread_labels = gap * rng.standard_normal(WIDTH)
+    centers = rng.standard_normal((CLASSES, WIDTH))
+    shift = gap * rng.standard_normal(WIDTH)
 
     def side(count: int, sign: int) -> LabeledFeatures:
-        kinds = np.arange(count) % CLASSES
-        rows = centres[kinds] + noise * rng.standard_normal((count, WIDTH)) + sign * spread_labels
+        classes = np.arange(count) % CLASSES
+        rows = centers[classes] + noise * rng.standard_normal((count, WIDTH)) + sign * shift
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        return LabeledFeatures(rows.astype(np.float32), np.eye(CLASSES, dtype=bool)[kinds])
+        return LabeledFeatures(rows.astype(np.float32), np.eye(CLASSES, dtype=bool)[classes])
 
     images, texts = side(60, 1), side(60, -1)
     relation = LabelRelation(images.labels, texts.labels)
-    seen = side(60, 1).features, side(60, -1).features
+    target = side(60, 1).features, side(60, -1).features
     return SplitData(
-        TrainingSet(images.features, texts.features, relation, *seen),
+        TrainingSet(images.features, texts.features, relation, *target),
         AuxiliarySet(images.features, texts.features, relation),
         WordFeatures(),
         TestSet(side(30, 1), side(30, -1), side(90, 1), side(90, -1)),
@@ -58,25 +58,25 @@ def task_of(noise: float, gap: float) -> SplitData:
 
 @pytest.mark.parametrize("row", ["cosine", "sign", "rotated", "ITQ"])
 def test_a_row_is_as_good_as_the_embedding(row: str, joint: ModuleType) -> None:
-    *right, chance = joint.maps_of(row, task_of(noise=0.1, gap=0.0), 16, 0)
-    assert min(right) > 0.9
+    *scores, chance = joint.maps_of(row, make_split(noise=0.1, gap=0.0), 16, 0)
+    assert min(scores) > 0.9
     assert chance == pytest.approx(1 / CLASSES, abs=0.05)
-    *nothing, _ = joint.maps_of(row, task_of(noise=100.0, gap=0.0), 16, 0)
-    assert max(nothing) < 0.35
+    *random, _ = joint.maps_of(row, make_split(noise=100.0, gap=0.0), 16, 0)
+    assert max(random) < 0.35
 
 
 def test_a_gap_between_the_sides_does_not_disturb_itq(joint: ModuleType) -> None:
-    """Each side less its own mean: what signs alone cannot do."""
-    task = task_of(noise=0.1, gap=3.0)
-    assert min(joint.maps_of("ITQ", task, 16, 0)[:2]) > 0.9
-    assert max(joint.maps_of("sign", task, 16, 0)[:2]) < 0.9
+    """ITQ centers each modality; signs alone do not."""
+    split = make_split(noise=0.1, gap=3.0)
+    assert min(joint.maps_of("ITQ", split, 16, 0)[:2]) > 0.9
+    assert max(joint.maps_of("sign", split, 16, 0)[:2]) < 0.9
 
 
 def test_all_rows_run_from_a_folder_and_a_model(
     joint: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     model = tiny_clip(tmp_path / "clip")
-    folder = make_synthetic(tmp_path / "drawn", per_class=3)
+    folder = make_synthetic(tmp_path / "data", per_class=3)
     arguments = [str(folder), f"transformers:{model}", "--bits", "8", "--methods", "CVH"]
     monkeypatch.setattr(sys, "argv", ["joint.py", *arguments, "--seeds", "2"])
     joint.main()

@@ -1,4 +1,4 @@
-"""What a TOML file may ask for."""
+"""Plans in TOML: cells, defaults, errors and the shipped files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from transhash.errors import DataError
-from transhash.experiments import Cell, read_plan
+from transhash.experiments import MethodSpec, read_plan
 from transhash.experiments.plan import KEYS
 from transhash.hashers import PAPER_METHODS
 
@@ -16,7 +16,7 @@ BASELINES = {"kNN", "ridge"}
 SHIPPED = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
 
 
-def refusal(tmp_path: Path, content: str) -> str:
+def read_error(tmp_path: Path, content: str) -> str:
     (tmp_path / "plan.toml").write_text(content)
     with pytest.raises(DataError) as caught:
         read_plan(tmp_path / "plan.toml")
@@ -27,11 +27,13 @@ def test_cells_come_seed_by_seed_so_that_a_split_is_made_once(tmp_path: Path) ->
     (tmp_path / "plan.toml").write_text(GOOD)
     plan = read_plan(tmp_path / "plan.toml")
     cells = list(plan.cells())
-    assert cells[:3] == [Cell("THN", 16, 0), Cell("THN", 32, 0), Cell("QCH", 16, 0)]
+    assert [str(cell) for cell in cells[:3]] == [
+        "THN, 16 bits, seed 0", "THN, 32 bits, seed 0", "QCH, 16 bits, seed 0",
+    ]  # fmt: skip
     assert [cell.seed for cell in cells] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
-def test_every_method_is_tuned_with_the_same_budget_unless_the_file_says_otherwise(
+def test_every_method_gets_the_same_number_of_tuning_trials(
     tmp_path: Path,
 ) -> None:
     for line, trials in (("", 8), ("tune = true", 8), ("tune = false", 0), ("tune = 3", 3)):
@@ -39,10 +41,10 @@ def test_every_method_is_tuned_with_the_same_budget_unless_the_file_says_otherwi
         assert read_plan(tmp_path / "plan.toml").trials == trials
 
 
-def test_an_unknown_key_is_refused_by_its_name_beside_the_known_ones(tmp_path: Path) -> None:
-    told = refusal(tmp_path, GOOD + "epochs = 3\n")
-    assert "'epochs'" in told
-    assert all(key in told for key in KEYS)
+def test_an_unknown_key_is_an_error_that_lists_the_known_ones(tmp_path: Path) -> None:
+    error = read_error(tmp_path, GOOD + "epochs = 3\n")
+    assert "'epochs'" in error
+    assert all(key in error for key in KEYS)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ def test_an_unknown_key_is_refused_by_its_name_beside_the_known_ones(tmp_path: P
         (GOOD.replace('"folder"', '"cifar"'), ["'cifar'", "imagenet-yahooqa"]),
         (GOOD.replace("qch", "XYZ"), ["'XYZ'", "DCMH"]),
         (GOOD.replace("[0, 1]", "[0, 0]"), ["seeds", "twice"]),
-        (GOOD.replace("[0, 1]", "[]"), ["seeds", "list"]),
+        (GOOD.replace("[0, 1]", "[]"), ["seeds must be", "list"]),
         (GOOD.replace("[0, 1]", "[-1]"), ["-1"]),
         (GOOD.replace("[16, 32]", "[12]"), ["multiple of 8", "12"]),
         (GOOD.replace("[16, 32]", '["16"]'), ["bits", "list"]),
@@ -59,9 +61,9 @@ def test_an_unknown_key_is_refused_by_its_name_beside_the_known_ones(tmp_path: P
         (GOOD + "queries = 0\n", ["queries", "0"]),
         (GOOD + "tune = 0\n", ["tune", "0"]),
         (GOOD + "[settings.QCH]\nsteps_of_alternation = 3\n", ["QCH", "steps_of_alternation"]),
-        (GOOD + "[settings.THN]\nbits = 3\n", ["bits", "own key"]),
+        (GOOD + "[settings.THN]\nbits = 3\n", ["bits", "top"]),
         (GOOD + "[settings.NONE]\nx = 1\n", ["'NONE'"]),
-        (GOOD + 'relation = "clicks"\n', ["relation", "'clicks'", "pairs"]),
+        (GOOD + 'supervision = "clicks"\n', ["supervision", "'clicks'", "pairs"]),
         (GOOD + "text_features = 3\n", ["text_features", "3"]),
         (GOOD + "image_features = 3\n", ["image_features", "3"]),
         (GOOD + "image_components = 0\n", ["image_components", "0"]),
@@ -69,17 +71,17 @@ def test_an_unknown_key_is_refused_by_its_name_beside_the_known_ones(tmp_path: P
         ("benchmark = ", ["not valid TOML"]),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_is_wrong(
+def test_a_wrong_value_is_an_error_that_names_it(
     tmp_path: Path, content: str, words: list[str]
 ) -> None:
-    told = refusal(tmp_path, content)
-    assert "plan.toml" in told or "multiple of 8" in told
-    assert all(word in told for word in words)
+    error = read_error(tmp_path, content)
+    assert "plan.toml" in error
+    assert all(word in error for word in words)
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
-def test_every_shipped_file_can_be_read(file: Path) -> None:
-    assert set(read_plan(file).methods) >= BASELINES  # the simplest thing stands in every table
+def test_every_shipped_file_can_be_read_and_has_the_simple_baselines(file: Path) -> None:
+    assert {spec.method for spec in read_plan(file).methods} >= BASELINES
 
 
 def test_the_shipped_files_cover_the_papers_tables_and_figures() -> None:
@@ -95,5 +97,22 @@ def test_the_shipped_files_cover_the_papers_tables_and_figures() -> None:
         "figure-pr-imagenet-yahooqa",
     }
     quick = read_plan(next(file for file in SHIPPED if file.stem == "quick"))
-    assert set(quick.methods) == set(PAPER_METHODS) | BASELINES
+    assert {str(spec) for spec in quick.methods} == set(PAPER_METHODS) | BASELINES
     assert quick.bits == (8, 16, 24, 32)
+
+
+@pytest.mark.parametrize(
+    ("text", "spec", "label"),
+    [
+        ("thn", MethodSpec("THN"), "THN"),
+        ("THN@thn", MethodSpec("THN", "THN"), "THN, fine-tuned"),
+        (
+            "qch+target@THN",
+            MethodSpec("QCH+target", "THN"),
+            "QCH + target data, on THN's fine-tuned backbone",
+        ),
+    ],
+)
+def test_a_method_is_parsed_with_its_teacher(text: str, spec: MethodSpec, label: str) -> None:
+    assert MethodSpec.parse(text) == spec == MethodSpec.parse(str(spec))
+    assert spec.label == label

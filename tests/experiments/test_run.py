@@ -1,4 +1,4 @@
-"""Journeys: a run, a killed run, a run with more to do, a run by two processes."""
+"""Experiments: complete, interrupted, extended, and in two processes."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from .tiny import PLAN, run
 
 def scores(out: Path) -> dict[tuple[str, int, int], tuple[float, float]]:
     rows = read_results(out)
-    found = {
+    scores = {
         (row["method"], row["bits"], row["seed"]): (
             row["image_to_text_map"],
             row["text_to_image_map"],
         )
         for row in rows
     }
-    assert len(found) == len(rows), "a cell stands there twice"
-    return found
+    assert len(scores) == len(rows), "a cell occurs twice"
+    return scores
 
 
-def test_a_row_says_everything_about_its_cell(finished: Path) -> None:
+def test_a_row_describes_its_cell(finished: Path) -> None:
     row = read_results(finished)[-1]
-    assert (row["benchmark"], row["method"], row["bits"], row["seed"]) == ("tiny", "QCH", 16, 1)
+    assert (row["benchmark"], row["bits"], row["seed"]) == ("tiny", 16, 1)
+    assert (row["method"], row["teacher"]) == ("QCH", None)
     assert 0 < row["image_to_text_map"] <= 1
     assert 0.05 < row["image_to_text_chance"] < 0.2
     assert 0.05 < row["text_to_image_chance"] < 0.2
@@ -63,25 +64,24 @@ def test_methods_are_better_than_chance_even_on_thumbnails(finished: Path) -> No
     assert sum(gain) / len(gain) > 0.01
 
 
-def test_a_run_cut_in_the_middle_of_a_line_goes_on_and_ends_alike(
+def test_an_experiment_cut_in_the_middle_of_a_line_resumes(
     finished: Path, plan: Path, folder: Path, tmp_path: Path
 ) -> None:
-    whole = (finished / "results.jsonl").read_bytes()
-    lines = whole.splitlines(keepends=True)
+    lines = (finished / "results.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "results.jsonl").write_bytes(b"".join(lines[:5]) + lines[5][: len(lines[5]) // 2])
     run(plan, folder, tmp_path)
     assert scores(tmp_path) == scores(finished)
-    # What was finished before the cut was not run again.
+    # Cells finished before the cut were not run again.
     assert (tmp_path / "results.jsonl").read_bytes().startswith(b"".join(lines[:5]))
 
 
-def test_a_finished_run_has_nothing_left_to_do(finished: Path, plan: Path, folder: Path) -> None:
+def test_a_finished_experiment_is_not_run_again(finished: Path, plan: Path, folder: Path) -> None:
     before = (finished / "results.jsonl").read_bytes()
     run(plan, folder, finished)
     assert (finished / "results.jsonl").read_bytes() == before
 
 
-def test_a_killed_run_of_two_processes_leaves_none_behind_and_resumes(
+def test_a_killed_experiment_leaves_no_processes_and_resumes(
     finished: Path, plan: Path, folder: Path, tmp_path: Path
 ) -> None:
     script = Path(__file__).with_name("tiny.py")
@@ -98,11 +98,10 @@ def test_a_killed_run_of_two_processes_leaves_none_behind_and_resumes(
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    done = len(read_results(tmp_path))
-    assert 1 <= done < 8
+    assert 1 <= len(read_results(tmp_path)) < 8
     run(plan, folder, tmp_path)
     assert scores(tmp_path).keys() == scores(finished).keys()
-    for cell, score in scores(tmp_path).items():  # one thread a process may round differently
+    for cell, score in scores(tmp_path).items():  # one thread per process may round differently
         assert score == pytest.approx(scores(finished)[cell], abs=0.02)
     assert len(workers) >= 2
     while any(map(running, workers)):
@@ -124,7 +123,7 @@ def running(pid: int) -> bool:
         return False
 
 
-def test_more_methods_may_be_added_to_a_run_but_not_other_conditions(
+def test_methods_can_be_added_but_conditions_cannot_change(
     finished: Path, folder: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
@@ -142,7 +141,7 @@ def test_more_methods_may_be_added_to_a_run_but_not_other_conditions(
         run(wider, folder, out)
 
 
-def test_a_cell_that_fails_costs_no_other_cell(folder: Path, tmp_path: Path) -> None:
+def test_a_failed_cell_does_not_affect_other_cells(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "plan.toml"
     # 96 thumbnail features cannot give 128 bits of CVH.
     file.write_text(PLAN.replace("[8, 16]", "[128, 8]").replace("[0, 1]", "[0]"))
@@ -154,7 +153,7 @@ def test_a_cell_that_fails_costs_no_other_cell(folder: Path, tmp_path: Path) -> 
     assert (failure["method"], failure["bits"]) == ("CVH", 128)
 
 
-def test_starting_over_keeps_the_old_results_aside(
+def test_starting_over_renames_the_old_results(
     finished: Path, folder: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
@@ -170,7 +169,7 @@ def test_starting_over_keeps_the_old_results_aside(
     assert len(row["held_out_map"]) == 2
 
 
-def test_two_runs_cannot_write_one_folder(plan: Path, folder: Path, tmp_path: Path) -> None:
+def test_one_folder_cannot_have_two_writers(plan: Path, folder: Path, tmp_path: Path) -> None:
     lock = WriterLock(tmp_path)
     try:
         with pytest.raises(EngineError, match="locked by process"):
@@ -179,7 +178,7 @@ def test_two_runs_cannot_write_one_folder(plan: Path, folder: Path, tmp_path: Pa
         lock.release()
 
 
-def test_a_line_that_is_no_json_is_named(finished: Path, tmp_path: Path) -> None:
+def test_an_invalid_line_is_an_error_that_names_it(finished: Path, tmp_path: Path) -> None:
     lines = (finished / "results.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "results.jsonl").write_bytes(lines[0] + b"{oops\n" + lines[1])
     with pytest.raises(DataError, match="line 2"):

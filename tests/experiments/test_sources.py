@@ -1,4 +1,4 @@
-"""Where an experiment's data come from."""
+"""The benchmark data of an experiment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def opened(tmp_path: Path, lines: str, root: Path | None) -> tuple[object, str]:
     return open_benchmark(read_plan(tmp_path / "plan.toml"), root)
 
 
-def test_sizes_left_out_shrink_to_what_the_data_allow(folder: Path, tmp_path: Path) -> None:
+def test_missing_sizes_shrink_to_what_the_data_allow(folder: Path, tmp_path: Path) -> None:
     benchmark, _ = opened(tmp_path, 'benchmark = "folder"\ntarget = 7\n', folder)
     assert (benchmark.sizes.queries, benchmark.sizes.target) == (24, 7)
     assert benchmark.sizes.auxiliary < 72
@@ -35,17 +35,17 @@ def test_other_data_have_another_fingerprint(folder: Path, tmp_path: Path) -> No
     assert opened(tmp_path, 'benchmark = "folder"\n', changed)[1] != first
 
 
-def test_the_embedded_data_are_drawn_into_the_cache(
+def test_synthetic_data_are_created_in_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRANSHASH_CACHE", str(tmp_path / "cache"))
-    benchmark, _ = opened(tmp_path, 'benchmark = "embedded"\nper_class = 4\n', None)
-    assert benchmark.name == "embedded"
+    benchmark, _ = opened(tmp_path, 'benchmark = "synthetic"\nper_class = 4\n', None)
+    assert benchmark.name == "synthetic"
     assert len(benchmark.images) == 48
-    assert (tmp_path / "cache" / "drawn-0-4" / "auxiliary.tsv").exists()
+    assert (tmp_path / "cache" / "synthetic-0-4" / "auxiliary.tsv").exists()
 
 
-def test_a_folder_of_the_other_protocol_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_of_the_other_protocol_is_rejected(folder: Path, tmp_path: Path) -> None:
     prepared = tmp_path / "tiny"
     shutil.copytree(folder, prepared)
     (prepared / "benchmark.json").write_text(json.dumps({"protocol": "imagenet-yahooqa"}))
@@ -55,16 +55,16 @@ def test_a_folder_of_the_other_protocol_is_refused(folder: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "given", "words"),
+    ("benchmark", "has_root", "phrase"),
     [
         ("folder", False, "--root"),
         ("nus-wide", False, "--root"),
         ("nus-wide", True, "no benchmark.json"),
-        ("embedded", True, "leave --root out"),
+        ("synthetic", True, "Remove --root"),
     ],
 )
-def test_a_missing_or_useless_root_is_said(
-    folder: Path, tmp_path: Path, benchmark: str, given: bool, words: str
+def test_a_missing_or_needless_root_is_an_error(
+    folder: Path, tmp_path: Path, benchmark: str, has_root: bool, phrase: str
 ) -> None:
-    with pytest.raises(DataError, match=words):
-        opened(tmp_path, f'benchmark = "{benchmark}"\n', folder if given else None)
+    with pytest.raises(DataError, match=phrase):
+        opened(tmp_path, f'benchmark = "{benchmark}"\n', folder if has_root else None)

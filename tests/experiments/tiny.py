@@ -1,4 +1,4 @@
-"""A run small enough for tests: drawn pictures reduced to 96 numbers, shallow methods.
+"""An experiment small enough for tests: images as 96 numbers, shallow methods.
 
 As a script it is the process that a test kills: tiny.py FILE ROOT OUT JOBS.
 """
@@ -25,14 +25,14 @@ tune = 2
 
 
 class Thumbnails:
-    """Image features without a network: edges and colours of a thumbnail."""
+    """Image features without a network: pixels of a thumbnail."""
 
     name = "thumbnails"
     size = 8
     device = "cpu"
-    step = 16
+    batch_size = 16
 
-    def key(self) -> None:
+    def cache_key(self) -> None:
         return None
 
     def network(self) -> None:

@@ -1,4 +1,4 @@
-"""One cell: choose the settings on held-out auxiliary data, fit, encode, score, describe."""
+"""One cell: tune on held-out auxiliary data, fit, encode, score and describe."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from transhash.hashers import Hasher, make_method
 from transhash.hashers.base import Scorer, Setting
 from transhash.hashers.tuning import Trial, held_out_map, tune
 from transhash.progress import Track, no_progress
-from transhash.scoring import Direction, ScoredDirection, directions_of, score_directions
+from transhash.scoring import Direction, ScoredDirection, build_directions, score_directions
 from transhash.training.split_data import SplitData
 
 
 def run_cell(
     cell: Cell,
-    task: SplitData,
+    split: SplitData,
     settings: Setting,
     trials: int,
     *,
@@ -33,42 +33,40 @@ def run_cell(
     workers: int | None = None,
     track: Track = no_progress,
 ) -> dict[str, Any]:
-    """Everything a row of results.jsonl says about the cell itself.
+    """Fit and score a method; return its row of results.jsonl.
 
-    `folder` keeps the losses of a deep method's fit; `workers` bounds the threads of scoring.
+    Deep methods write their losses to `folder`. `workers` limits the threads of scoring.
     """
-    method = make_method(cell.learner, bits=cell.bits, seed=cell.seed, **settings)
-    fitted, chosen = _fit(method, task, trials, folder, track)
-    return {**describe_cell(cell, fitted, task, workers), **chosen}
+    method = make_method(cell.method, bits=cell.bits, seed=cell.seed, **settings)
+    fitted, record = _fit(method, split, trials, folder, track)
+    return {**describe_cell(cell, fitted, split, workers), **record}
 
 
 def describe_cell(
-    cell: Cell, fitted: Hasher | Scorer, task: SplitData, workers: int | None = None
+    cell: Cell, fitted: Hasher | Scorer, split: SplitData, workers: int | None = None
 ) -> dict[str, Any]:
-    """Scores, codes and settings of a fitted method, as a row of results.jsonl has them."""
+    """Return scores, codes and settings of a fitted method."""
     start = time.perf_counter()
-    directions = directions_of(fitted, task.target)
+    directions = build_directions(fitted, split.test)
     encode_seconds = time.perf_counter() - start
     scores = score_directions(directions, workers)
-    there, back = scores["image_to_text"], scores["text_to_image"]
+    forward, backward = scores["image_to_text"], scores["text_to_image"]
     return {
-        "method": cell.method,
-        "bits": cell.bits,
-        "seed": cell.seed,
-        "image_to_text_map": there.map,
-        "text_to_image_map": back.map,
-        "image_to_text_chance": there.chance,
-        "text_to_image_chance": back.chance,
+        **asdict(cell),
+        "image_to_text_map": forward.map,
+        "text_to_image_map": backward.map,
+        "image_to_text_chance": forward.chance,
+        "text_to_image_chance": backward.chance,
         "encode_seconds": round(encode_seconds, 4),
         **_code_statistics(directions),
         # MMD² before and after training, of methods that align domains.
-        "mmd": _plain(getattr(fitted, "alignment_", None)),
-        "alarms": list(getattr(fitted, "alarms_", [])),  # a collapse, and what was done about it
-        "settings": _plain(fitted.settings()),
-        "image_to_text": _plain(there.to_dict()),
-        "text_to_image": _plain(back.to_dict()),
-        "text_features": task.text_features.name,
-        "items": _items(task),
+        "mmd": _to_json(getattr(fitted, "alignment_", None)),
+        "warnings": list(getattr(fitted, "warnings_", [])),
+        "settings": _to_json(fitted.settings()),
+        "image_to_text": _to_json(forward.to_dict()),
+        "text_to_image": _to_json(backward.to_dict()),
+        "text_features": split.text_features.name,
+        "items": _count_items(split),
         "version": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -76,30 +74,31 @@ def describe_cell(
 
 
 def _fit(
-    method: Hasher | Scorer, task: SplitData, trials: int, folder: Path | None, track: Track
+    method: Hasher | Scorer, split: SplitData, trials: int, folder: Path | None, track: Track
 ) -> tuple[Hasher | Scorer, dict[str, Any]]:
-    """The fitted method and how it was come by. No target label is within reach here."""
+    """Return the fitted method and a record of its training; neither uses target labels."""
     start = time.perf_counter()
     if not trials:
-        fitted = method.fit(task.training, folder=folder, track=track)
-        return fitted, training_record(fitted, task, time.perf_counter() - start)
-    held_out = task.held_out if task.held_out.relation.positives else None
-    fitted, tried = tune(method, task.training, held_out, trials=trials, track=track)
-    best = max(range(len(tried)), key=lambda i: tried[i].score)  # the first of equals, as `tune`
+        fitted = method.fit(split.training, folder=folder, track=track)
+        return fitted, training_record(fitted, split, time.perf_counter() - start)
+    held_out = split.held_out if split.held_out.relation.positives else None
+    fitted, results = tune(method, split.training, held_out, trials=trials, track=track)
+    number = max(range(len(results)), key=lambda i: results[i].score)  # first of equals, as `tune`
+    best = results[number]
     return fitted, {
-        "held_out_map": [round(tried[best].image_to_text, 6), round(tried[best].text_to_image, 6)],
-        "training_seconds": round(tried[best].seconds, 4),
+        "held_out_map": [round(best.image_to_text, 6), round(best.text_to_image, 6)],
+        "training_seconds": round(best.seconds, 4),
         "tuning_seconds": round(time.perf_counter() - start, 4),
-        "chosen_trial": best,
-        "trials": [_trial(trial, method.settings()) for trial in tried],
+        "chosen_trial": number,
+        "trials": [_describe_trial(trial, method.settings()) for trial in results],
     }
 
 
-def training_record(fitted: Hasher | Scorer, task: SplitData, seconds: float) -> dict[str, Any]:
-    """How a method was come by that was fitted once, with the settings it was given."""
-    related = task.held_out.relation.positives
+def training_record(fitted: Hasher | Scorer, split: SplitData, seconds: float) -> dict[str, Any]:
+    """Return the record of a method that was fitted once, without tuning."""
+    related = split.held_out.relation.positives
     return {
-        "held_out_map": _plain(held_out_map(fitted, task.held_out) if related else [None] * 2),
+        "held_out_map": _to_json(held_out_map(fitted, split.held_out) if related else [None] * 2),
         "training_seconds": round(seconds, 4),
         "tuning_seconds": 0.0,
         "chosen_trial": None,
@@ -107,51 +106,50 @@ def training_record(fitted: Hasher | Scorer, task: SplitData, seconds: float) ->
     }
 
 
-def _trial(trial: Trial, base: Setting) -> dict[str, Any]:
-    """What it changed, and how it did."""
+def _describe_trial(trial: Trial, base: Setting) -> dict[str, Any]:
     changed = {name: value for name, value in trial.settings.items() if base[name] != value}
-    return {"changed": _plain(changed), "held_out_map": round(trial.score, 6)}
+    return {"changed": _to_json(changed), "held_out_map": round(trial.score, 6)}
 
 
 def _code_statistics(
     directions: Mapping[str, Direction] | Mapping[str, ScoredDirection],
 ) -> dict[str, Any]:
-    """Collapsed codes show here: few distinct ones, or bits that never change."""
-    there, back = directions["image_to_text"], directions["text_to_image"]
-    if not isinstance(there, Direction) or not isinstance(back, Direction):
-        return {"distinct_codes": None, "bit_balance": None}  # of a method without codes
-    images = Codes.concatenate([there.queries, back.database])
-    texts = Codes.concatenate([back.queries, there.database])
-    balance = [share for part in (images, texts) for share in part.bit_balance()]
+    """Count distinct codes and measure bit balance, which show collapsed codes."""
+    forward, backward = directions["image_to_text"], directions["text_to_image"]
+    if not isinstance(forward, Direction) or not isinstance(backward, Direction):
+        return {"distinct_codes": None, "bit_balance": None}  # a method without codes
+    images = Codes.concatenate([forward.queries, backward.database])
+    texts = Codes.concatenate([backward.queries, forward.database])
+    balance = [share for codes in (images, texts) for share in codes.bit_balance()]
     return {
         "distinct_codes": {"images": images.distinct(), "texts": texts.distinct()},
         "bit_balance": [round(float(min(balance)), 4), round(float(max(balance)), 4)],
     }
 
 
-def _items(task: SplitData) -> dict[str, int]:
-    training, target = task.training, task.target
+def _count_items(split: SplitData) -> dict[str, int]:
+    training, test = split.training, split.test
     parts = {
         "auxiliary_images": training.images,
         "auxiliary_texts": training.texts,
         "target_images": training.target_images,
         "target_texts": training.target_texts,
-        "query_images": target.query_images.labels,
-        "query_texts": target.query_texts.labels,
-        "database_images": target.database_images.labels,
-        "database_texts": target.database_texts.labels,
+        "query_images": test.query_images.labels,
+        "query_texts": test.query_texts.labels,
+        "database_images": test.database_images.labels,
+        "database_texts": test.database_texts.labels,
     }
     return {name: 0 if part is None else len(part) for name, part in parts.items()}
 
 
-def _plain(value: Any) -> Any:
-    """For JSON: six decimals are beyond what any score means, and NaN has no place in it."""
+def _to_json(value: Any) -> Any:
+    """Convert to JSON types, with six decimals and null for NaN."""
     if hasattr(value, "__dataclass_fields__"):
-        return _plain(asdict(value))
+        return _to_json(asdict(value))
     if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _to_json(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [_to_json(item) for item in value]
     if isinstance(value, bool) or value is None or isinstance(value, (int, str)):
         return value
     if isinstance(value, Path):

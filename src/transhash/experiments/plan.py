@@ -1,230 +1,238 @@
-"""What a TOML file asks for, checked before the first minute is spent."""
+"""Experiments in TOML: methods, code lengths, seeds and settings, checked before the first fit."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Annotated, Any, Literal, NamedTuple
 
 from transhash.codes import check_bits
 from transhash.data.benchmark import SplitSizes, Supervision
 from transhash.errors import DataError
-from transhash.hashers import find_method, make_method
+from transhash.hashers import METHODS, find_method, make_method
 from transhash.hashers.base import Setting
+from transhash.hashers.settings import (
+    MinLength,
+    NonNegativeInt,
+    PositiveInt,
+    Seed,
+    check_settings,
+)
 from transhash.training.fine_tune import FineTuningRequest
 
-BENCHMARKS = ("nus-wide", "imagenet-yahooqa", "folder", "embedded")
-_SIZES = tuple(size.name for size in fields(SplitSizes))
-KEYS = (
-    "benchmark", "methods", "bits", "seeds", *_SIZES, "relation", "image_features",
-    "text_features", "image_components", "tune", "settings", "fine_tune",
-)  # fmt: skip
-# The paper names no search; eight settings a method, the same for all, is what `tune` tries.
-_TRIALS = 8
-_TEACHER_BITS = 32  # one backbone of a split serves all code lengths
+_TRIALS = 8  # per method with tune = true; the paper does not describe its search
+_TEACHER_BITS = 32  # one backbone per split serves all code lengths
+_LABELS = {method.name: method.label for method in METHODS}
+
+
+class MethodSpec(NamedTuple):
+    """A method, and the teacher of its fine-tuned backbone, None with frozen features."""
+
+    method: str
+    teacher: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> MethodSpec:
+        """Parse METHOD or METHOD@TEACHER in any case."""
+        method, at, teacher = text.partition("@")
+        return cls(find_method(method).name, find_method(teacher).name if at else None)
+
+    @property
+    def label(self) -> str:
+        """The name in tables and figures."""
+        label = _LABELS.get(self.method, self.method)
+        if self.teacher is None:
+            return label
+        if self.teacher == self.method:
+            return f"{label}, fine-tuned"
+        return f"{label}, on {self.teacher}'s fine-tuned backbone"
+
+    def __str__(self) -> str:
+        return self.method if self.teacher is None else f"{self.method}@{self.teacher}"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of the table: a method, a code length, and the seed of its split and its fit."""
+    """One number of a table: method, teacher, code length, and the seed of split and fit."""
 
-    method: str  # after an @, the teacher of the backbone that its image features come from
+    method: str
+    teacher: str | None
     bits: int
     seed: int
 
     @property
-    def learner(self) -> str:
-        """The method itself."""
-        return self.method.partition("@")[0]
+    def spec(self) -> MethodSpec:
+        return MethodSpec(self.method, self.teacher)
 
     @property
-    def teacher(self) -> str:
-        """What its backbone was fine-tuned by; "" where it is frozen."""
-        return self.method.partition("@")[2]
+    def folder_name(self) -> str:
+        return f"{self.spec}-{self.bits}-{self.seed}"
 
     def __str__(self) -> str:
-        return f"{self.method}, {self.bits} bits, seed {self.seed}"
+        return f"{self.spec}, {self.bits} bits, seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class Plan:
     benchmark: str
-    methods: tuple[str, ...]
+    methods: tuple[MethodSpec, ...]
     bits: tuple[int, ...]
     seeds: tuple[int, ...]
-    sizes: dict[str, int]  # those the file gives; the data decide the others
-    trials: int  # settings tried for each method; 0 takes the settings as they are
-    settings: dict[str, Setting]  # of each method that has some in the file
+    sizes: dict[str, int] = field(default_factory=dict)  # in the file; others follow the data
+    trials: int = 0  # of tuning, per method
+    settings: dict[str, Setting] = field(default_factory=dict)  # by method
     fine_tuning: dict[str, FineTuningRequest] = field(default_factory=dict)  # by teacher
-    supervision: Supervision = "labels"  # relation = "pairs": captions alone relate auxiliary items
+    supervision: Supervision = "labels"
     image_features: str | None = None
     text_features: str | None = None
     image_components: int | None = None
 
     def cells(self) -> Iterator[Cell]:
-        """Seed by seed, so that a split is made once; then method by method."""
+        """Iterate seed by seed, so that each split is built once."""
         for seed in self.seeds:
-            for method in self.methods:
+            for spec in self.methods:
                 for bits in self.bits:
-                    yield Cell(method, bits, seed)
+                    yield Cell(*spec, bits, seed)
 
     @property
     def size(self) -> int:
         return len(self.methods) * len(self.bits) * len(self.seeds)
 
-    def settings_of(self, method: str) -> Setting:
-        """The same whatever the image features are."""
-        return self.settings.get(method.partition("@")[0], {})
+    def method_settings(self, method: str) -> Setting:
+        return self.settings.get(method, {})
 
-    def given(self, method: str) -> Setting:
-        """All that the file says about a method."""
-        tuning = self.fine_tuning.get(method.partition("@")[2])
-        told = {} if tuning is None else {"fine_tune": tuning.settings.settings()}
-        return {**self.settings_of(method), **told}
+    def settings_for(self, spec: MethodSpec) -> Setting:
+        """Return the settings of the method and of its fine-tuning."""
+        settings = dict(self.method_settings(spec.method))
+        if spec.teacher in self.fine_tuning:
+            settings["fine_tune"] = self.fine_tuning[spec.teacher].settings.settings()
+        return settings
+
+
+@dataclass
+class _PlanFile:
+    """The keys of a file except the tables [settings] and [fine_tune]."""
+
+    benchmark: Literal["nus-wide", "imagenet-yahooqa", "folder", "synthetic"]
+    methods: Annotated[tuple[str, ...], MinLength(1)]
+    bits: Annotated[tuple[PositiveInt, ...], MinLength(1)]
+    seeds: Annotated[tuple[Seed, ...], MinLength(1)]
+    queries: PositiveInt | None = None
+    auxiliary: PositiveInt | None = None
+    target: NonNegativeInt | None = None
+    per_class: PositiveInt | None = None
+    supervision: Supervision = "labels"
+    image_features: str | None = None
+    text_features: str | None = None
+    image_components: PositiveInt | None = None
+    tune: bool | PositiveInt = True
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        for key in ("methods", "bits", "seeds"):
+            if len(set(getattr(self, key))) != len(getattr(self, key)):
+                raise DataError(f"{key} lists a value twice. Remove one of them.")
+        for length in self.bits:
+            check_bits(length)
+
+
+KEYS = (*(key.name for key in fields(_PlanFile)), "settings", "fine_tune")
+_REQUIRED = tuple(key.name for key in fields(_PlanFile) if key.default is MISSING)
+_SIZES = tuple(size.name for size in fields(SplitSizes))
 
 
 def read_plan(file: str | Path) -> Plan:
-    """The plan of a TOML file; every key that is not known is refused by its name."""
+    """Read a TOML file; unknown keys and wrong values are errors."""
     file = Path(file)
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise DataError(f"{file} cannot be read ({error.strerror}); give a TOML file") from None
+        raise DataError(f"Cannot read {file} ({error.strerror}). Pass a TOML file.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{file} is not valid TOML: {error}") from None
-    for key in content:
-        if key not in KEYS:
-            raise DataError(f"{file}: there is no key {key!r}; the keys are {', '.join(KEYS)}")
-    for key in ("benchmark", "methods", "bits", "seeds"):
-        if key not in content:
-            raise DataError(f"{file}: the key {key!r} is missing")
-    if content["benchmark"] not in BENCHMARKS:
-        raise DataError(
-            f"{file}: there is no benchmark {content['benchmark']!r}; "
-            f"use one of {', '.join(BENCHMARKS)}"
-        )
-    methods = tuple(_method(file, name) for name in _list(file, content, "methods", str))
-    bits = _list(file, content, "bits", int)
-    seeds = _list(file, content, "seeds", int)
-    for key, values in (("methods", methods), ("bits", bits), ("seeds", seeds)):
-        if len(set(values)) != len(values):
-            raise DataError(f"{file}: {key} names one of its values twice")
-    for length in bits:
-        check_bits(length)
-    if "image_components" in content and any("@" in name for name in methods):
-        raise DataError(
-            f"{file}: image_components are of frozen features, but a method learns from fine-tuned "
-            "ones (@); put it into a file of its own"
-        )
-    if min(seeds) < 0:
-        raise DataError(f"{file}: a seed must be 0 or more, got {min(seeds)}")
-    return Plan(
-        benchmark=content["benchmark"],
-        methods=methods,
-        bits=bits,
-        seeds=seeds,
-        sizes={name: _size(file, name, content[name]) for name in _SIZES if name in content},
-        supervision=_taught_by(file, content.get("relation", "labels")),
-        image_features=_named(file, content, "image_features"),
-        text_features=_named(file, content, "text_features"),
-        image_components=(
-            _size(file, "image_components", content["image_components"])
-            if "image_components" in content
-            else None
-        ),
-        trials=_trials(file, content.get("tune", True)),
-        settings=(settings := _settings(file, content.get("settings", {}), bits[0])),
-        fine_tuning=_tunings(file, content.get("fine_tune", {}), methods, settings),
-    )
-
-
-def _list(file: Path, content: dict[str, Any], key: str, kind: type) -> tuple[Any, ...]:
-    values = content[key]
-    right = isinstance(values, list) and all(type(value) is kind for value in values)
-    if not right or not values:
-        example = '["THN", "QCH"]' if kind is str else "[16, 32]"
-        raise DataError(f"{file}: {key} must be a list such as {example}, got {values!r}")
-    return tuple(values)
-
-
-def _method(file: Path, name: str) -> str:
-    """The published spelling of a method named in any case, and of its teacher's."""
-    learner, at, teacher = name.partition("@")
-    try:
-        return find_method(learner).name + (at and f"@{find_method(teacher).name}")
-    except DataError as error:
-        raise DataError(f"{file}: {error}") from None
-
-
-def _size(file: Path, name: str, value: Any) -> int:
-    if type(value) is not int or value < (0 if name == "target" else 1):
-        raise DataError(f"{file}: {name} must be a number of items, got {value!r}")
-    return value
-
-
-def _taught_by(file: Path, value: Any) -> Supervision:
-    if value not in get_args(Supervision):
-        raise DataError(f'{file}: relation must be "labels" or "pairs", got {value!r}')
-    return cast("Supervision", value)
-
-
-def _named(file: Path, content: dict[str, Any], key: str) -> str | None:
-    value = content.get(key)
-    if value is not None and not isinstance(value, str):
-        raise DataError(f"{file}: {key} is a name or a folder, got {value!r}")
-    return value
-
-
-def _trials(file: Path, value: Any) -> int:
-    if isinstance(value, bool):
-        return _TRIALS if value else 0
-    if not isinstance(value, int) or value < 1:
-        raise DataError(f"{file}: tune must be true, false or a number of trials, got {value!r}")
-    return value
-
-
-def _settings(file: Path, tables: Any, bits: int) -> dict[str, Setting]:
-    found: dict[str, Setting] = {}
-    if not isinstance(tables, dict):
-        raise DataError(f"{file}: settings are tables, one a method: [settings.THN]")
-    for name, table in tables.items():
-        method = _method(file, name)
-        if not isinstance(table, dict):
-            raise DataError(f"{file}: settings are tables, one a method: [settings.{method}]")
-        for own in ("bits", "seed"):
-            if own in table:
-                raise DataError(f"{file}: {own} is no setting of {method}; it has its own key")
-        try:
-            make_method(method, bits=bits, **table)  # says what is wrong with a setting
-        except DataError as error:
-            raise DataError(f"{file}: [settings.{name}]: {error}") from None
-        found[method] = table
-    return found
-
-
-def _tunings(
-    file: Path, table: Any, methods: tuple[str, ...], settings: dict[str, Setting]
-) -> dict[str, FineTuningRequest]:
-    """A fine-tuning for each teacher: what all share, and what its own table says."""
-    teachers = dict.fromkeys(name.partition("@")[2] for name in methods if "@" in name)
-    if not isinstance(table, dict):
-        raise DataError(f"{file}: fine_tune is a table: [fine_tune]")
-    own = {_method(file, name): one for name, one in table.items() if isinstance(one, dict)}
-    for name in own if teachers else table:
-        if name not in teachers:
+        raise DataError(f"{file} is not valid TOML ({error}). Correct the file.") from None
+    with _error_prefix(f"{file}: "):
+        for key in content:
+            if key not in KEYS:
+                raise DataError(f"Unknown key {key!r}. Choose from: {', '.join(KEYS)}.")
+        for key in _REQUIRED:
+            if key not in content:
+                raise DataError(f"The key {key!r} is missing. Add it.")
+        tables = {key: content.pop(key, {}) for key in ("settings", "fine_tune")}
+        values = _PlanFile(**content)
+        methods = tuple(map(MethodSpec.parse, values.methods))
+        if len(set(methods)) != len(methods):
+            raise DataError("methods lists a value twice. Remove one of them.")
+        if values.image_components is not None and any(spec.teacher for spec in methods):
             raise DataError(
-                f"{file}: [fine_tune] has {name}, but no method learns from such features; name "
-                f'one: methods = ["THN@{name if name in own else "THN"}"]'
+                "image_components cannot be used with fine-tuned features (@). "
+                "Move these methods to a file of their own."
             )
-    shared = {name: one for name, one in table.items() if not isinstance(one, dict)}
-    length = shared.pop("bits", _TEACHER_BITS)
-    found = {}
-    for teacher in teachers:
-        told = {**settings.get(teacher, {}), "bits": length}
-        try:
-            found[teacher] = FineTuningRequest.of(teacher, told, {**shared, **own.get(teacher, {})})
-        except DataError as error:
-            raise DataError(f"{file}: [fine_tune]: {error}") from None
-    return found
+        settings = _read_settings(tables["settings"], values.bits[0])
+        sizes = {name: getattr(values, name) for name in _SIZES}
+        return Plan(
+            benchmark=values.benchmark,
+            methods=methods,
+            bits=values.bits,
+            seeds=values.seeds,
+            sizes={name: size for name, size in sizes.items() if size is not None},
+            trials=_TRIALS if values.tune is True else int(values.tune),
+            settings=settings,
+            fine_tuning=_read_fine_tuning(tables["fine_tune"], methods, settings),
+            supervision=values.supervision,
+            image_features=values.image_features,
+            text_features=values.text_features,
+            image_components=values.image_components,
+        )
+
+
+def _read_settings(tables: Any, bits: int) -> dict[str, Setting]:
+    """Read [settings.METHOD]; building each method checks its settings."""
+    settings: dict[str, Setting] = {}
+    if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
+        raise DataError("settings must have one table per method. Write [settings.THN].")
+    for name, table in tables.items():
+        with _error_prefix(f"[settings.{name}]: "):
+            for key in ("bits", "seed"):
+                if key in table:
+                    raise DataError(f"{key} is not a setting here. Use the key at the top.")
+            make_method(name, bits=bits, **table)
+            settings[find_method(name).name] = table
+    return settings
+
+
+def _read_fine_tuning(
+    table: Any, methods: tuple[MethodSpec, ...], settings: dict[str, Setting]
+) -> dict[str, FineTuningRequest]:
+    """Read [fine_tune] and [fine_tune.TEACHER] into a request for each teacher."""
+    if not isinstance(table, dict):
+        raise DataError("fine_tune must be a table. Write [fine_tune].")
+    with _error_prefix("[fine_tune]: "):
+        teachers = dict.fromkeys(spec.teacher for spec in methods if spec.teacher)
+        own = {find_method(k).name: v for k, v in table.items() if isinstance(v, dict)}
+        unused = [name for name in own if name not in teachers]
+        if unused or (table and not teachers):
+            example = unused[0] if unused else "THN"
+            raise DataError(
+                f"No method uses these settings. Remove them, or add a method: THN@{example}."
+            )
+        shared = {name: value for name, value in table.items() if not isinstance(value, dict)}
+        bits = shared.pop("bits", _TEACHER_BITS)
+        return {
+            teacher: FineTuningRequest.from_names(
+                teacher,
+                {**settings.get(teacher, {}), "bits": bits},
+                {**shared, **own.get(teacher, {})},
+            )
+            for teacher in teachers
+        }
+
+
+@contextmanager
+def _error_prefix(prefix: str) -> Iterator[None]:
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{prefix}{error}") from None

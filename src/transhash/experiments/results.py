@@ -1,4 +1,4 @@
-"""results.jsonl: one line a finished cell, whole or cut off; a run goes on where it stopped."""
+"""results.jsonl: one line per finished cell, so that an experiment can be resumed."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _FILE = "results.jsonl"
 
 
 def read_results(folder: str | Path) -> list[Row]:
-    """The finished cells of a run; a half-written last line is not one of them."""
+    """Return the finished cells of an experiment, without an incomplete last line."""
     rows, _ = _scan(Path(folder) / _FILE)
     return rows
 
 
-def cell_of(row: Row) -> Cell:
-    return Cell(row["method"], row["bits"], row["seed"])
+def row_cell(row: Row) -> Cell:
+    return Cell(row["method"], row["teacher"], row["bits"], row["seed"])
 
 
 class Results:
-    """The rows of a run folder, and the one way to add to them."""
+    """The rows of an experiment folder, and the only way to add to them."""
 
     def __init__(
         self, folder: Path, plan: Plan, benchmark: Benchmark, data: str, model: str | None = None
     ) -> None:
-        """`data` is a fingerprint of the benchmark's files, `model` of what reads its images."""
+        """`data` is a fingerprint of the benchmark's files, `model` of an external image model."""
         self.path, self.plan = folder / _FILE, plan
         self.shared = {
             "benchmark": benchmark.name,
             "data": data,
             "sizes": asdict(benchmark.sizes),
             "tune": plan.trials,
-            "relation": plan.supervision,
+            "supervision": plan.supervision,
             "image_features": plan.image_features,
             "image_model": model,
             "text_features": plan.text_features,
@@ -49,23 +49,23 @@ class Results:
         self.rows, end = _scan(self.path)
         self._check()
         if self.path.exists() and self.path.stat().st_size > end:
-            with self.path.open("r+b") as file:  # what a kill left of the last line
+            with self.path.open("r+b") as file:  # an incomplete last line
                 file.truncate(end)
                 os.fsync(file.fileno())
 
     def append(self, cell: Row) -> None:
-        """What a cell says, beside what all cells share.
+        """Add a cell with the conditions that all cells share.
 
-        On the disk when this returns, so that a kill loses at most the cells under way.
+        It is on disk when this returns, so that a kill loses only unfinished cells.
         """
-        shared, given = self.shared, self.plan.given(cell["method"])
+        settings = self.plan.settings_for(row_cell(cell).spec)
         row = {
-            "benchmark": shared["benchmark"],
+            "benchmark": self.shared["benchmark"],
             **cell,
-            "sizes": shared["sizes"],
-            "shared": shared,
-            "given_settings": given,
-            "settings_hash": _fingerprint([shared, given]),
+            "sizes": self.shared["sizes"],
+            "shared": self.shared,
+            "plan_settings": settings,
+            "settings_hash": _fingerprint([self.shared, settings]),
         }
         self.rows.append(row)
         with self.path.open("ab") as file:
@@ -74,31 +74,30 @@ class Results:
             os.fsync(file.fileno())
 
     def _check(self) -> None:
-        """Refuse to mix: rows already here must come from the same data, sizes, trials, settings.
+        """Refuse rows from other data, sizes, trials or settings.
 
-        More methods, code lengths and seeds may be added; what made the numbers may not change.
+        More methods, code lengths and seeds may be added.
         """
         for row in self.rows:
-            found, wanted = row["shared"], self.shared
-            if row["method"] in self.plan.methods:
-                found = {**found, "settings": row["given_settings"]}
-                wanted = {**wanted, "settings": self.plan.given(row["method"])}
-            for name, value in wanted.items():
-                if found.get(name) != value:
+            cell, conditions, expected = row_cell(row), row["shared"], self.shared
+            if cell.spec in self.plan.methods:
+                conditions = {**conditions, "settings": row["plan_settings"]}
+                expected = {**expected, "settings": self.plan.settings_for(cell.spec)}
+            for name, value in expected.items():
+                if conditions.get(name) != value:
                     raise DataError(
-                        f"{self.path} holds {cell_of(row)} with {name} = {found.get(name)}, the "
-                        f"experiment now has {value}; give another --out, or ask for the same"
+                        f"{self.path} has {cell} with {name} = {conditions.get(name)}, but the "
+                        f"experiment now has {value}. Use another --out, or restore the value."
                     )
 
 
 def _fingerprint(content: Any) -> str:
-    """Twelve hexadecimal digits that differ where the content does."""
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _scan(path: Path) -> tuple[list[Row], int]:
-    """The rows, and where the last whole line ends."""
+    """Return the rows, and where the last complete line ends."""
     if not path.exists():
         return [], 0
     rows: list[Row] = []
@@ -113,7 +112,7 @@ def _scan(path: Path) -> tuple[list[Row], int]:
             if number == len(lines):
                 break
             raise DataError(
-                f"{path}, line {number} is not JSON; take that line out and run again"
+                f"{path}, line {number} is not valid JSON. Delete the line and run again."
             ) from None
         end += len(line)
     return rows, end

@@ -1,38 +1,37 @@
-"""Tables, figures and one offline page out of a run's results.jsonl."""
+"""Tables, figures and one offline page from the results.jsonl of an experiment."""
 
 from __future__ import annotations
 
 import io
 from pathlib import Path
 
-from transhash.report.figures import drawing, figures, pyplot
+from transhash.report.figures import build_figures, figure_style, pyplot
 from transhash.report.formats import latex, markdown
-from transhash.report.page import page
+from transhash.report.page import build_page
 from transhash.report.summary import Summary
-from transhash.report.tables import tables
+from transhash.report.tables import build_tables
 from transhash.storage import write_bytes
 
 __all__ = ["Summary", "write_report"]
 
 
 def write_report(folder: Path) -> Path:
-    """report.html, with tables.md, tables.tex and figures/*.png and *.svg beside it."""
+    """Write report.html, tables.md, tables.tex and figures/*.png and *.svg."""
     folder = Path(folder)
-    summary = Summary.of(folder)
-    made = tables(summary)
-    # First: they need no extra, and are there even where matplotlib is not.
-    write_bytes(folder / "tables.md", "\n".join(map(markdown, made)).encode())
-    write_bytes(folder / "tables.tex", "\n".join(map(latex, made)).encode())
-    drawn = []
-    with drawing():
-        for name, caption, figure in figures(summary):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format="svg", metadata={"Date": None})
-            write_bytes(folder / "figures" / f"{name}.svg", buffer.getvalue())
-            drawn.append((name, caption, buffer.getvalue().decode()))
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format="png", dpi=160, facecolor="white")
-            write_bytes(folder / "figures" / f"{name}.png", buffer.getvalue())
+    summary = Summary.read(folder)
+    tables = build_tables(summary)
+    # First: tables are written even without matplotlib.
+    write_bytes(folder / "tables.md", "\n".join(map(markdown, tables)).encode())
+    write_bytes(folder / "tables.tex", "\n".join(map(latex, tables)).encode())
+    drawings = {}
+    with figure_style():
+        for name, caption, figure in build_figures(summary):
+            svg, png = io.BytesIO(), io.BytesIO()
+            figure.savefig(svg, format="svg", metadata={"Date": None})
+            figure.savefig(png, format="png", dpi=160, facecolor="white")
             pyplot().close(figure)
-    write_bytes(folder / "report.html", page(summary, made, drawn).encode())
+            write_bytes(folder / "figures" / f"{name}.svg", svg.getvalue())
+            write_bytes(folder / "figures" / f"{name}.png", png.getvalue())
+            drawings[name] = (caption, svg.getvalue().decode())
+    write_bytes(folder / "report.html", build_page(summary, tables, drawings).encode())
     return folder / "report.html"

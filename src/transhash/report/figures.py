@@ -1,6 +1,7 @@
-"""Figures of a run: MAP by code length, precision-recall curves, the ablation, training curves.
+"""Figures of an experiment: MAP by code length, precision-recall curves, ablations, training.
 
-Each function takes means over seeds from a Summary and returns a matplotlib figure.
+Each function takes means over seeds from a Summary and returns a matplotlib figure. Every method
+has its own color, and its name is next to its line. matplotlib is an optional package.
 """
 
 from __future__ import annotations
@@ -14,21 +15,24 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.errors import DataError
+from transhash.experiments.plan import MethodSpec
 from transhash.hashers import METHODS
-from transhash.report.summary import DIRECTIONS, PROPOSED, VARIANTS, Summary
+from transhash.report.summary import DIRECTIONS, PROPOSED, VARIANTS, Mean, Summary
 
-# How figures look: one colour a method, names beside lines, no boxes. matplotlib is an extra.
-
-# Light and dark: the page swaps them, files are written in the light ones.
-FOREGROUND, FAINT, BACKGROUND = (
-    ("#1f2328", "#e8eaed"),
-    ("#d4d8dd", "#3a4048"),
-    ("#fffffe", "#15181d"),
-)
-_UNKNOWN_METHOD = ("#7f7f7f", "#9f9f9f")  # a method that this version does not know
+# Light and dark: the page switches between them, files are written in the light ones.
+FOREGROUND = ("#1f2328", "#e8eaed")
+FAINT = ("#d4d8dd", "#3a4048")
+BACKGROUND = ("#fffffe", "#15181d")
+_UNKNOWN_METHOD = ("#7f7f7f", "#9f9f9f")  # a method of another version
 _METHODS = {method.name: method for method in METHODS}
-
-STYLE = {
+_LINE_STYLES = {
+    "paper-ablation": "--",
+    "ablation": "--",
+    "as-published": "--",
+    "real-valued": ":",
+    "transductive": "-.",
+}
+_STYLE = {
     "font.size": 9.5,
     "font.family": "DejaVu Sans",
     "text.color": FOREGROUND[0],
@@ -52,11 +56,19 @@ STYLE = {
     "svg.fonttype": "none",  # text stays text: it can be selected and takes the page's font
     "svg.hashsalt": "transhash",  # the same rows give the same file
 }
+_TITLES = {
+    "image_to_text": "Image query, text database",
+    "text_to_image": "Text query, image database",
+}
+_CHANCE_LINE: dict[str, Any] = {
+    "color": FOREGROUND[0], "linewidth": 1, "dashes": (2, 2), "alpha": 0.6,
+}  # fmt: skip
 
 Curve = npt.NDArray[np.float64]  # (n, 2): x, y
 
 
 def pyplot() -> Any:
+    """Return matplotlib.pyplot, or raise DataError if it is not installed."""
     try:
         import matplotlib
 
@@ -64,298 +76,248 @@ def pyplot() -> Any:
         from matplotlib import pyplot
     except ImportError:
         raise DataError(
-            "figures need matplotlib, which is not installed: pip install 'transhash[plots]'"
+            "Figures need matplotlib, which is not installed. "
+            "Install it: pip install 'transhash[plots]'"
         ) from None
     return pyplot
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
-    """Figures made and written inside look alike."""
-    with pyplot().rc_context(STYLE):
+def figure_style() -> Iterator[None]:
+    """Apply the style to figures that are created and saved inside."""
+    with pyplot().rc_context(_STYLE):
         yield
 
 
-def panels(columns: int, height: float = 3.6, rows: int = 1, **options: Any) -> Any:
-    """Axes without boxes on a transparent ground."""
-    figure, axes = pyplot().subplots(
-        rows,
-        columns,
-        figsize=(9.6, height * rows),
-        layout="constrained",
-        squeeze=False,
-        **options,
-    )
-    figure.patch.set_alpha(0)
-    for one in axes.flat:
-        one.patch.set_alpha(0)
-    return figure, axes
+def method_color(name: str) -> str:
+    return _METHODS[name].color[0] if name in _METHODS else _UNKNOWN_METHOD[0]
 
 
-def colour_of(method: str) -> str:
-    """The same on frozen and on fine-tuned features, whose teacher stands behind an @."""
-    learner = method.partition("@")[0]
-    return _METHODS[learner].colour[0] if learner in _METHODS else _UNKNOWN_METHOD[0]
-
-
-def css_colour(method: str) -> str:
-    """The variable of the page that holds it."""
-    learner = method.partition("@")[0]
-    return f"var(--{learner.lower() if learner in _METHODS else 'strange'})"
+def css_variable(name: str) -> str:
+    """Return the CSS variable of a method's color."""
+    return name.lower().replace("+", "-") if name in _METHODS else "unknown-method"
 
 
 def css_variables() -> dict[str, tuple[str, str]]:
-    """Every colour of page and figures, by the name it has on the page."""
-    methods = {name.lower(): method.colour for name, method in _METHODS.items()}
-    ground = {"ink": FOREGROUND, "faint": FAINT, "paper": BACKGROUND}
-    return {**ground, **methods, "strange": _UNKNOWN_METHOD}
+    """Return the light and dark value of every color variable of page and figures."""
+    methods = {css_variable(name): method.color for name, method in _METHODS.items()}
+    base = {"ink": FOREGROUND, "faint": FAINT, "paper": BACKGROUND}
+    return {**base, **methods, "unknown-method": _UNKNOWN_METHOD}
 
 
-def line_of(method: str) -> dict[str, Any]:
-    """Ours is bold, what is made of it dashed, what has no codes dotted, fine-tuned both."""
-    known = _METHODS.get(method.partition("@")[0])
-    role = known.role if known else "baseline"
+def spread_labels(heights: dict[str, float], gap: float) -> dict[str, float]:
+    """Move labels as little as needed to keep them `gap` apart, in order."""
+    names = sorted(heights, key=lambda name: heights[name])
+    positions = [heights[name] for name in names]
+    for _ in range(200):
+        for i in range(len(positions) - 1):
+            overlap = gap - (positions[i + 1] - positions[i])
+            if overlap > 1e-9:
+                positions[i] -= overlap / 2
+                positions[i + 1] += overlap / 2
+    return dict(zip(names, positions, strict=True))
+
+
+def label_lines(axis: Any, curves: dict[MethodSpec, Curve], start: float = 0.06) -> None:
+    """Write each name on its line, right of `start`, where other lines and names are far."""
+    labels: list[tuple[float, float]] = []
+    grid = np.linspace(start, 0.86, 41)
+    heights = {spec: _interpolate(points, grid) for spec, points in curves.items()}
+    for spec in reversed(list(curves)):  # THN first: it gets the best position
+        own, others = heights[spec], [heights[other] for other in curves if other != spec]
+        room = np.min([np.abs(own - other) for other in others] or [grid * 0 + 1], axis=0)
+        room = np.where(np.isfinite(own), np.minimum(room, 0.08), -1.0)
+        for x, y in labels:  # a name is about .12 wide and .05 high
+            distance = np.hypot((grid - x) / 0.16, (own - y) / 0.07)
+            room = np.where(distance < 1, room - (1 - distance), room)
+        best = int(np.argmax(room - 0.02 * grid))
+        labels.append((float(grid[best]), float(own[best])))
+        axis.text(
+            *labels[-1], spec.label, color=method_color(spec.method), ha="center", va="center",
+            zorder=6, weight="bold", fontsize=8.5,
+            bbox={"facecolor": BACKGROUND[0], "edgecolor": "none", "pad": 1.2, "alpha": 0.9},
+        )  # fmt: skip
+
+
+def build_figures(summary: Summary) -> Iterator[tuple[str, str, Any]]:
+    """Yield (file name, caption, matplotlib figure); the caller closes each figure."""
+    if len(summary.bits) > 1:
+        caption = "MAP by code length; bars are one standard deviation over seeds"
+        yield "map", caption, _map_figure(summary)
+    for bits in summary.bits:
+        caption = f"Precision by recall along the ranking, {bits} bits, 101 recall points"
+        yield f"pr-rank-{bits}", caption, _curves_figure(summary, bits, by_radius=False)
+    for bits in summary.bits:
+        caption = f"Precision and recall within each Hamming radius, {bits} bits; ring: radius 2"
+        yield f"pr-radius-{bits}", caption, _curves_figure(summary, bits, by_radius=True)
+    if summary.has_variants:
+        caption = "THN and its ablations; bars are one standard deviation"
+        yield "ablation", caption, _ablation_figure(summary)
+    if metrics := summary.metrics():
+        caption = "Terms of the objective during training, smoothed"
+        yield "training", caption, _training_figure(metrics)
+
+
+def _panels(columns: int, height: float = 3.6, rows: int = 1, **options: Any) -> Any:
+    """Return a transparent figure and its axes."""
+    figure, axes = pyplot().subplots(
+        rows, columns, figsize=(9.6, height * rows), layout="constrained", squeeze=False, **options
+    )
+    figure.patch.set_alpha(0)
+    for axis in axes.flat:
+        axis.patch.set_alpha(0)
+    return figure, axes
+
+
+def _line_style(spec: MethodSpec) -> dict[str, Any]:
+    """Return bold for THN, dashed for its ablations, dotted without codes, mixed if fine-tuned."""
+    method = _METHODS.get(spec.method)
+    role = method.role if method else "baseline"
     return {
-        "color": colour_of(method),
-        "marker": known.marker if known else ".",
+        "color": method_color(spec.method),
+        "marker": method.marker if method else ".",
         "markersize": 4.5,
         "linewidth": 2.6 if role == "proposed" else 1.5,
-        "linestyle": "-."
-        if "@" in method
-        else {
-            "paper-ablation": "--",
-            "ablation": "--",
-            "as-published": "--",
-            "real-valued": ":",
-            "transductive": "-.",
-        }.get(role, "-"),
+        "linestyle": "-." if spec.teacher else _LINE_STYLES.get(role, "-"),
         "zorder": 4 if role == "proposed" else 3,
     }
 
 
-def spread_labels(heights: dict[str, float], gap: float) -> dict[str, float]:
-    """Labels moved as little as keeps them `gap` apart and in order."""
-    names = sorted(heights, key=lambda name: heights[name])
-    placed = [heights[name] for name in names]
-    for _ in range(200):
-        for i in range(len(placed) - 1):
-            missing = gap - (placed[i + 1] - placed[i])
-            if missing > 1e-9:
-                placed[i] -= missing / 2
-                placed[i + 1] += missing / 2
-    return dict(zip(names, placed, strict=True))
-
-
-def label_lines(axis: Any, curves: dict[str, Curve], start: float = 0.06) -> None:
-    """Each name on its own line right of `start`, where other lines and names are far away."""
-    taken: list[tuple[float, float]] = []
-    grid = np.linspace(start, 0.86, 41)
-    heights = {name: _at(points, grid) for name, points in curves.items()}
-    for name in reversed(list(curves)):  # ours first: it gets the best place
-        others = [heights[other] for other in curves if other != name]
-        room = np.min([np.abs(heights[name] - other) for other in others] or [grid * 0 + 1], axis=0)
-        room = np.where(np.isfinite(heights[name]), np.minimum(room, 0.08), -1.0)
-        for x, y in taken:  # a name is about .12 wide and .05 high
-            near = np.hypot((grid - x) / 0.16, (heights[name] - y) / 0.07)
-            room = np.where(near < 1, room - (1 - near), room)
-        best = int(np.argmax(room - 0.02 * grid))
-        taken.append((float(grid[best]), float(heights[name][best])))
-        axis.text(
-            *taken[-1],
-            name,
-            color=colour_of(name),
-            ha="center",
-            va="center",
-            zorder=6,
-            weight="bold",
-            fontsize=8.5,
-            bbox={"facecolor": BACKGROUND[0], "edgecolor": "none", "pad": 1.2, "alpha": 0.9},
-        )
-
-
-def _at(points: Curve, grid: Curve) -> Curve:
-    """Heights of a curve at the grid, NaN where it does not reach."""
-    order = np.argsort(points[:, 0], kind="stable")
-    x, y = points[order, 0], points[order, 1]
-    return np.asarray(np.interp(grid, x, y, left=np.nan, right=np.nan))
-
-
-TITLES = {
-    "image_to_text": "Image query, text database",
-    "text_to_image": "Text query, image database",
-}
-TERMS = {  # colour of each loss, by the name it has in metrics.jsonl
-    "objective": FOREGROUND[0],
-    "relation": colour_of("DCMH"),
-    "inherited": colour_of("THN"),
-    "quantization": colour_of("HTH"),
-    "alignment_images": colour_of("QCH"),
-    "alignment_texts": colour_of("CVH"),
-}
-
-
-def figures(summary: Summary) -> Iterator[tuple[str, str, Any]]:
-    """(file name, caption, matplotlib figure), each closed by the caller when it is written."""
-    pyplot()
-    if len(summary.bits) > 1:
-        yield "map", "MAP by code length; bars are one standard deviation over seeds", _map(summary)
-    for bits in summary.bits:
-        caption = f"Precision by recall along the ranking, {bits} bits, 101 recall points"
-        yield f"pr-rank-{bits}", caption, _curves(summary, bits, by_radius=False)
-    for bits in summary.bits:
-        caption = f"Precision and recall within each Hamming radius, {bits} bits; ring: radius 2"
-        yield f"pr-radius-{bits}", caption, _curves(summary, bits, by_radius=True)
-    if PROPOSED in summary.methods and any(name in summary.methods for name in VARIANTS):
-        yield "ablation", "THN and its variants; bars are one standard deviation", _bars(summary)
-    if steps := summary.metrics():
-        yield "training", "Terms of the objective during training, smoothed", _training(steps)
-
-
-def _map(summary: Summary) -> Any:
-    figure, axes = panels(2, 4.0, sharey=True)
-    scores = [
-        summary.map(d, method, b)
-        for d in DIRECTIONS
-        for method in summary.methods
-        for b in summary.bits
-    ]
-    top = 1.06 * max(score.value + (score.sd or 0.0) for score in scores if score)
+def _map_figure(summary: Summary) -> Any:
+    figure, axes = _panels(2, 4.0, sharey=True)
+    bits, highest = summary.bits, 0.0
+    labels: list[dict[str, float]] = []
+    colors = {"chance": FOREGROUND[0]}
+    colors |= {spec.label: method_color(spec.method) for spec in summary.methods}
+    width = bits[-1] - bits[0]
     for axis, direction in zip(axes[0], DIRECTIONS, strict=True):
         ends = {}
-        for method in summary.methods:
-            known = [(b, s) for b in summary.bits if (s := summary.map(direction, method, b))]
-            x, y = [b for b, _ in known], [s.value for _, s in known]
-            axis.errorbar(
-                x,
-                y,
-                yerr=[s.sd or 0.0 for _, s in known],
-                **line_of(method),
-                capsize=0,
-                elinewidth=1,
-            )
-            if x[-1] == summary.bits[-1]:
-                ends[method] = y[-1]
-        chance = [s.value for b in summary.bits if (s := summary.chance(direction, b))]
-        axis.plot(summary.bits, chance, color=FOREGROUND[0], linewidth=1, dashes=(2, 2), alpha=0.6)
-        axis.set(title=TITLES[direction], xlabel="bits", xticks=summary.bits)
-        axis.set_ylim(0, top)
-        ends["chance"] = chance[-1]
-        width = summary.bits[-1] - summary.bits[0]
-        axis.set_xlim(summary.bits[0] - 0.04 * width, summary.bits[-1] + 0.24 * width)
-        for name, height in spread_labels(ends, 0.045 * top).items():
-            axis.text(
-                summary.bits[-1] + 0.035 * width,
-                height,
-                name,
-                va="center",
-                color=FOREGROUND[0] if name == "chance" else colour_of(name),
-                weight="bold" if name == PROPOSED else "normal",
-            )
+        for spec in summary.methods:
+            scores = {b: s for b in bits if (s := summary.map(direction, spec, b))}
+            y, sd = [s.value for s in scores.values()], [s.sd or 0.0 for s in scores.values()]
+            style = _line_style(spec)
+            axis.errorbar(list(scores), y, yerr=sd, **style, capsize=0, elinewidth=1)
+            highest = max(highest, *np.add(y, sd))
+            if bits[-1] in scores:
+                ends[spec.label] = y[-1]
+        chance = _chance_values(summary, direction)
+        axis.plot(bits, chance, **_CHANCE_LINE)
+        axis.set(title=_TITLES[direction], xlabel="bits", xticks=bits)
+        axis.set_xlim(bits[0] - 0.04 * width, bits[-1] + 0.24 * width)
+        labels.append({**ends, "chance": chance[-1]})
+    top = 1.06 * highest
+    axes[0][0].set_ylim(0, top)
     axes[0][0].set_ylabel("MAP")
+    for axis, ends in zip(axes[0], labels, strict=True):
+        for name, height in spread_labels(ends, 0.045 * top).items():
+            weight = "bold" if name == PROPOSED.label else "normal"
+            x = bits[-1] + 0.035 * width
+            axis.text(x, height, name, va="center", color=colors[name], weight=weight)
     return figure
 
 
-def _curves(summary: Summary, bits: int, by_radius: bool) -> Any:
-    """The paper's comparison: THN and its rivals; the variants only where there are no rivals."""
-    names = [name for name in summary.methods if name not in VARIANTS]
-    names = names if len(names) > 1 else list(summary.methods)
-    kept = "pr_by_radius" if by_radius else "pr_by_rank"
-    figure, axes = panels(2, 3.9, sharey=True)
+def _curves_figure(summary: Summary, bits: int, by_radius: bool) -> Any:
+    """Plot THN and the baselines; the paper's ablations only where there is nothing else."""
+    specs = [spec for spec in summary.methods if spec not in VARIANTS]
+    specs = specs if len(specs) > 1 else list(summary.methods)
+    key = "pr_by_radius" if by_radius else "pr_by_rank"
+    figure, axes = _panels(2, 3.9, sharey=True)
     for axis, direction in zip(axes[0], DIRECTIONS, strict=True):
-        curves: dict[str, Curve] = {}
-        for method in names:
-            rows = [row[direction] for row in summary.cells(method, bits)]
-            rows = [row for row in rows if row.get(kept)]  # without codes there is no radius
+        curves: dict[MethodSpec, Curve] = {}
+        for spec in specs:
+            rows = [row[direction] for row in summary.cells(spec, bits)]
+            rows = [row for row in rows if row.get(key)]  # without codes there is no radius
             if not rows:
                 continue
             points = _mean_radius_curve(rows) if by_radius else _mean_rank_curve(rows)
-            curves[method] = points[:, -2:]
-            line = line_of(method) | ({"markersize": 3.0} if by_radius else {"marker": ""})
-            axis.plot(*points[:, -2:].T, **line)
+            curves[spec] = points[:, -2:]
+            style = _line_style(spec) | ({"markersize": 3.0} if by_radius else {"marker": ""})
+            axis.plot(*points[:, -2:].T, **style)
             if by_radius:
-                ring = points[points[:, 0] == 2]
                 axis.plot(
-                    *ring[:, 1:].T,
-                    "o",
-                    markersize=9,
-                    fillstyle="none",
-                    color=colour_of(method),
-                    markeredgewidth=1.2,
-                )
+                    *points[points[:, 0] == 2][:, 1:].T, "o", markersize=9, fillstyle="none",
+                    color=method_color(spec.method), markeredgewidth=1.2,
+                )  # fmt: skip
         chance = summary.chance(direction, bits)
         if chance:
-            axis.axhline(chance.value, color=FOREGROUND[0], linewidth=1, dashes=(2, 2), alpha=0.6)
+            axis.axhline(chance.value, **_CHANCE_LINE)
             axis.text(0.01, chance.value - 0.012, "chance", va="top", fontsize=8, alpha=0.8)
-        axis.set(title=TITLES[direction], xlabel="recall", xlim=(-0.01, 1.01), ylim=(0, 1.02))
+        axis.set(title=_TITLES[direction], xlabel="recall", xlim=(-0.01, 1.01), ylim=(0, 1.02))
         label_lines(axis, curves, start=0.14 if by_radius else 0.06)
     axes[0][0].set_ylabel("precision")
     return figure
 
 
-def _bars(summary: Summary) -> Any:
-    names = [name for name in (*VARIANTS, PROPOSED) if name in summary.methods]
-    figure, axes = panels(2, 3.6, sharey=True)
-    width = 0.8 / len(names)
+def _ablation_figure(summary: Summary) -> Any:
+    specs = [spec for spec in (*VARIANTS, PROPOSED) if spec in summary.methods]
+    figure, axes = _panels(2, 3.6, sharey=True)
+    width = 0.8 / len(specs)
     for axis, direction in zip(axes[0], DIRECTIONS, strict=True):
-        for place, name in enumerate(names):
-            offset = (place - (len(names) - 1) / 2) * width
+        for number, spec in enumerate(specs):
+            offset = (number - (len(specs) - 1) / 2) * width
             for x, bits in enumerate(summary.bits):
-                if score := summary.map(direction, name, bits):
-                    axis.progress_bar(x + offset, score.value, width * 0.9, color=colour_of(name))
-                    axis.errorbar(
-                        x + offset, score.value, score.sd or 0, color=FOREGROUND[0], elinewidth=1
-                    )
-                    axis.text(
-                        x + offset,
-                        0.012,
-                        f"{100 * score.value:.0f}",
-                        ha="center",
-                        va="bottom",
-                        fontsize=7,
-                        color=BACKGROUND[0],
-                        weight="bold",
-                    )
-        chance = [s.value for b in summary.bits if (s := summary.chance(direction, b))]
-        axis.axhline(fmean(chance), color=FOREGROUND[0], linewidth=1, dashes=(2, 2), alpha=0.6)
-        axis.set(title=TITLES[direction], xticks=range(len(summary.bits)))
+                if score := summary.map(direction, spec, bits):
+                    _bar(axis, x + offset, score, width * 0.9, method_color(spec.method))
+        axis.axhline(fmean(_chance_values(summary, direction)), **_CHANCE_LINE)
+        axis.set(title=_TITLES[direction], xticks=range(len(summary.bits)))
         axis.set_xticklabels([f"{bits} bits" for bits in summary.bits])
         axis.grid(axis="x", visible=False)
     axes[0][0].set_ylabel("MAP")
-    handles = [pyplot().Rectangle((0, 0), 1, 1, color=colour_of(name)) for name in names]
-    figure.legend(handles, names, loc="outside upper right", ncols=len(names), frameon=False)
+    colors = [method_color(spec.method) for spec in specs]
+    handles = [pyplot().Rectangle((0, 0), 1, 1, color=color) for color in colors]
+    labels = [spec.label for spec in specs]
+    figure.legend(handles, labels, loc="outside upper right", ncols=len(specs), frameon=False)
     return figure
 
 
-def _training(kept: dict[tuple[str, int], list[dict[str, float]]]) -> Any:
-    """The longest code of each method: the terms as they were added up, on a log scale."""
-    last = {method: steps for (method, _), steps in kept.items()}  # lengths come in rising order
-    longest = dict(kept.keys())
-    columns = 2 if len(last) in (2, 4) else min(3, len(last))
-    figure, axes = panels(columns, 3.2, rows=-(-len(last) // columns), sharey=True)
-    for axis, (method, steps) in zip(axes.flat, last.items(), strict=False):
-        found = {name for step in steps for name in step} - {"step"}
-        for term in [*(t for t in TERMS if t in found), *sorted(found - set(TERMS))]:
+def _bar(axis: Any, x: float, score: Mean, width: float, color: str) -> None:
+    axis.bar(x, score.value, width, color=color)
+    axis.errorbar(x, score.value, score.sd or 0, color=FOREGROUND[0], elinewidth=1)
+    text = {"ha": "center", "va": "bottom", "fontsize": 7, "weight": "bold"}
+    axis.text(x, 0.012, f"{100 * score.value:.0f}", color=BACKGROUND[0], **text)
+
+
+def _chance_values(summary: Summary, direction: str) -> list[float]:
+    return [s.value for bits in summary.bits if (s := summary.chance(direction, bits))]
+
+
+# The color of each loss, by its name in metrics.jsonl.
+_TERM_COLORS = {
+    "objective": FOREGROUND[0],
+    "relation": method_color("DCMH"),
+    "inherited": method_color("THN"),
+    "quantization": method_color("HTH"),
+    "alignment_images": method_color("QCH"),
+    "alignment_texts": method_color("CVH"),
+}
+
+
+def _training_figure(metrics: dict[tuple[MethodSpec, int], list[dict[str, float]]]) -> Any:
+    """Plot the terms of the objective for the longest code of each method, on a log scale."""
+    longest = {spec: (bits, steps) for (spec, bits), steps in metrics.items()}  # bits ascend
+    columns = 2 if len(longest) in (2, 4) else min(3, len(longest))
+    figure, axes = _panels(columns, 3.2, rows=-(-len(longest) // columns), sharey=True)
+    legend: dict[str, Any] = {}
+    for axis, (spec, (bits, steps)) in zip(axes.flat, longest.items(), strict=False):
+        names = {name for step in steps for name in step} - {"step"}
+        terms = [name for name in _TERM_COLORS if name in names]
+        for term in [*terms, *sorted(names - set(terms))]:
             x = np.array([step["step"] for step in steps if term in step])
             y = _smooth(np.array([step[term] for step in steps if term in step]))
-            axis.plot(
+            (legend[term.replace("_", " of ")],) = axis.plot(
                 x,
                 np.where(y > 0, y, np.nan),
-                color=TERMS.get(term, FOREGROUND[0]),
+                color=_TERM_COLORS.get(term, FOREGROUND[0]),
                 linewidth=2.2 if term == "objective" else 1.4,
-                linestyle="--" if term == "inherited" else "-",  # it often lies on `relation`
-                label=term.replace("_", " of "),
+                linestyle="--" if term == "inherited" else "-",  # often equal to `relation`
             )
         axis.set_yscale("log")
         axis.grid(axis="x", visible=False)
-        axis.set(title=f"{method}, {longest[method]} bits", xlabel="step")
-    for axis in list(axes.flat)[len(last) :]:
+        axis.set(title=f"{spec.label}, {bits} bits", xlabel="step")
+    for axis in list(axes.flat)[len(longest) :]:
         axis.set_axis_off()
-    by_label: dict[str, Any] = {}
-    for axis in axes.flat:
-        by_label |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
-    figure.legend(
-        list(by_label.values()), list(by_label), loc="outside lower center", ncols=6, frameon=False
-    )
+    options = {"loc": "outside lower center", "ncols": 6, "frameon": False}
+    figure.legend(list(legend.values()), list(legend), **options)
     return figure
 
 
@@ -364,16 +326,23 @@ def _mean_rank_curve(rows: Sequence[dict[str, Any]]) -> Curve:
 
 
 def _mean_radius_curve(rows: Sequence[dict[str, Any]]) -> Curve:
-    """Radius, recall, precision: means over the seeds that retrieve something at the radius."""
-    found: dict[int, list[tuple[float, float]]] = {}
+    """Return radius, recall and precision: means over the seeds with results at the radius."""
+    points: dict[int, list[tuple[float, float]]] = {}
     for row in rows:
         for radius, recall, precision in row["pr_by_radius"]:
-            found.setdefault(int(radius), []).append((recall, precision))
-    return np.array([(radius, *np.mean(found[radius], axis=0)) for radius in sorted(found)])
+            points.setdefault(int(radius), []).append((recall, precision))
+    return np.array([(radius, *np.mean(points[radius], axis=0)) for radius in sorted(points)])
+
+
+def _interpolate(points: Curve, grid: Curve) -> Curve:
+    """Return the heights of a curve at the grid, NaN outside of it."""
+    order = np.argsort(points[:, 0], kind="stable")
+    x, y = points[order, 0], points[order, 1]
+    return np.asarray(np.interp(grid, x, y, left=np.nan, right=np.nan))
 
 
 def _smooth(values: Curve) -> Curve:
-    """Mean over about a fiftieth of the steps: batches are noisy."""
+    """Average over about a fiftieth of the steps: batches are noisy."""
     width = max(1, len(values) // 50)
     padded = np.pad(values, (width // 2, width - 1 - width // 2), mode="edge")
     return np.convolve(padded, np.ones(width) / width, mode="valid")

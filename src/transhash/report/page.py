@@ -1,10 +1,10 @@
-"""One HTML file with the tables and figures of a run; it asks nothing of the network."""
+"""One HTML file with the tables and figures of an experiment, without network access."""
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 from transhash.report.figures import css_variables
 from transhash.report.formats import html_table
@@ -12,9 +12,9 @@ from transhash.report.summary import Summary
 from transhash.report.tables import Table
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
-_NOTE = """The paper's numbers are printed beside ours. They are not comparable cell by cell: the
-paper does not name its 16 categories, its features came from a fine-tuned AlexNet, and public
-codes of the field disagree on what MAP is."""
+_NOTE = """The paper's numbers are not comparable cell by cell: the paper does not name its 16
+categories, its features came from a fine-tuned AlexNet, and public implementations define MAP
+differently."""
 
 _CSS = """
 :root { color-scheme: light dark; VARIABLES }
@@ -47,41 +47,44 @@ footer { margin-top: 4rem; font-size: .82rem; opacity: .7 }
 """
 
 
-def page(
-    summary: Summary, tables: Sequence[Table], drawings: Iterable[tuple[str, str, str]]
+def build_page(
+    summary: Summary, tables: Sequence[Table], drawings: Mapping[str, tuple[str, str]]
 ) -> str:
-    """`drawings` are (key, caption, SVG); curves of all lengths but the longest are folded."""
-    written = {table.key: html_table(table, summary.methods) for table in tables}
-    drawn = {key: (caption, svg) for key, caption, svg in drawings}
+    """Return the page; `drawings` are (caption, SVG) by name.
+
+    Curves of all lengths but the longest are collapsed.
+    """
+    methods = {spec.label: spec.method for spec in summary.methods}
+    html_tables = {table.key: html_table(table, methods) for table in tables}
     parts = [f"<h1>{html.escape(summary.benchmark)}</h1>", _lead(summary)]
     if summary.published:
         parts.append(f'<p class="dim">{_NOTE}</p>')
-    parts += ["<h2>Comparison</h2>", written["comparison"], _figures(drawn, ["map"])]
-    parts += [written[key] for key in ("margins", "differences") if key in written]
+    parts += ["<h2>Comparison</h2>", html_tables["comparison"], _figures(drawings, ["map"])]
+    parts += [html_tables[key] for key in ("margins", "differences") if key in html_tables]
     for head, kind in (("by ranking", "pr-rank"), ("by Hamming radius", "pr-radius")):
         longest, *others = [f"{kind}-{bits}" for bits in reversed(summary.bits)]
         parts.append(f"<h2>Precision and recall {head}</h2>")
-        parts.append(_figures(drawn, [longest]))
+        parts.append(_figures(drawings, [longest]))
         if others:
-            folded = _figures(drawn, list(reversed(others)))
-            parts.append(f"<details><summary>Other code lengths</summary>{folded}</details>")
-    if "ablation" in written:
-        parts += ["<h2>Ablation</h2>", written["ablation"], _figures(drawn, ["ablation"])]
-    if "training" in drawn:
-        parts += ["<h2>Training</h2>", _figures(drawn, ["training"])]
-    parts += ["<h2>Cost and health of the codes</h2>", written["costs"], _footer(summary)]
+            more = _figures(drawings, list(reversed(others)))
+            parts.append(f"<details><summary>Other code lengths</summary>{more}</details>")
+    if "ablation" in html_tables:
+        parts += ["<h2>Ablation</h2>", html_tables["ablation"], _figures(drawings, ["ablation"])]
+    if "training" in drawings:
+        parts += ["<h2>Training</h2>", _figures(drawings, ["training"])]
+    parts += ["<h2>Cost and code statistics</h2>", html_tables["costs"], _footer(summary)]
     title = f"{summary.benchmark}: results"
     return (
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        # No icon of its own would make the browser ask for one.
+        # Without an icon the browser would request one.
         f'<link rel="icon" href="data:,">\n<title>{html.escape(title)}</title>\n'
         f"<style>{_style()}</style>\n<body>\n" + "\n".join(parts) + "\n</body>\n</html>\n"
     )
 
 
 def themed(svg: str) -> str:
-    """The SVG with variables for its colours, so that it follows the page into the dark."""
+    """Return the SVG with CSS variables for its colors, so that it follows the dark mode."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
@@ -99,39 +102,35 @@ def _style() -> str:
 
 def _lead(summary: Summary) -> str:
     row = summary.rows[0]
-    items, score = row["items"], row["image_to_text"]["definition_in_words"]
+    items, score = row["items"], row["image_to_text"]["definition_text"]
     ranking = "Hamming distance (methods without codes: by their scores)"
     seeds = len(summary.seeds)
     about = (
         f"{len(summary.methods)} methods, {', '.join(map(str, summary.bits))} bits, "
         f"{seeds} seed{'s'[: seeds != 1]}. {items['auxiliary_images']:,} auxiliary images and "
         f"{items['auxiliary_texts']:,} texts, {items['target_images']:,} + "
-        f"{items['target_texts']:,} unlabelled target items, {items['query_images']:,} + "
+        f"{items['target_texts']:,} unlabeled target items, {items['query_images']:,} + "
         f"{items['query_texts']:,} queries against {items['database_texts']:,} texts and "
         f"{items['database_images']:,} images. Score: {score}; ranked by {ranking}."
     )
     trials = row["shared"]["tune"]
-    tuned = (
-        f"Settings of every method chosen on held-out auxiliary data, {trials} trials each."
-        if trials
-        else "Settings as given, none tuned."
-    )
+    tuning = f"{trials} tuning trials per method on held-out data." if trials else "No tuning."
     won, total = summary.wins()
-    won_text = f"<b>THN</b> is above every rival in {won} of {total} cells. " if total else ""
-    text = html.escape(f"{about} {tuned}")
-    return f'<p class="lead">{won_text}</p><p class="dim">{text}</p>'
+    wins = f"<b>THN</b> is above every baseline in {won} of {total} cells. " if total else ""
+    text = html.escape(f"{about} {tuning}")
+    return f'<p class="lead">{wins}</p><p class="dim">{text}</p>'
 
 
-def _figures(drawn: dict[str, tuple[str, str]], keys: Sequence[str]) -> str:
+def _figures(drawings: Mapping[str, tuple[str, str]], keys: Sequence[str]) -> str:
+    parts = [(html.escape(drawings[key][0]), drawings[key][1]) for key in keys if key in drawings]
     return "\n".join(
-        f'<figure role="img" aria-label="{html.escape(drawn[key][0])}">{themed(drawn[key][1])}'
-        f"<figcaption>{html.escape(drawn[key][0])}</figcaption></figure>"
-        for key in keys
-        if key in drawn
+        f'<figure role="img" aria-label="{caption}">{themed(svg)}'
+        f"<figcaption>{caption}</figcaption></figure>"
+        for caption, svg in parts
     )
 
 
 def _footer(summary: Summary) -> str:
     row = summary.rows[-1]
-    made = f"transhash {row['version']}, Python {row['python']}, torch {row['torch']}"
-    return f"<footer>{html.escape(made)}. Data {html.escape(row['shared']['data'])}.</footer>"
+    versions = f"transhash {row['version']}, Python {row['python']}, torch {row['torch']}"
+    return f"<footer>{html.escape(versions)}. Data {html.escape(row['shared']['data'])}.</footer>"

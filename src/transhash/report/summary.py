@@ -1,46 +1,54 @@
-"""What the rows of a run say together: means over seeds, margins, the paper's numbers."""
+"""Means over seeds and margins of an experiment, and the paper's numbers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transhash.errors import DataError
-from transhash.experiments.results import Row, read_results
+from transhash.experiments.plan import MethodSpec
+from transhash.experiments.results import Row, read_results, row_cell
 from transhash.hashers import METHODS
 
 DIRECTIONS = {"image_to_text": "I → T", "text_to_image": "T → I"}
-PROPOSED = next(method.name for method in METHODS if method.role == "proposed")
-BASELINES = tuple(method.name for method in METHODS if method.role == "baseline")
-VARIANTS = tuple(method.name for method in METHODS if method.role == "paper-ablation")
+BASELINES = tuple(MethodSpec(method.name) for method in METHODS if method.role == "baseline")
+VARIANTS = tuple(MethodSpec(method.name) for method in METHODS if method.role == "paper-ablation")
+(PROPOSED,) = (MethodSpec(method.name) for method in METHODS if method.role == "proposed")
+FINE_TUNED = MethodSpec(PROPOSED.method, PROPOSED.method)
 REAL_VALUED = tuple(method.name for method in METHODS if not method.has_codes)
 
 
 class Mean(NamedTuple):
-    """Over seeds; `sd` is None for a single one."""
+    """A mean over seeds with the sample standard deviation, None for one seed."""
 
     value: float
     sd: float | None = None
 
+    @classmethod
+    def from_values(cls, values: Sequence[float]) -> Mean | None:
+        if not values:
+            return None
+        return cls(fmean(values), stdev(values) if len(values) > 1 else None)
+
 
 @dataclass(frozen=True)
 class Summary:
-    """The finished cells of one run: one benchmark, some methods, code lengths and seeds."""
+    """The finished cells of one experiment."""
 
     rows: Sequence[Row]
     folder: Path
 
     @classmethod
-    def of(cls, folder: str | Path) -> Summary:
+    def read(cls, folder: str | Path) -> Summary:
         rows = read_results(folder)
         if not rows:
-            raise DataError(f"{folder} holds no finished cell; run `transhash experiment` first")
+            raise DataError(f"{folder} has no finished cell. Run `transhash experiment` first.")
         return cls(rows, Path(folder))
 
     @property
@@ -48,16 +56,13 @@ class Summary:
         return str(self.rows[0]["benchmark"])
 
     @cached_property
-    def methods(self) -> tuple[str, ...]:
-        """In the order of the tables; first those of another version, which this one knows not."""
-        found = list(dict.fromkeys(str(row["method"]) for row in self.rows))
-        known = [method.name for method in METHODS]
-
-        def place(name: str) -> int:  # on fine-tuned features a method stands behind itself
-            learner = name.partition("@")[0]
-            return known.index(learner) if learner in known else -1
-
-        return tuple(sorted(found, key=lambda name: (place(name), "@" in name)))
+    def methods(self) -> tuple[MethodSpec, ...]:
+        """In the order of METHODS, fine-tuned after frozen; methods of other versions first."""
+        order = {method.name: number for number, method in enumerate(METHODS)}
+        specs = dict.fromkeys(row_cell(row).spec for row in self.rows)
+        return tuple(
+            sorted(specs, key=lambda spec: (order.get(spec.method, -1), bool(spec.teacher)))
+        )
 
     @cached_property
     def bits(self) -> tuple[int, ...]:
@@ -67,120 +72,114 @@ class Summary:
     def seeds(self) -> tuple[int, ...]:
         return tuple(sorted({row["seed"] for row in self.rows}))
 
-    def cells(self, method: str, bits: int) -> list[Row]:
-        """The rows of all seeds."""
-        return [row for row in self.rows if (row["method"], row["bits"]) == (method, bits)]
+    @property
+    def has_variants(self) -> bool:
+        return PROPOSED in self.methods and any(spec in self.methods for spec in VARIANTS)
 
-    def map(self, direction: str, method: str, bits: int) -> Mean | None:
-        return mean([row[f"{direction}_map"] for row in self.cells(method, bits)])
+    def cells(self, spec: MethodSpec, bits: int) -> list[Row]:
+        """Return the rows of all seeds."""
+        return [row for row in self.rows if row_cell(row).spec == spec and row["bits"] == bits]
+
+    def map(self, direction: str, spec: MethodSpec, bits: int) -> Mean | None:
+        return Mean.from_values([row[f"{direction}_map"] for row in self.cells(spec, bits)])
 
     def chance(self, direction: str, bits: int) -> Mean | None:
-        """All codes equal; the same for every method and length of a seed."""
-        of_seed = {
+        """Return the MAP of equal codes, which is the same for every method of a seed."""
+        by_seed = {
             row["seed"]: row[f"{direction}_chance"] for row in self.rows if row["bits"] == bits
         }
-        return mean(list(of_seed.values()))
+        return Mean.from_values(list(by_seed.values()))
 
-    def best_baseline(self, direction: str, bits: int) -> str | None:
-        """The rival with the highest mean in that cell."""
-        scores = {name: self.map(direction, name, bits) for name in BASELINES}
-        known = {name: score.value for name, score in scores.items() if score is not None}
-        return max(known, key=lambda name: known[name]) if known else None
+    def best_baseline(self, direction: str, bits: int) -> MethodSpec | None:
+        """Return the published baseline with the highest mean."""
+        scores = {spec: self.map(direction, spec, bits) for spec in BASELINES}
+        values = {spec: score.value for spec, score in scores.items() if score is not None}
+        return max(values, key=lambda spec: values[spec]) if values else None
 
-    def margin(self, direction: str, other: str | None = None, ours: str = PROPOSED) -> Mean | None:
-        """THN minus `other` in points, averaged over code lengths; `None`: each cell's best rival.
+    def margin(
+        self, direction: str, other: MethodSpec | None = None, own: MethodSpec = PROPOSED
+    ) -> Mean | None:
+        """Return `own` minus `other` in points of MAP, averaged over code lengths.
 
-        The sd is that of the seeds' own margins: both methods saw the same split.
+        Without `other`, the best baseline of each cell. The standard deviation is that of the
+        margins by seed, because both methods saw the same split.
         """
-        return mean(self.margins_by_seed(direction, other, ours))
+        return Mean.from_values(self.margins_by_seed(direction, other, own))
 
-    def margins_by_seed(self, direction: str, other: str | None, ours: str) -> list[float]:
-        """`ours` minus `other` of each seed, in points, averaged over code lengths."""
-        of_seed: dict[int, list[float]] = {}
+    def margins_by_seed(
+        self, direction: str, other: MethodSpec | None, own: MethodSpec
+    ) -> list[float]:
+        by_seed: dict[int, list[float]] = {}
         for bits in self.bits:
-            name = other or self.best_baseline(direction, bits)
-            if name is None:
+            spec = other or self.best_baseline(direction, bits)
+            if spec is None:
                 return []
-            own = {row["seed"]: row for row in self.cells(ours, bits)}
-            for row in self.cells(name, bits):
-                if row["seed"] in own:
-                    gain = own[row["seed"]][f"{direction}_map"] - row[f"{direction}_map"]
-                    of_seed.setdefault(row["seed"], []).append(100 * gain)
-        return [fmean(gains) for gains in of_seed.values()]
+            own_rows = {row["seed"]: row for row in self.cells(own, bits)}
+            for row in self.cells(spec, bits):
+                if row["seed"] in own_rows:
+                    gain = own_rows[row["seed"]][f"{direction}_map"] - row[f"{direction}_map"]
+                    by_seed.setdefault(row["seed"], []).append(100 * gain)
+        return [fmean(gains) for gains in by_seed.values()]
 
     def wins(self) -> tuple[int, int]:
-        """In how many of the cells (length x direction) THN is above every rival, and of how many.
-
-        Only cells where THN and a rival stand count.
-        """
+        """Count cells (length x direction) where THN is above every baseline, and all cells."""
         won = total = 0
         for direction in DIRECTIONS:
             for bits in self.bits:
-                ours, rival = (
-                    self.map(direction, PROPOSED, bits),
-                    self.best_baseline(direction, bits),
-                )
-                theirs = self.map(direction, rival, bits) if rival else None
-                if ours is not None and theirs is not None:
+                own, best = self.map(direction, PROPOSED, bits), self.best_baseline(direction, bits)
+                other = self.map(direction, best, bits) if best else None
+                if own is not None and other is not None:
                     total += 1
-                    won += ours.value > theirs.value
+                    won += own.value > other.value
         return won, total
 
-    def metrics(self) -> dict[tuple[str, int], list[dict[str, float]]]:
-        """The losses of the steps of the lowest seed's fit, where a method kept them."""
-        found: dict[tuple[str, int], list[dict[str, float]]] = {}
-        for method in self.methods:
-            for bits in self.bits:
-                for seed in self.seeds:
-                    path = self.folder / "training" / f"{method}-{bits}-{seed}" / "metrics.jsonl"
-                    if path.exists() and (method, bits) not in found:
-                        lines = path.read_text(encoding="utf-8").splitlines()
-                        found[method, bits] = [json.loads(line) for line in lines if line]
-        return {key: steps for key, steps in found.items() if len(steps) > 1}
+    def metrics(self) -> dict[tuple[MethodSpec, int], list[dict[str, float]]]:
+        """Return the losses by step of the lowest seed's fit, where there are some."""
+        metrics: dict[tuple[MethodSpec, int], list[dict[str, float]]] = {}
+        for cell in sorted(map(row_cell, self.rows), key=lambda cell: cell.seed):
+            path = self.folder / "training" / cell.folder_name / "metrics.jsonl"
+            if path.exists() and (cell.spec, cell.bits) not in metrics:
+                lines = path.read_text(encoding="utf-8").splitlines()
+                metrics[cell.spec, cell.bits] = [json.loads(line) for line in lines if line]
+        order = ((spec, bits) for spec in self.methods for bits in self.bits)
+        return {key: metrics[key] for key in order if len(metrics.get(key, ())) > 1}
 
     @cached_property
     def published(self) -> dict[str, dict[str, dict[int, float]]]:
-        """The paper's MAP by direction, method and bits; empty for data other than the paper's."""
+        """The paper's MAP by direction, method and bits; empty for other data."""
         return published_maps().get(self.benchmark, {})
 
-    def published_map(self, direction: str, method: str, bits: int) -> Mean | None:
-        value = self.published[direction].get(method, {}).get(bits)
+    def published_map(self, direction: str, spec: MethodSpec, bits: int) -> Mean | None:
+        value = self.published[direction].get(str(spec), {}).get(bits)
         return None if value is None else Mean(value)
 
-    def published_margin(self, direction: str, other: str | None = None) -> Mean | None:
-        """The paper's THN minus `other`, as `margin`."""
-        printed = self.published[direction]
-        names = [other] if other else list(BASELINES)
-        if any(name not in printed for name in names):
+    def published_margin(self, direction: str, other: MethodSpec | None = None) -> Mean | None:
+        """Return the paper's THN minus `other`, as `margin`."""
+        maps = self.published[direction]
+        names = [str(spec) for spec in ([other] if other else BASELINES)]
+        if any(name not in maps for name in names):
             return None
         gains = [
-            ours - max(printed[name][bits] for name in names)
-            for bits, ours in printed[PROPOSED].items()
+            own - max(maps[name][bits] for name in names)
+            for bits, own in maps[str(PROPOSED)].items()
         ]
         return Mean(100 * fmean(gains))
 
 
-def interval(values: Sequence[float], share: float = 0.95) -> tuple[float, float] | None:
-    """Student's, of the mean; too narrow where splits overlap, as those of one data set do."""
+def confidence_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
+    """Return Student's interval of the mean; too narrow for overlapping splits of one data set."""
     if len(values) < 2:
         return None
     from scipy.stats import t  # half a second to import
 
-    half = float(t.ppf((1 + share) / 2, len(values) - 1)) * stdev(values) / len(values) ** 0.5
+    half = float(t.ppf((1 + level) / 2, len(values) - 1)) * stdev(values) / len(values) ** 0.5
     return fmean(values) - half, fmean(values) + half
 
 
-def mean(values: Sequence[float]) -> Mean | None:
-    """With the sample standard deviation, as ± in a table is commonly read."""
-    if not values:
-        return None
-    return Mean(fmean(values), stdev(values) if len(values) > 1 else None)
-
-
 def published_maps() -> dict[str, dict[str, dict[str, dict[int, float]]]]:
-    """Tables 1 and 2 of the paper: benchmark, direction, method, bits."""
+    """Return tables 1 and 2 of the paper by benchmark, direction, method and bits."""
     file = resources.files("transhash.report") / "published_maps.json"
-    content: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    content = json.loads(file.read_text(encoding="utf-8"))
     return {
         benchmark: {
             direction: {
