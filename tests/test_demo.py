@@ -8,7 +8,6 @@ import pytest
 
 from small_run import copy_small_run
 from transhash.cli.demo import delete_outdated_index
-from transhash.model.files import model_digest
 from transhash.search.catalog import Catalog
 
 
@@ -22,9 +21,10 @@ def test_only_a_demos_index_of_another_model_is_deleted(
     run = copy_small_run(tmp_path)
     if is_demo:
         (run / "results.json").write_text("[]")
-    catalog = Catalog(run / "catalog.sqlite")
-    catalog.get_or_set("model", model_digest(run) if same_model else "another")
-    catalog.close()
+    if not same_model:
+        (run / "catalog.sqlite").unlink()
+        with Catalog(run / "catalog.sqlite") as catalog:
+            catalog.get_or_set("model", "another")
     delete_outdated_index(run)
     assert (run / "index").exists() == survives
     assert (run / "catalog.sqlite").exists() == survives

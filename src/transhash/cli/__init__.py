@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,7 +147,7 @@ def open_catalog(run: Path, *, read_only: bool = False) -> Iterator[Catalog]:
     path = require_run(run) / "catalog.sqlite"
     if not path.exists():
         raise DataError(f"{run} has no indexed items. Run: transhash index {run} ...")
-    with closing(Catalog(path, read_only=read_only)) as catalog:
+    with Catalog(path, read_only=read_only) as catalog:
         yield catalog
 
 

@@ -61,7 +61,7 @@ def evaluate_run(
     """
     from transhash.evaluation import Scores, find_definition
     from transhash.index.weighted import check_ranking
-    from transhash.scoring import DatabasePart, count_benchmark, count_files, merge_shards
+    from transhash.scoring import DatabaseShard, count_benchmark, count_files, merge_shards
 
     find_definition(map_definition, cutoff)  # fail before the work
     mode = check_ranking(ranking)
@@ -85,8 +85,8 @@ def evaluate_run(
     elif benchmark is not None:
         rankings = count_benchmark(
             run, benchmark, split_seed, ranking=mode, index=index,
-            part=None if shard is None else DatabasePart.parse(shard),
-            to=histogram, track=progress_bar,
+            shard=None if shard is None else DatabaseShard.parse(shard),
+            output=histogram, track=progress_bar,
         )  # fmt: skip
     elif images is not None and texts is not None:
         rankings = count_files(
@@ -97,14 +97,14 @@ def evaluate_run(
     if shard:
         out.print(f"Saved shard {shard} to {histogram}. Combine all shards with --merge.")
         return
-    score = partial(Scores.of, definition=map_definition, at=cutoff)
+    score = partial(Scores.from_counts, definition=map_definition, cutoff=cutoff)
     bits = rankings.about["bits"]
     scores = {
         name: score(counts, ranking=mode, bits=bits).to_dict()
         for name, counts in rankings.histograms.items()
     }
     keyword = {
-        name: score(direction.counted()).to_dict()
+        name: score(direction.tie_groups()).to_dict()
         for name, direction in (rankings.keyword or {}).items()
     }
     if as_json:
@@ -129,7 +129,7 @@ def _print_scores(scores: dict[str, Any], about: dict[str, Any], keyword: dict[s
         )  # fmt: skip
     out.print(table)
     first = scores["image_to_text"]
-    out.print(f"MAP: {first['definition_in_words']}", soft_wrap=True)
+    out.print(f"MAP: {first['definition_text']}", soft_wrap=True)
     out.print(f"ranking: {_RANKINGS[first['ranking']]}", soft_wrap=True)
     if keyword:
         out.print("keywords: words shared by a text and an image file name (no model)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from contextlib import closing
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,7 +46,14 @@ def demo(
 
     Example: `transhash demo --no-serve`
     """
-    from transhash.experiments import Cell, Plan, Results, make_synthetic_cached, run_plan
+    from transhash.experiments import (
+        Cell,
+        MethodSpec,
+        Plan,
+        Results,
+        make_synthetic_cached,
+        run_plan,
+    )
     from transhash.experiments.cells import describe_cell, training_record
     from transhash.experiments.plan import MethodSpec
     from transhash.features.images import image_features
@@ -106,7 +112,7 @@ def delete_outdated_index(run: Path) -> None:
     if not ((run / "results.json").exists() and (run / "catalog.sqlite").exists()):
         return  # not written by a demo
     digest = model_digest(run)
-    with closing(Catalog(run / "catalog.sqlite")) as catalog:
+    with Catalog(run / "catalog.sqlite") as catalog:
         is_current = catalog.get_or_set("model", digest) == digest
     if not is_current:
         shutil.rmtree(run / "index", ignore_errors=True)
@@ -146,7 +152,7 @@ def _median_query(hasher: Hasher, target: TestSet) -> int:
     from transhash.evaluation import DEFINITIONS, DistanceHistogram
     from transhash.scoring import build_directions
 
-    histogram = build_directions(hasher, target)["image_to_text"].counted()
+    histogram = build_directions(hasher, target)["image_to_text"].tie_groups()
     assert isinstance(histogram, DistanceHistogram)
     precision, _ = DEFINITIONS["all"].per_query(histogram)
     return int(precision.argsort(kind="stable")[len(precision) // 2])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -155,8 +154,8 @@ def copy(
     bits = read_bits(run)
     for modality in MODALITIES:
         with (
-            closing(open_index(index_url(source, modality), bits, read_only=True)) as old,
-            closing(open_index(index_url(destination, modality), old.bits)) as new,
+            open_index(index_url(source, modality), bits, read_only=True) as old,
+            open_index(index_url(destination, modality), old.bits) as new,
         ):
             before = len(new)
             sent = new.ingest(*old.export(), progress_bar)
