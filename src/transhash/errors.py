@@ -21,7 +21,7 @@ class IndexNotFoundError(EngineError):
     """An index opened for reading does not exist."""
 
     def __init__(self, location: object) -> None:
-        super().__init__(f"There is no index at {location}. Add items first.")
+        super().__init__(f"No index at {location}. Add items first.")
 
 
 class CorruptionError(EngineError):

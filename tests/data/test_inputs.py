@@ -140,7 +140,7 @@ def test_a_float_matrix_holds_features() -> None:
         (to_images, [PIXELS, 7], "Image 1 is a int"),
         (to_images, [None], "Image 0 is None"),
         (to_images, file_bytes(), "Images cannot be read from a bytes"),
-        (to_images, [{"picture": PIXELS}], "no column 'image'"),
+        (to_images, [{"picture": PIXELS}], "column 'image' is missing"),
         (to_images, 5, "Images cannot be read from a int"),
         (to_texts, "a cat on a mat", "is one text"),
         (to_texts, ["a", 5], "Text 1 is a int"),

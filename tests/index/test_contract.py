@@ -213,7 +213,7 @@ def test_a_wrong_index_url_is_refused(tmp_path: Path) -> None:
         open_index(tmp_path / "new")
     with pytest.raises(DataError, match="multiple of 8"):
         open_index("exact:", 12)
-    with pytest.raises(EngineError, match="no index at"):
+    with pytest.raises(EngineError, match="No index at"):
         open_index(tmp_path / "new", 16, read_only=True)
     for wrong in ("", None):
         with pytest.raises(DataError, match="index URL"):

@@ -320,7 +320,7 @@ def test_a_deleted_folder_is_reported_to_writers_and_readers(folder: Path) -> No
         with pytest.raises(EngineError, match=r"deleted|index\.json is missing"):
             each.wait_until_ready()
         each.close()
-    with pytest.raises(EngineError, match=r"no index at"):
+    with pytest.raises(EngineError, match=r"No index at"):
         open_index(folder, read_only=True)
 
 

@@ -93,7 +93,7 @@ def test_a_file_stores_both_modalities_separately(tmp_path: Path) -> None:
     assert_same(again.search(codes[:10], 20), expected)
     with pytest.raises(EngineError, match="32-bit codes, not 64-bit"):
         open_index(url + "#images", 64)
-    with pytest.raises(EngineError, match=r"no index at .*#sounds"):
+    with pytest.raises(EngineError, match=r"No index at .*#sounds"):
         MilvusIndex.open(f"{tmp_path / 'codes.db'}#sounds", 32, read_only=True)
     reader = MilvusIndex.open(f"{tmp_path / 'codes.db'}#images", None, read_only=True)
     with pytest.raises(EngineError, match="read-only"):
@@ -103,12 +103,12 @@ def test_a_file_stores_both_modalities_separately(tmp_path: Path) -> None:
 
 
 def test_opening_read_only_creates_nothing(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"no index at milvus:.*typo.db#images"):
+    with pytest.raises(EngineError, match=r"No index at milvus:.*typo.db#images"):
         open_index(f"milvus:{tmp_path / 'sub' / 'typo.db'}#images", 32, read_only=True)
     assert not list(tmp_path.iterdir())
     url = f"milvus:{file}?collection=typo"
     for _ in range(2):  # the second time would find what the first created
-        with pytest.raises(EngineError, match=r"no index at"):
+        with pytest.raises(EngineError, match=r"No index at"):
             open_index(url, 32, read_only=True)
 
 

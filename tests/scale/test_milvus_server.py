@@ -191,7 +191,7 @@ def test_collections_of_others_are_refused_and_unfinished_ones_finished(
     with pytest.raises(EngineError, match="not made by transhash: it has no HAMMING index"):
         open_index(collection(DataType.BINARY_VECTOR, "JACCARD"), 32)
     unfinished = collection(DataType.BINARY_VECTOR)
-    with pytest.raises(EngineError, match=r"no index at"):
+    with pytest.raises(EngineError, match=r"No index at"):
         open_index(unfinished, 32, read_only=True)
     index = open_index(unfinished, 32)
     index.add([5], random_codes(1, 32, 1))
@@ -206,10 +206,10 @@ def test_a_refusal_is_one_sentence_and_exit_2(server: MilvusServer, run: Path, d
     search = ("search", str(run), "--text", "a boat", "--index")
     for command, environment, sentence in (
         ((*search, url), {}, "holds 32-bit codes, not 16-bit ones"),
-        ((*search, f"{url}x"), {}, "no index at"),
+        ((*search, f"{url}x"), {}, "No index at"),
         ((*search, url), {"MILVUS_TOKEN": "root:wrong"}, "refused the credentials"),
         ((*search, secure), {}, "did not answer for 1 s"),
-        (("index", str(run), "--texts", str(texts), "--into", url), {}, "holds 32-bit codes"),
+        (("index", str(run), "--texts", str(texts), "--index", url), {}, "holds 32-bit codes"),
     ):
         result = subprocess.run(
             [sys.executable, "-m", "transhash", *command],

@@ -122,7 +122,7 @@ def test_a_place_with_other_items_is_refused_and_left_alone(
     index = open_index(images, read_only=True)
     assert index.export()[0].tolist() == [0, 10**9]
     index.close()
-    with pytest.raises(Exception, match="no index at"):
+    with pytest.raises(Exception, match="No index at"):
         open_index(texts, 16, read_only=True)
 
 
@@ -356,7 +356,7 @@ def test_a_search_of_a_mistyped_milvus_file_is_a_sentence_and_makes_nothing(
 ) -> None:
     place = f"milvus:{tmp_path / 'typo.db'}"
     sentence = transhash.refused("search", run, "--text", "a boat", "--index", place)
-    assert "There is no index at milvus:" in sentence
+    assert "No index at milvus:" in sentence
     assert not list(tmp_path.iterdir())
 
 
@@ -371,7 +371,7 @@ def test_a_search_of_a_mistyped_milvus_file_is_a_sentence_and_makes_nothing(
         ("--images OWN --texts OTHER", "use the same label words"),
         ("--images OWN --texts OWN --queries 0", "must be 1 or more"),
         ("--images OWN --texts OWN --shard 1/2 --histogram h", "on a benchmark"),
-        ("--images OWN --texts OWN --index faiss:nowhere", "There is no index at nowhere"),
+        ("--images OWN --texts OWN --index faiss:nowhere", "No index at nowhere"),
         ("--benchmark DATA --index faiss:x --shard 1/2 --histogram h", "Remove"),
         ("--benchmark DATA --index faiss:x --merge h", "Remove"),
         ("--benchmark DATA --index quick:x", "there is no engine 'quick'"),

@@ -221,7 +221,7 @@ def _require_column(rows: Sequence[Mapping[str, Any]], column: str) -> None:
         raise DataError(f"There are no rows. Pass at least one with a column {column}.")
     if not any(column in row for row in rows):
         names = ", ".join(map(repr, list(rows[0])[:8])) or "none"
-        raise DataError(f"There is no column {column!r} (columns: {names}). Rename a column.")
+        raise DataError(f"The column {column!r} is missing (columns: {names}). Rename a column.")
 
 
 def _iterate(source: Any, name: str) -> Iterator[Any]:
