@@ -1,15 +1,15 @@
-"""Scores of a run: on a split or on anybody's labelled files, whole, in parts, by any engine."""
+"""Scores of a run on a benchmark split or on labeled files, by any index, complete or in shards."""
 
 from transhash.scoring.backends import backend_histograms, index_histograms
 from transhash.scoring.directions import (
     Direction,
     ScoredDirection,
-    directions_of,
+    build_directions,
     score_directions,
 )
 from transhash.scoring.evaluate import (
     CountedRankings,
-    DatabasePart,
+    DatabaseShard,
     count_benchmark,
     count_files,
     merge_shards,
@@ -17,13 +17,13 @@ from transhash.scoring.evaluate import (
 
 __all__ = [
     "CountedRankings",
-    "DatabasePart",
+    "DatabaseShard",
     "Direction",
     "ScoredDirection",
     "backend_histograms",
+    "build_directions",
     "count_benchmark",
     "count_files",
-    "directions_of",
     "index_histograms",
     "merge_shards",
     "score_directions",

@@ -1,4 +1,4 @@
-"""Scores of the rankings that an engine gives, approximate ones included."""
+"""Rankings of any index, including approximate ones, as histograms."""
 
 from __future__ import annotations
 
@@ -14,96 +14,93 @@ from transhash.evaluation import DistanceHistogram, result_tie_groups
 from transhash.index import Index, open_index
 from transhash.index.base import Ids
 from transhash.progress import Track, no_progress
-from transhash.scoring.directions import AMONG, Direction, LabeledCodes, TieGroups
-from transhash.scoring.labeled_files import LabelledFiles
+from transhash.scoring.directions import RESULT_MODALITY, Direction, LabeledCodes, TieGroups
+from transhash.scoring.labeled_files import LabeledFiles
 from transhash.search.engine import SearchEngine, index_url
 from transhash.training.split_data import LabelMatrix, label_matrix_for
 
-_PAIRS = 4_000_000  # of queries and items ranked at a time: about 300 MB on the way
+_CHUNK_PAIRS = 4_000_000  # of queries and items ranked at a time: about 300 MB of arrays
 
 
 def backend_histograms(
     url: str, directions: Mapping[str, Direction], track: Track = no_progress
 ) -> tuple[dict[str, TieGroups], int]:
-    """The databases ranked by the engine at `url`, and how many codes it had to be sent.
+    """Rank the databases with the index at `url`; also return how many codes were sent to it.
 
-    Row numbers are the ids there. What is there already is not sent again; a place that holds
-    anything else is refused before anything is written.
+    Row numbers are the ids. Codes that are already in the index are not sent again. An index with
+    other items is an error, raised before anything is written.
     """
-    places = {name: _place(url, AMONG[name]) for name in directions}
+    in_memory = url.endswith(":")
+    urls = {
+        name: url if in_memory else index_url(url, RESULT_MODALITY[name]) for name in directions
+    }
     for name, direction in directions.items():
-        _check_free(places[name], direction.database)
+        _check_no_other_items(urls[name], direction.database)
     histograms, sent = {}, 0
     for name, direction in directions.items():
         codes, ids = direction.database, np.arange(len(direction.database))
-        index = open_index(places[name], codes.bits)
-        try:
+        queries = LabeledCodes(direction.queries, direction.query_labels, direction.weights)
+        with open_index(urls[name], codes.bits) as index:
             sent += index.ingest(ids, codes, track)
             if len(index) != len(codes):
                 raise EngineError(
-                    f"{places[name]} holds {len(index):,} codes after {len(codes):,} were sent; "
-                    "give the same command again"
+                    f"{urls[name]} has {len(index):,} codes after {len(codes):,} were sent. "
+                    "Rerun the command."
                 )
             index.wait_until_ready()
-            histograms[name] = _rank(
-                index, ids, LabeledCodes(direction.queries, direction.query_labels, direction.weights),
-                direction.database_labels, track,
-            )  # fmt: skip
-        finally:
-            index.close()
+            histograms[name] = _rank(index, ids, queries, direction.database_labels, track)
     return histograms, sent
 
 
 def index_histograms(
     engine: SearchEngine,
-    items: LabelledFiles,
+    files: LabeledFiles,
     queries: Mapping[str, LabeledCodes],
     track: Track = no_progress,
 ) -> tuple[dict[str, TieGroups], dict[Modality, int]]:
-    """The index as it is served, ranked for the asking items; other items in it are passed over.
+    """Rank the existing index for the queries; items in it that have no label are ignored.
 
-    Also how many labelled items of each kind are not in it.
+    Also return how many labeled items of each modality are not in it.
     """
-    databases: dict[Modality, Collection[Any]] = {"images": items.images, "texts": items.texts}
+    databases: dict[Modality, Collection[Any]] = {"images": files.images, "texts": files.texts}
     histograms, missing = {}, {}
-    for name, asked in queries.items():
-        modality = AMONG[name]
-        numbers = _numbers(engine, modality, databases[modality])
-        there = numbers >= 0
-        missing[modality] = int((~there).sum())
-        if not there.any():
+    for name, codes in queries.items():
+        modality = RESULT_MODALITY[name]
+        numbers = _item_numbers(engine, modality, databases[modality])
+        indexed = numbers >= 0
+        missing[modality] = int((~indexed).sum())
+        if not indexed.any():
             raise DataError(
-                f"none of the {len(there):,} labelled {modality} is in the index; "
-                f"add them with: transhash index RUN --{modality} FILE --into URL"
+                f"None of the {len(indexed):,} labeled {modality} is in the index. "
+                f"Run: transhash index RUN --{modality} FILE"
             )
-        histograms[name] = _rank(
-            engine.indexes[modality], numbers[there], asked,
-            label_matrix_for(databases[modality], items.classes)[there], track,
-        )  # fmt: skip
+        labels = label_matrix_for(databases[modality], files.classes)[indexed]
+        index = engine.indexes[modality]
+        histograms[name] = _rank(index, numbers[indexed], codes, labels, track)
     return histograms, missing
 
 
 def _rank(
-    index: Index, ids: Ids, asked: LabeledCodes, labels: LabelMatrix, track: Track
+    index: Index, ids: Ids, queries: LabeledCodes, labels: LabelMatrix, track: Track
 ) -> TieGroups:
-    """Whole rankings, counted block by block; row i of `labels` belongs to ids[i]."""
-    queries, query_labels, weights = asked
+    """Count complete rankings in blocks of queries; row i of `labels` belongs to ids[i]."""
+    codes, query_labels, weights = queries
     order = np.argsort(ids)
-    ordered = ids[order]
+    sorted_ids = ids[order]
     size = len(index)
-    step = max(1, _PAIRS // size)
+    step = max(1, _CHUNK_PAIRS // size)
     parts = []
-    for start in track(range(0, len(queries), step), "ranking"):
+    for start in track(range(0, len(codes), step), "ranking"):
         block = slice(start, start + step)
-        found = index.search(queries[block], size, None if weights is None else weights[block])
-        place = np.minimum(np.searchsorted(ordered, found.ids), len(ordered) - 1)
-        rows = np.where(ordered[place] == found.ids, order[place], -1)
+        ranking = index.search(codes[block], size, None if weights is None else weights[block])
+        place = np.minimum(np.searchsorted(sorted_ids, ranking.ids), len(sorted_ids) - 1)
+        rows = np.where(sorted_ids[place] == ranking.ids, order[place], -1)
         parts.append(
             DistanceHistogram.from_search_results(
-                rows, found.distances, query_labels[block], labels, index.bits
+                rows, ranking.distances, query_labels[block], labels, index.bits
             )
-            if found.costs is None
-            else result_tie_groups(rows, found.costs, query_labels[block], labels)
+            if ranking.costs is None
+            else result_tie_groups(rows, ranking.costs, query_labels[block], labels)
         )
     if weights is not None:
         return parts
@@ -113,36 +110,29 @@ def _rank(
     )
 
 
-def _check_free(place: str, codes: Codes) -> None:
-    """Refuses a place with anything but some of these codes under their row numbers."""
+def _check_no_other_items(url: str, codes: Codes) -> None:
+    """Raise if the index has anything but some of these codes under their row numbers."""
     try:
-        index = open_index(place, codes.bits, read_only=True)
+        with open_index(url, codes.bits, read_only=True) as index:
+            ids, stored = index.export()
     except IndexNotFoundError:
         return
-    try:
-        ids, held = index.export()
-    finally:
-        index.close()
     known = ids < len(codes)
-    same = (codes[ids[known]].packed == held[known].packed).all(axis=1)
+    same = (codes[ids[known]].packed == stored[known].packed).all(axis=1)
     others = len(ids) - int(same.sum())
     if others:
         raise EngineError(
-            f"{place} holds {others:,} codes that are not of this run's split; "
-            "name an empty place for --index"
+            f"{url} has {others:,} codes that are not part of this run's split. "
+            "Pass an empty index as --index."
         )
 
 
-def _place(url: str, modality: Modality) -> str:
-    return url if url.endswith(":") else index_url(url, modality)  # "faiss:" is in memory
-
-
-def _numbers(engine: SearchEngine, modality: Modality, items: Collection[Any]) -> Ids:
-    """What the index knows the items by, -1 where it does not know them."""
+def _item_numbers(engine: SearchEngine, modality: Modality, items: Collection[Any]) -> Ids:
+    """Return the numbers of the items in the index, -1 for items that are not in it."""
     keys = text_keys(items) if modality == "texts" else items.ids
-    found = [
-        engine.catalog.find_by_source(modality, items.source, *both)
-        for both in zip(keys, items.ids)
+    matches = [
+        engine.catalog.find_by_source(modality, items.source, key, item_id)
+        for key, item_id in zip(keys, items.ids)
     ]
-    numbers = np.array([-1 if item is None else item.number for item in found], np.int64)
+    numbers = np.array([-1 if item is None else item.number for item in matches], np.int64)
     return np.where(np.isin(numbers, engine.indexes[modality].export()[0]), numbers, -1)

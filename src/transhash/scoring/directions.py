@@ -1,4 +1,4 @@
-"""What scores are counted from: rankings and labels of queries and database, both ways."""
+"""Image-to-text and text-to-image retrieval: queries, database and labels of both directions."""
 
 from __future__ import annotations
 
@@ -17,20 +17,23 @@ from transhash.hashers.base import Scorer
 from transhash.index.weighted import BitWeights, RankingMode, query_weights
 from transhash.training.split_data import LabelMatrix, TestSet
 
-TieGroups = DistanceHistogram | Iterable[DistanceHistogram]  # by distance, or by weights
-AMONG: dict[str, Modality] = {"image_to_text": "texts", "text_to_image": "images"}
+TieGroups = DistanceHistogram | Iterable[DistanceHistogram]  # by distance, or by score in blocks
+RESULT_MODALITY: dict[str, Modality] = {"image_to_text": "texts", "text_to_image": "images"}
 
 
 class LabeledCodes(NamedTuple):
-    """Codes of some items, and the labels that say which answers are right."""
+    """Codes of items, and the labels that decide which results are correct."""
 
     codes: Codes
     labels: LabelMatrix
-    weights: BitWeights | None = None  # of the bits of asking items, where they rank finer
+    weights: BitWeights | None = None  # of queries, if they rank by weighted bits
+
+    def take(self, rows: Rows) -> LabeledCodes:
+        return LabeledCodes(self.codes[rows], self.labels[rows])
 
 
 class Direction(NamedTuple):
-    """Queries of one kind against a database of the other."""
+    """Queries of one modality against a database of the other."""
 
     queries: Codes
     database: Codes
@@ -42,45 +45,45 @@ class Direction(NamedTuple):
     def bits(self) -> int:
         return self.queries.bits
 
-    def counted(self, workers: int | None = None) -> TieGroups:
+    def tie_groups(self, workers: int | None = None) -> TieGroups:
         labels = self.query_labels, self.database_labels
         if self.weights is None:
-            return DistanceHistogram.of(self.queries, self.database, *labels, workers=workers)
+            return DistanceHistogram.from_codes(
+                self.queries, self.database, *labels, workers=workers
+            )
         return weighted_tie_groups(self.queries, self.database, self.weights, *labels)
 
 
 class ScoredDirection(NamedTuple):
-    """The same by a method that has no codes: scores of some queries with the whole database."""
+    """A direction of a method without codes: `score(rows)` returns (rows, database)."""
 
     score: Callable[[Rows], npt.NDArray[Any]]
     query_labels: LabelMatrix
     database_labels: LabelMatrix
     bits: None = None
 
-    def counted(self, workers: int | None = None) -> Iterable[DistanceHistogram]:
+    def tie_groups(self, workers: int | None = None) -> Iterable[DistanceHistogram]:
         return score_tie_groups(self.score, LabelRelation(self.query_labels, self.database_labels))
 
 
 @overload
-def directions_of(
-    method: Hasher, target: TestSet, ranking: RankingMode = "hamming"
+def build_directions(
+    method: Hasher, test: TestSet, ranking: RankingMode = "hamming"
 ) -> dict[str, Direction]: ...
 @overload
-def directions_of(method: Scorer, target: TestSet) -> dict[str, ScoredDirection]: ...
-def directions_of(
-    method: Hasher | Scorer, target: TestSet, ranking: RankingMode = "hamming"
+def build_directions(method: Scorer, test: TestSet) -> dict[str, ScoredDirection]: ...
+def build_directions(
+    method: Hasher | Scorer, test: TestSet, ranking: RankingMode = "hamming"
 ) -> dict[str, Direction] | dict[str, ScoredDirection]:
-    """A split's queries against its databases: encoded, or to be scored some queries at a time."""
-    images, texts = target.database_images, target.database_texts
-    query_images, asking_texts = target.query_images, target.query_texts
+    """Return the queries of a split against its databases, encoded or to be scored in blocks."""
+    images, texts = test.database_images, test.database_texts
+    query_images, query_texts = test.query_images, test.query_texts
     if isinstance(method, Hasher):
         return both_directions(
             encode_queries(
                 method.project_images(query_images.features), query_images.labels, ranking
             ),
-            encode_queries(
-                method.project_texts(asking_texts.features), asking_texts.labels, ranking
-            ),
+            encode_queries(method.project_texts(query_texts.features), query_texts.labels, ranking),
             LabeledCodes(method.encode_images(images.features), images.labels),
             LabeledCodes(method.encode_texts(texts.features), texts.labels),
         )
@@ -91,8 +94,8 @@ def directions_of(
             texts.labels,
         ),
         "text_to_image": ScoredDirection(
-            lambda rows: method.score(images.features, asking_texts.features[rows]).T,
-            asking_texts.labels,
+            lambda rows: method.score(images.features, query_texts.features[rows]).T,
+            query_texts.labels,
             images.labels,
         ),
     }
@@ -103,41 +106,35 @@ def score_directions(
     workers: int | None = None,
     ranking: RankingMode = "hamming",
 ) -> dict[str, Scores]:
-    """The scores of each direction, by the default definition of MAP.
+    """Return the scores of each direction with the default MAP definition.
 
-    `ranking` is what the directions were made with.
+    `ranking` must be the one that the directions were built with.
     """
     return {
-        name: Scores.of(each.counted(workers), ranking=ranking, bits=each.bits)
-        for name, each in directions.items()
+        name: Scores.from_counts(
+            direction.tie_groups(workers), ranking=ranking, bits=direction.bits
+        )
+        for name, direction in directions.items()
     }
 
 
 def encode_queries(
     projections: npt.NDArray[np.float32], labels: LabelMatrix, ranking: RankingMode
 ) -> LabeledCodes:
-    """Queries as codes, and what their bits weigh."""
-    return LabeledCodes(
-        Codes.from_projections(projections), labels, query_weights(projections, ranking)
-    )
+    """Return the codes of queries and, unless they rank by Hamming distance, their bit weights."""
+    codes = Codes.from_projections(projections)
+    return LabeledCodes(codes, labels, query_weights(projections, ranking))
 
 
 def both_directions(
     query_images: LabeledCodes, query_texts: LabeledCodes, images: LabeledCodes, texts: LabeledCodes
 ) -> dict[str, Direction]:
+    def direction(queries: LabeledCodes, database: LabeledCodes) -> Direction:
+        return Direction(
+            queries.codes, database.codes, queries.labels, database.labels, queries.weights
+        )
+
     return {
-        "image_to_text": Direction(
-            query_images.codes,
-            texts.codes,
-            query_images.labels,
-            texts.labels,
-            query_images.weights,
-        ),
-        "text_to_image": Direction(
-            query_texts.codes,
-            images.codes,
-            query_texts.labels,
-            images.labels,
-            query_texts.weights,
-        ),
+        "image_to_text": direction(query_images, texts),
+        "text_to_image": direction(query_texts, images),
     }

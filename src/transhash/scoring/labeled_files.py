@@ -1,4 +1,4 @@
-"""Anybody's labelled files: some items of each kind ask, all of the other kind are ranked."""
+"""Scoring on labeled files: some items of each modality are queries against all of the other."""
 
 from __future__ import annotations
 
@@ -31,171 +31,160 @@ from transhash.scoring.directions import (
 )
 from transhash.training.split_data import label_matrix_for
 
+_MIN_NAMED = 0.5  # fraction of images whose name has a word of some text; else names are numbers
+
 
 @dataclass(frozen=True)
-class LabelledFiles:
-    """Labelled items of both kinds: some of each ask, all of the other kind are the database."""
+class LabeledFiles:
+    """Labeled items of both modalities and the rows that are queries."""
 
     images: Images
     texts: Texts
     query_images: Rows
-    asking_texts: Rows
-    classes: list[str]  # those that occur on both sides; the others relate nothing
-    unlabelled: int  # rows left out
+    query_texts: Rows
+    classes: list[str]  # that occur in both modalities
+    unlabeled: int  # number of excluded rows
 
 
-def read_labelled(images: Path, texts: Path, queries: int = 1000, seed: int = 0) -> LabelledFiles:
-    """The labelled items of two sources, and up to `queries` of each that ask."""
+def read_labeled(images: Path, texts: Path, queries: int = 1000, seed: int = 0) -> LabeledFiles:
+    """Read the labeled items of two sources and draw up to `queries` queries from each."""
     if queries < 1:
-        raise DataError(f"the number of queries must be 1 or more, got {queries}")
+        raise DataError(f"The number of queries must be 1 or more, got {queries}.")
     all_images, all_texts = read_images(images), read_texts(texts)
-    some_images, some_texts = _with_labels(all_images, images), _with_labels(all_texts, texts)
-    classes = sorted(_names(some_images) & _names(some_texts))
+    labeled_images = _labeled_items(all_images, images)
+    labeled_texts = _labeled_items(all_texts, texts)
+    classes = sorted(_label_names(labeled_images) & _label_names(labeled_texts))
     if not classes:
-        raise DataError(
-            f"no label of {images} occurs in {texts}; use the same label words for both"
-        )
-    # Drawn before anything is read, so that the same items ask whatever ranks them.
+        raise DataError(f"{images} and {texts} share no label. Use the same label names in both.")
+    # Drawn before images are read, so that the queries are the same for every index.
     rng = np.random.default_rng([seed, 0xA5C])
-    return LabelledFiles(
-        some_images,
-        some_texts,
-        np.sort(rng.permutation(len(some_images))[:queries]),
-        np.sort(rng.permutation(len(some_texts))[:queries]),
+    return LabeledFiles(
+        labeled_images,
+        labeled_texts,
+        np.sort(rng.permutation(len(labeled_images))[:queries]),
+        np.sort(rng.permutation(len(labeled_texts))[:queries]),
         classes,
-        len(all_images) - len(some_images) + len(all_texts) - len(some_texts),
+        len(all_images) - len(labeled_images) + len(all_texts) - len(labeled_texts),
     )
 
 
-def drop_voted_queries(
-    items: LabelledFiles, votes: TrainedVotes | None
-) -> tuple[LabelledFiles, int]:
-    """Without asking items that the run learned votes on, and how many those were.
+def drop_voted_queries(files: LabeledFiles, votes: TrainedVotes | None) -> tuple[LabeledFiles, int]:
+    """Remove queries that the run was trained on through votes; return how many those are.
 
-    A pair that was voted on is scored only if one of the two asks, so none is left.
+    A pair is only scored if one of the two is a query, so no pair with a vote remains.
     """
     if votes is None:
-        return items, 0
+        return files, 0
     images = [
         row
-        for row in items.query_images
-        if image_file_digest(items.images.items[row]) not in votes.images
+        for row in files.query_images
+        if image_file_digest(files.images.items[row]) not in votes.images
     ]
     texts = [
-        row for row in items.asking_texts if text_digest(items.texts.items[row]) not in votes.texts
+        row for row in files.query_texts if text_digest(files.texts.items[row]) not in votes.texts
     ]
     if not images or not texts:
-        kind = "texts" if images else "images"
-        raise DataError(f"all asking {kind} were voted on, which is no score; label some others")
-    asked = len(items.query_images) + len(items.asking_texts)
-    left = replace(items, query_images=np.array(images), asking_texts=np.array(texts))
-    return left, asked - len(images) - len(texts)
+        modality = "texts" if images else "images"
+        raise DataError(f"All query {modality} were used as training votes. Label other items.")
+    dropped = len(files.query_images) + len(files.query_texts) - len(images) - len(texts)
+    return replace(files, query_images=np.array(images), query_texts=np.array(texts)), dropped
 
 
-def labelled_directions(
+def labeled_directions(
     encoder: Encoder,
-    items: LabelledFiles,
+    files: LabeledFiles,
     ranking: RankingMode = "hamming",
     track: Track = no_progress,
 ) -> tuple[dict[str, Direction], list[Problem]]:
-    """Everything encoded, and the images that cannot be read."""
-    codes, images, bad = encoder.encode_images(items.images, track)
-    of_images = label_matrix_for(images, items.classes)
-    text_codes, of_texts = (
-        encoder.encode_texts(items.texts),
-        label_matrix_for(items.texts, items.classes),
+    """Encode all items; also return the unreadable images."""
+    codes, images, problems = encoder.encode_images(files.images, track)
+    database_images = LabeledCodes(codes, label_matrix_for(images, files.classes))
+    database_texts = LabeledCodes(
+        encoder.encode_texts(files.texts), label_matrix_for(files.texts, files.classes)
     )
-    database = LabeledCodes(codes, of_images), LabeledCodes(text_codes, of_texts)
-    if ranking != "hamming":  # the asking items again: what their codes no longer say
-        queries, _ = labelled_queries(encoder, items, ranking, track)
-        return both_directions(queries["image_to_text"], queries["text_to_image"], *database), bad
-    names = {items.images.ids[row] for row in items.query_images}
-    rows = np.array([i for i, name in enumerate(images.ids) if name in names], np.int64)
-    directions = both_directions(
-        LabeledCodes(codes[rows], of_images[rows]),
-        LabeledCodes(text_codes[items.asking_texts], of_texts[items.asking_texts]),
-        *database,
-    )
-    return directions, bad
+    if ranking == "hamming":
+        names = {files.images.ids[row] for row in files.query_images}
+        rows = np.array([i for i, name in enumerate(images.ids) if name in names], np.int64)
+        query_images = database_images.take(rows)
+        query_texts = database_texts.take(files.query_texts)
+    else:  # their projections are needed, not only their codes
+        queries, _ = labeled_queries(encoder, files, ranking, track)
+        query_images, query_texts = queries["image_to_text"], queries["text_to_image"]
+    directions = both_directions(query_images, query_texts, database_images, database_texts)
+    return directions, problems
 
 
-def labelled_queries(
+def labeled_queries(
     encoder: Encoder,
-    items: LabelledFiles,
+    files: LabeledFiles,
     ranking: RankingMode = "hamming",
     track: Track = no_progress,
 ) -> tuple[dict[str, LabeledCodes], list[Problem]]:
-    """Codes and labels of the asking items only, and the images that cannot be read."""
-    z, images, bad = encoder.project_images(items.images.take(items.query_images), track)
-    texts = items.texts.take(items.asking_texts)
-    of_texts = label_matrix_for(texts, items.classes)
+    """Encode the queries only; also return the unreadable images."""
+    projections, images, problems = encoder.project_images(
+        files.images.take(files.query_images), track
+    )
+    texts = files.texts.take(files.query_texts)
+    image_labels = label_matrix_for(images, files.classes)
+    text_labels = label_matrix_for(texts, files.classes)
     queries = {
-        "image_to_text": encode_queries(z, label_matrix_for(images, items.classes), ranking),
-        "text_to_image": encode_queries(encoder.project_texts(texts), of_texts, ranking),
+        "image_to_text": encode_queries(projections, image_labels, ranking),
+        "text_to_image": encode_queries(encoder.project_texts(texts), text_labels, ranking),
     }
-    return queries, bad
+    return queries, problems
 
 
-def _with_labels(items: Collection[Any], source: Path) -> Collection[Any]:
-    kept = [row for row, names in enumerate(items.labels or ()) if names]
-    if not kept:
-        raise DataError(
-            f"{source} holds no label; scores need a column `labels`, several joined by |"
-        )
-    return items.take(kept)
+def _labeled_items(items: Collection[Any], source: Path) -> Collection[Any]:
+    rows = [row for row, names in enumerate(items.labels or ()) if names]
+    if not rows:
+        raise DataError(f"{source} has no labels. Add a column `labels`, several joined by |.")
+    return items.take(rows)
 
 
-def _names(items: Collection[Any]) -> set[str]:
+def _label_names(items: Collection[Any]) -> set[str]:
     return set().union(*(items.labels or ()))
 
 
-# Keyword search on the names of pictures: what a user would have without learning anything.
+def keyword_directions(files: LabeledFiles) -> dict[str, ScoredDirection] | None:
+    """Return keyword search on image names, a baseline without a model; None without such names.
 
-_NAMED = 0.5  # of the pictures have a name that some text says: else names are numbers
-
-
-def keyword_directions(items: LabelledFiles) -> dict[str, ScoredDirection] | None:
-    """Both ways by the words that a text and a picture's name share; None without such names.
-
-    A name is the file's without its ending, or the id where there is no file. Shared words count
-    by their rarity among the texts, and long names or texts no more than short ones.
+    A name is the file name without its extension, or the id if there is no file. Shared words
+    weigh by their rarity among the texts; names and texts are normalized to unit length.
     """
-    pictures = zip(items.images.items, items.images.ids)
-    names = [_words_of(_name(item, key)) for item, key in pictures]
-    texts = [[word for word in tokenize(text) if word.isalpha()] for text in items.texts.items]
-    said = Counter(word for words in texts for word in set(words))
-    if sum(any(word in said for word in words) for words in names) < _NAMED * len(names):
+    names = [
+        _split_name(item.stem if isinstance(item, Path) and item.name else Path(key).stem)
+        for item, key in zip(files.images.items, files.images.ids)
+    ]
+    texts = [[word for word in tokenize(text) if word.isalpha()] for text in files.texts.items]
+    frequency = Counter(word for words in texts for word in set(words))
+    if sum(any(word in frequency for word in words) for words in names) < _MIN_NAMED * len(names):
         return None
-    column = {word: place for place, word in enumerate(said)}
-    rarity = [math.log(1 + len(texts) / often) for often in said.values()]
-    x, y = _weighed(names, column, rarity), _weighed(texts, column, rarity)
-    image_labels = label_matrix_for(items.images, items.classes)
-    text_labels = label_matrix_for(items.texts, items.classes)
-    asking_x, asking_y = items.query_images, items.asking_texts
+    column = {word: place for place, word in enumerate(frequency)}
+    rarity = [math.log(1 + len(texts) / count) for count in frequency.values()]
+    x, y = _weigh_words(names, column, rarity), _weigh_words(texts, column, rarity)
+    image_labels = label_matrix_for(files.images, files.classes)
+    text_labels = label_matrix_for(files.texts, files.classes)
+    query_x, query_y = files.query_images, files.query_texts
     return {
         "image_to_text": ScoredDirection(
-            lambda rows: (x[asking_x[rows]] @ y.T).toarray(), image_labels[asking_x], text_labels
+            lambda rows: (x[query_x[rows]] @ y.T).toarray(), image_labels[query_x], text_labels
         ),
         "text_to_image": ScoredDirection(
-            lambda rows: (y[asking_y[rows]] @ x.T).toarray(), text_labels[asking_y], image_labels
+            lambda rows: (y[query_y[rows]] @ x.T).toarray(), text_labels[query_y], image_labels
         ),
     }
 
 
-def _name(item: Path | bytes, key: str) -> str:
-    return item.stem if isinstance(item, Path) and item.name else Path(key).stem
+def _split_name(name: str) -> list[str]:
+    """Split RedBoat_03-at-sea into red, boat, at, sea."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
+    return tokenize(re.sub(r"[\W\d_]+", " ", words))
 
 
-def _words_of(name: str) -> list[str]:
-    """RedBoat_03-at-sea: red, boat, at, sea."""
-    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
-    return tokenize(re.sub(r"[\W\d_]+", " ", apart))
-
-
-def _weighed(
+def _weigh_words(
     lists: Sequence[Sequence[str]], column: dict[str, int], rarity: Sequence[float]
 ) -> sp.csr_array:
-    """(items, words) of rarity, rows of unit length."""
+    """Return (items, words) of rarity, rows of unit length."""
     known = [sorted({column[word] for word in words if word in column}) for words in lists]
     values = []
     for row in known:
