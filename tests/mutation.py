@@ -59,9 +59,9 @@ MUTANTS = (
     Mutant("hashers/losses.py", "z.abs().clamp_min(floor)", "z.clamp_min(floor)", OBJECTIVE),
     Mutant(
         "hashers/losses.py",
-        "weights[0] * s * softplus(-u) + weights[1] * (1 - s) * softplus(u)",
-        "weights[0] * s * softplus(u) + weights[1] * (1 - s) * softplus(-u)",
-        OBJECTIVE,
+        "softplus(u) - related * u, known)",
+        "softplus(u) + related * u, known)",
+        "hashers/test_objective.py",
     ),
     Mutant(
         "hashers/losses.py", "return 0.5 / rate, 0.5 / (1 - rate)", "return 1.0, 1.0", OBJECTIVE
@@ -74,7 +74,12 @@ MUTANTS = (
         "(len(z_target),), 1.0 / len",
         OBJECTIVE,
     ),
-    Mutant("hashers/losses.py", "torch.exp(-width * distance", "torch.exp(-distance", OBJECTIVE),
+    Mutant(
+        "hashers/losses.py",
+        "torch.mul(distance, -width / middle).exp_()",
+        "torch.mul(distance, -1 / middle).exp_()",
+        "hashers/test_objective.py",
+    ),
     Mutant("hashers/thn/objective.py", "if step < self.start:", "if step > self.start:", OBJECTIVE),
     Mutant(
         "hashers/thn/objective.py",
@@ -84,9 +89,9 @@ MUTANTS = (
     ),
     Mutant(
         "hashers/thn/objective.py",
-        "s = (1 - self.soft_share) * s + self.soft_share * guess",
+        "s = (1 - self.soft_label_fraction) * s + self.soft_label_fraction * guess",
         "s = guess",
-        OBJECTIVE,
+        "hashers/test_objective.py",
     ),
     Mutant(
         "hashers/thn/objective.py",
@@ -107,19 +112,22 @@ MUTANTS = (
         OBJECTIVE,
     ),
     Mutant(
-        "hashers/thn/objective.py", "share = share / share.sum()", "share = 1 / share", OBJECTIVE
+        "hashers/thn/objective.py",
+        "weight = weight / weight.sum()",
+        "weight = 1 / weight",
+        "hashers/test_objective.py",
     ),
     Mutant(
         "hashers/thn/objective.py",
-        "if own.weight is not None:",
-        "if own.weight is None:",
-        OBJECTIVE,
+        "if auxiliary.weight is not None:",
+        "if auxiliary.weight is None:",
+        "hashers/test_objective.py",
     ),
     Mutant(
         "hashers/thn/batches.py",
-        "(_logit(rate) - _logit(self.rate))",
-        "(_logit(self.rate) - _logit(rate))",
-        OBJECTIVE,
+        "(_logit(batch_rate) - _logit(self.positive_rate))",
+        "(_logit(self.positive_rate) - _logit(batch_rate))",
+        "hashers/test_objective.py",
     ),
     Mutant(
         "hashers/thn/batches.py",
@@ -136,50 +144,50 @@ MUTANTS = (
     # The transfer step and the input layer.
     Mutant(
         "hashers/thn/input_layer.py",
-        "self.target_centre if target else self.centre",
-        "self.centre",
-        GAP,
+        "self.target_center if target else self.center",
+        "self.center",
+        "hashers/test_contract.py -k domain_gap",
     ),
     Mutant(
         "hashers/thn/transfer.py",
-        "- centring * matched_mean",
-        "+ centring * matched_mean",
-        OBJECTIVE,
+        "self.target_mean - target_centering * matched_mean",
+        "self.target_mean + target_centering * matched_mean",
+        "hashers/test_objective.py",
     ),
     Mutant(
         "hashers/thn/transfer.py",
-        "0.5 + 0.5 * self.match.mean(axis=0) * len(rows)",
-        "1.5 - 0.5 * self.match.mean(axis=0) * len(rows)",
-        OBJECTIVE,
+        "0.5 + 0.5 * mean_match * len(mean_match)",
+        "1.5 - 0.5 * mean_match * len(mean_match)",
+        "hashers/test_objective.py",
+    ),
+    Mutant(
+        "data/relation.py",
+        "np.concatenate([values, self.p @ values])",
+        "np.concatenate([values, 0 * self.p @ values])",
+        "data/test_relation.py hashers/test_objective.py",
+    ),
+    Mutant(
+        "data/relation.py",
+        "values[: self.n] + self.p.T @ values[self.n :]",
+        "values[: self.n]",
+        "data/test_relation.py hashers/test_objective.py",
     ),
     Mutant(
         "hashers/thn/transfer.py",
-        "np.concatenate([found, match @ found])",
-        "np.concatenate([found, 0 * match @ found])",
-        OBJECTIVE,
-    ),
-    Mutant(
-        "hashers/thn/transfer.py",
-        "whole[:own] + match.T @ whole[own:]",
-        "whole[:own]",
-        OBJECTIVE,
-    ),
-    Mutant(
-        "hashers/thn/transfer.py",
-        "self.auxiliary[~others] -= self.target_centre",
-        "self.auxiliary[~others] -= self.centre",
-        OBJECTIVE,
+        "auxiliary[~others] - self.target_center",
+        "auxiliary[~others] - self.center",
+        "hashers/test_objective.py",
     ),
     Mutant(
         "hashers/transductive.py",
-        'self._centred(images, "image.target")',
-        'self._centred(images, "image.auxiliary")',
+        'self._centered(images, "image.target")',
+        'self._centered(images, "image.auxiliary")',
         "hashers/test_transductive.py",
     ),
     Mutant(
         "hashers/transductive.py",
-        "extended = Extended(relation, images.match, texts.match)",
-        "extended = Extended(relation, images.match * 0, texts.match * 0)",
+        "extended = ExtendedRelation(relation, images.match, texts.match)",
+        "extended = ExtendedRelation(relation, images.match * 0, texts.match * 0)",
         "hashers/test_transductive.py",
     ),
     Mutant(
@@ -189,8 +197,8 @@ MUTANTS = (
         "data/test_relation.py hashers/test_transductive.py",
     ),
     Mutant(
-        "data/feedback.py",
-        "drawn[voted] = self.votes.partners(rows[voted], rng)",
+        "data/relation.py",
+        "sample[claimed] = term.relation.sample_partners(rows[claimed], rng)",
         "pass",
         "data/test_feedback.py",
     ),
@@ -202,8 +210,8 @@ MUTANTS = (
     ),
     Mutant(
         "model/query_encoder.py",
-        "shifted = rows - centre",
-        "shifted = rows + centre",
+        "x = rows - center",
+        "x = rows + center",
         "hashers/test_numpy_texts.py",
     ),
     Mutant(
@@ -214,9 +222,9 @@ MUTANTS = (
     ),
     Mutant(
         "hashers/thn/transfer.py",
-        "logits = a @ b.T / temperature",
-        "logits = target @ auxiliary.T / temperature",
-        OBJECTIVE,
+        "logits = (a / temperature) @ b.T",
+        "logits = (target / temperature) @ auxiliary.T",
+        "hashers/test_objective.py",
     ),
     Mutant(
         "hashers/components.py",
@@ -226,23 +234,26 @@ MUTANTS = (
     ),
     Mutant(
         "hashers/canonical.py",
-        "part *= np.sqrt(weights[rows])",
-        "pass",
+        "weighted = part * np.sqrt(weights[rows])",
+        "weighted = part",
         "hashers/test_cvh.py",
     ),
     Mutant(
-        "hashers/canonical.py", "ridge * largest * np.eye", "ridge * np.eye", "hashers/test_cvh.py"
+        "hashers/canonical.py",
+        "+= ridge * largest",
+        "+= ridge",
+        "hashers/test_cvh.py",
     ),
     Mutant(
         "hashers/components.py",
-        "positive(correlations[:k]) if weigh else np.ones(k)",
+        "clip_correlations(correlations[:k]) if by_correlation else np.ones(k)",
         "np.ones(k)",
         "hashers/test_qch.py",
     ),
     Mutant(
         "hashers/cvh.py",
-        "np.arange(self.bits) % len(found.s)",
-        "np.minimum(np.arange(self.bits), len(found.s) - 1)",
+        "np.arange(self.bits) % len(analysis.s)",
+        "np.minimum(np.arange(self.bits), len(analysis.s) - 1)",
         "hashers/test_cvh.py",
     ),
     Mutant(
@@ -253,17 +264,17 @@ MUTANTS = (
     ),
     Mutant(
         "hashers/thn/input_layer.py",
-        "self._shifted(features, target) @ self.finer",
-        "self._shifted(features, not target) @ self.finer",
+        "for rows, centered in self._centered(features, target):\n            residual",
+        "for rows, centered in self._centered(features, not target):\n            residual",
         "hashers/test_residual_bits.py",
     ),
     # The training.
     Mutant("hashers/thn/thn.py", "average.copy_to(parameters)", "pass", THN + " -k moving_average"),
     Mutant(
         "hashers/training_loop.py",
-        "keep = min(self.decay, (step + 1) / (step + 10))",
-        "keep = self.decay",
-        THN + " -k moving_average",
+        "decay = min(self.decay, (step + 1) / (step + 10))",
+        "decay = self.decay",
+        "hashers/test_thn.py -k moving_average",
     ),
     Mutant(
         "hashers/training_loop.py",
@@ -285,13 +296,13 @@ MUTANTS = (
     ),
     Mutant(
         "hashers/thn/thn.py",
-        "return plain_bridge(training, self.use_target)",
-        "return plain_bridge(training, False)",
-        THN + " -k literal_paper_aligns",
+        "return centered_input_layer(training, self.use_target)",
+        "return centered_input_layer(training, False)",
+        "hashers/test_thn.py -k literal_paper_aligns",
     ),
     Mutant(
         "hashers/deep.py",
-        "self.fch(hidden) + self.straight(x)",
+        "self.fch(hidden) + self.linear(x)",
         "self.fch(hidden)",
         "hashers/test_golden.py -k THN-Q",
     ),
@@ -304,31 +315,46 @@ MUTANTS = (
     # Baselines.
     Mutant("hashers/qch.py", "whiten.T @ total", "whiten @ total", "hashers/test_qch.py"),
     Mutant("hashers/imh.py", "+ np.median(zx @ weights_x, axis=0)", "", "hashers/test_imh.py"),
-    Mutant("hashers/hth.py", "own @ self.translator_", "own", "hashers/test_hth.py"),
+    Mutant(
+        "hashers/hth.py",
+        "np.asarray(code @ self.translator_, dtype=np.float32)",
+        "np.asarray(code, dtype=np.float32)",
+        "hashers/test_hth.py",
+    ),
     Mutant(
         "hashers/losses.py",
         "code = torch.where(outputs.detach() > 0, 1.0, -1.0)",
         "code = torch.where(outputs.detach() > 0, -1.0, 1.0)",
         "test_losses.py",
     ),
-    Mutant("hashers/baselines.py", "/ of_image[own_x]", "", "hashers/test_baselines.py"),
+    Mutant(
+        "hashers/baselines.py",
+        "[has_partner] / counts[has_partner]",
+        "[has_partner]",
+        "hashers/test_baselines.py",
+    ),
     Mutant(
         "hashers/tuning.py", "trial.score > max(", "trial.score < min(", "hashers/test_tuning.py"
     ),
     # Splits and words: test data must not reach training.
     Mutant(
         "data/benchmark.py",
-        "            held_y,\n            query_x,",
-        "            aux_y,\n            query_x,",
-        SPLITS,
+        "held_out_texts=held_y,\n            query_images=query_x,",
+        "held_out_texts=aux_y,\n            query_images=query_x,",
+        "experiments/test_splits.py data/test_benchmark.py",
     ),
     Mutant(
         "data/benchmark.py",
-        "held[0].extend(free[2 * wanted : 3 * wanted])",
-        "held[0].extend(free[:wanted])",
-        SPLITS,
+        "part.extend(free[i * count : (i + 1) * count])",
+        "part.extend(free[i // 2 * count : (i // 2 + 1) * count])",
+        "experiments/test_splits.py data/test_benchmark.py",
     ),
-    Mutant("data/benchmark.py", "[row for row in base if row not in taken]", "list(base)", SPLITS),
+    Mutant(
+        "data/benchmark.py",
+        "[row for row in base if row not in used]",
+        "list(base)",
+        "experiments/test_splits.py data/test_benchmark.py",
+    ),
     Mutant(
         "data/benchmark.py",
         "np.sort(rng.permutation(base_y)[: sizes.target])",
@@ -343,20 +369,20 @@ MUTANTS = (
     ),
     Mutant(
         "training/split_data.py",
-        "fit(known, *([target_texts.items] if uses_target else ()))",
-        "fit(known, benchmark.texts.items)",
-        SPLITS,
+        "extractor.fit(auxiliary.texts.items,",
+        "extractor.fit(benchmark.texts.items,",
+        "experiments/test_splits.py data/test_benchmark.py",
     ),
     Mutant(
         "training/split_data.py",
-        "*([target_texts.items] if uses_target else ())",
-        "target_texts.items",
-        SPLITS,
+        "*([target_texts] if uses_target else ())",
+        "target_texts",
+        "experiments/test_splits.py data/test_benchmark.py",
     ),
     Mutant(
         "training/fit.py",
-        "if hasher.uses_target and target is not None",
-        "if target is not None",
+        "[target_texts.items] if self.hasher.uses_target else []",
+        "[target_texts.items]",
         "training/test_text_features.py",
     ),
     Mutant(
@@ -403,8 +429,8 @@ MUTANTS = (
     ),
     Mutant(
         "evaluation/average_precision.py",
-        "found + 1 - slope - slope * earlier",
-        "found + 1 - slope * earlier",
+        "hits_before + 1 - slope - slope * earlier",
+        "hits_before + 1 - slope * earlier",
         "evaluation/test_average_precision.py",
     ),
     Mutant(
@@ -445,41 +471,35 @@ MUTANTS = (
     ),
     Mutant(
         "service/search_service.py",
-        "weights[[isinstance(query, TextQuery) for query in request.queries]] = weighed",
-        "weights[: len(texts)] = weighed",
+        "weights[[isinstance(query, TextQuery) for query in request.queries]] = text_weights",
+        "weights[: len(text_weights)] = text_weights",
         "service/test_search.py -k batch",
     ),
     # Validation: no training item is a query, and no baseline wins by chance.
     Mutant(
         "training/validation.py",
-        "tried = learn(replace(hasher), question.rest,",
-        "tried = learn(replace(hasher), training,",
+        "images = np.flatnonzero(drawn)",
+        "images = np.flatnonzero(drawn)[: _held_out_size(contents)]",
         "training/test_validation.py",
     ),
     Mutant(
         "training/validation.py",
-        "aside_x = np.flatnonzero(np.isin(copies, drawn))",
-        "aside_x = np.sort(drawn)",
-        "training/test_validation.py",
-    ),
-    Mutant(
-        "training/validation.py",
-        "gain.mean() > _SURE * error",
+        "gain.mean() > _STANDARD_ERRORS * error",
         "True",
         "training/test_validation.py",
     ),
     Mutant(
         "training/validation.py",
-        "of_own, near = _carried(own[::step], own, partners, k, itself=step)",
-        "of_own, near = _carried(own[::step], own, partners, k)",
+        "partners, k, skip_step=step\n",
+        "partners, k\n",
         "training/test_validation.py",
     ),
     # Fine-tuning.
     Mutant(
         "hashers/fine_tuning/batches.py",
-        "Items(self.images[where[0]], z[0], weight)",
-        "Items(self.images[where[0]], self.images[where[0]], weight)",
-        TUNING,
+        "torch.tanh(head(part, i > 0))",
+        "torch.tanh(head(part, False))",
+        "hashers/test_fine_tuning.py",
     ),
     Mutant(
         "hashers/fine_tuning/loop.py",
@@ -495,15 +515,15 @@ MUTANTS = (
     ),
     Mutant(
         "hashers/fine_tuning/loop.py",
-        'if found.get("name") != self.name:',
+        'if plan.get("name") != self.name:',
         "if True:",
-        f"{TUNING} -k budget",
+        "hashers/test_fine_tuning.py -k budget",
     ),
     Mutant(
         "hashers/fine_tuning/batches.py",
-        "drawn = draw_crops(len(rows), seeds)[share]",
-        "drawn = draw_crops(len(rows), [int.from_bytes(os.urandom(4))])[share]",
-        f"{TUNING} -k killed",
+        "crops = draw_crops(len(rows), seeds)[share]",
+        "crops = draw_crops(len(rows), [int.from_bytes(os.urandom(4))])[share]",
+        "hashers/test_fine_tuning.py -k killed",
     ),
     Mutant(
         "features/backbone.py",
