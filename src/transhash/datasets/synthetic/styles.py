@@ -12,6 +12,7 @@ from random import Random
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
+from transhash.datasets.raw import packaged_list
 from transhash.datasets.synthetic.shapes import (
     Drawing,
     Outline,
@@ -27,72 +28,10 @@ SIZE = 160  # width and height in pixels
 CANVAS = 2 * SIZE  # drawn twice as large, then halved for smooth edges
 
 RGB = tuple[int, int, int]
-_POSTER_COLORS: dict[str, RGB] = {
-    "red": (232, 57, 60),
-    "orange": (250, 140, 40),
-    "yellow": (255, 208, 52),
-    "green": (70, 176, 80),
-    "teal": (28, 176, 170),
-    "blue": (48, 124, 220),
-    "purple": (138, 82, 196),
-    "pink": (246, 120, 168),
-    "brown": (150, 96, 56),
-    "white": (252, 252, 250),
-    "cream": (250, 232, 200),
-    "grey": (150, 158, 170),
-    "black": (38, 40, 54),
-}
-# Colors of upper sky, lower sky and ground; one triple per scene.
-SETTINGS: dict[str, tuple[tuple[RGB, RGB, RGB], ...]] = {
-    "meadow": (
-        ((84, 178, 244), (206, 238, 252), (124, 200, 88)),
-        ((112, 196, 236), (255, 240, 200), (154, 206, 84)),
-        ((250, 168, 120), (255, 226, 170), (110, 176, 92)),
-    ),
-    "street": (
-        ((140, 206, 246), (232, 246, 252), (112, 118, 132)),
-        ((246, 178, 150), (254, 230, 196), (98, 100, 120)),
-        ((150, 176, 204), (212, 224, 234), (96, 106, 124)),
-    ),
-    "snow": (
-        ((120, 176, 226), (222, 238, 250), (246, 250, 255)),
-        ((170, 160, 214), (240, 222, 240), (240, 244, 255)),
-    ),
-    "night": (
-        ((18, 24, 74), (66, 72, 150), (34, 62, 76)),
-        ((40, 22, 84), (126, 76, 156), (44, 44, 84)),
-    ),
-    "sea": (
-        ((104, 190, 246), (214, 240, 252), (28, 120, 196)),
-        ((252, 158, 112), (255, 226, 160), (34, 112, 160)),
-        ((128, 208, 226), (240, 248, 236), (22, 146, 178)),
-    ),
-    "deep": (
-        ((46, 172, 220), (14, 88, 168), (232, 206, 144)),
-        ((64, 196, 196), (16, 104, 150), (222, 190, 130)),
-    ),
-    "sky": (
-        ((64, 152, 238), (196, 232, 254), (255, 255, 255)),
-        ((244, 140, 120), (255, 222, 168), (255, 246, 230)),
-        ((124, 188, 240), (238, 246, 255), (255, 255, 255)),
-    ),
-    "table": (
-        ((250, 226, 190), (244, 208, 164), (176, 112, 66)),
-        ((176, 220, 214), (204, 234, 226), (196, 136, 84)),
-        ((240, 190, 190), (248, 214, 208), (142, 92, 70)),
-    ),
-    "plain": (
-        ((255, 214, 92), (255, 226, 130), (255, 240, 190)),
-        ((126, 208, 200), (158, 222, 214), (200, 240, 234)),
-        ((250, 166, 150), (252, 188, 172), (255, 222, 210)),
-        ((148, 190, 246), (176, 208, 250), (216, 232, 255)),
-        ((196, 172, 236), (212, 192, 242), (234, 222, 250)),
-        ((246, 240, 226), (250, 246, 236), (236, 224, 200)),
-    ),
-}
-# Height of the horizon from the top.
-HORIZON = {"meadow": 0.66, "street": 0.7, "snow": 0.68, "night": 0.78, "sea": 0.62, "deep": 0.88,
-           "sky": 1.0, "table": 0.68, "plain": 1.0}  # fmt: skip
+_PALETTES = packaged_list("synthetic/palettes.json")
+_POSTER_COLORS: dict[str, RGB] = {name: tuple(c) for name, c in _PALETTES["poster"].items()}
+_CRAYON_COLORS: dict[str, RGB] = {name: tuple(c) for name, c in _PALETTES["crayon"].items()}
+_PAPERS: list[RGB] = [tuple(color) for color in _PALETTES["papers"]]
 OUTLINED_FRACTION = 0.4  # of posters have black outlines
 AIRBORNE = ("sun", "star", "bird")
 
@@ -110,10 +49,12 @@ def tint(tone: str, palette: dict[str, RGB], rng: Random, jitter: int) -> RGB:
 
 def draw_poster(rng: Random, setting: str, drawings: list[tuple[str, Drawing]]) -> Image.Image:
     """Draw a scene with one to three objects, the first one largest."""
-    above, below, ground = rng.choice(SETTINGS[setting])
+    description = _PALETTES["settings"][setting]
+    # Colors of the upper sky, the lower sky and the ground.
+    above, below, ground = map(tuple, rng.choice(description["colors"]))
     image = _gradient(above, below)
     pen = ImageDraw.Draw(image)
-    horizon = CANVAS * (HORIZON[setting] + rng.uniform(-0.03, 0.03))
+    horizon = CANVAS * (description["horizon"] + rng.uniform(-0.03, 0.03))
     _backdrop(rng, pen, setting, horizon, ground)
     edge = rng.choice((2, 3, 4)) if rng.random() < OUTLINED_FRACTION else 0
     slots = {1: [rng.uniform(0.4, 0.6)], 2: [0.29, 0.73], 3: [0.5, 0.2, 0.81]}[len(drawings)]
@@ -255,22 +196,6 @@ def _backdrop(
                 _fill(pen, np.concatenate([[(0.5, 0.5)], tips]), ground)
 
 
-_CRAYON_COLORS: dict[str, RGB] = {
-    "red": (196, 54, 48),
-    "orange": (220, 116, 44),
-    "yellow": (226, 172, 44),
-    "green": (84, 130, 56),
-    "teal": (48, 132, 132),
-    "blue": (46, 86, 156),
-    "purple": (112, 66, 132),
-    "pink": (212, 110, 128),
-    "brown": (124, 78, 48),
-    "white": (244, 238, 224),
-    "cream": (230, 208, 164),
-    "grey": (132, 128, 126),
-    "black": (48, 42, 46),
-}
-PAPERS: tuple[RGB, ...] = ((244, 232, 206), (240, 224, 192), (234, 220, 194), (246, 238, 220))
 BLUR_PIXELS = 0.7
 INK: RGB = (56, 46, 50)
 
@@ -323,7 +248,7 @@ def _wobble(rng: Random, points: Outline, closed: bool, amount: float) -> Outlin
 
 def draw_crayon(rng: Random, drawing: Drawing) -> Image.Image:
     """Draw one object close up, tilted and slightly stretched."""
-    paper = tint("paper", {"paper": rng.choice(PAPERS)}, rng, 3)
+    paper = tint("paper", {"paper": rng.choice(_PAPERS)}, rng, 3)
     image = Image.new("RGB", (CANVAS, CANVAS), paper)
     grain = _random_crop(rng, _grain(rng.randrange(3)), (CANVAS, CANVAS))
     if rng.random() < 0.6:
