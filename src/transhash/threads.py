@@ -1,0 +1,73 @@
+"""How many CPUs this process may use, and limits for the libraries that start threads.
+
+Threads of OpenMP and BLAS wait for each other by spinning. Where other programs use the cores, that
+costs many times what a second thread gains on small matrices, so training uses one thread.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from threadpoolctl import threadpool_limits
+
+from transhash.errors import DataError
+
+THREADS_VARIABLE = "TRANSHASH_THREADS"
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def cpu_count() -> int:
+    """Return the CPUs this process may use: $TRANSHASH_THREADS, else affinity and cgroup quota."""
+    if value := os.environ.get(THREADS_VARIABLE):
+        if not value.isdecimal() or not int(value):
+            raise DataError(
+                f"{THREADS_VARIABLE} must be a positive integer, got {value!r}. Unset it."
+            )
+        return int(value)
+    if hasattr(os, "sched_getaffinity"):
+        cpus = len(os.sched_getaffinity(0))
+    else:
+        cpus = os.cpu_count() or 1
+    quota = cgroup_quota(_CGROUP)
+    return cpus if quota is None else max(1, min(cpus, int(quota)))
+
+
+def cgroup_quota(root: Path) -> float | None:
+    """Return the CPUs that a cgroup (version 2 or 1) allows, or None without a limit."""
+    try:
+        limit, period = (root / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            limit = (root / "cpu" / "cpu.cfs_quota_us").read_text().strip()
+            period = (root / "cpu" / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    if not (limit.isdecimal() and period.isdecimal() and int(limit) and int(period)):
+        return None  # "max", or -1
+    return int(limit) / int(period)
+
+
+@contextmanager
+def limit_threads(count: int) -> Iterator[None]:
+    """Let OpenMP, BLAS and torch use at most `count` threads inside the block."""
+    torch = sys.modules.get("torch")
+    before = None if torch is None else torch.get_num_threads()
+    with threadpool_limits(count):
+        if torch is not None:
+            torch.set_num_threads(count)
+        try:
+            yield
+        finally:
+            if torch is not None:
+                torch.set_num_threads(before)
+
+
+def configure_waiting() -> None:
+    """Make waiting threads sleep instead of spin; call it before numeric libraries are loaded."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")
+    os.environ.setdefault("KMP_BLOCKTIME", "0")

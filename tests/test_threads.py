@@ -1,0 +1,71 @@
+"""Threads follow the CPUs that a process may use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from threadpoolctl import threadpool_info
+
+from transhash.errors import DataError
+from transhash.threads import cgroup_quota, cpu_count, limit_threads
+
+
+def write(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "quota"), [("150000 100000\n", 1.5), ("max 100000\n", None), ("nonsense", None)]
+)
+def test_a_version_2_cgroup_limits_cpus(tmp_path: Path, content: str, quota: float | None) -> None:
+    write(tmp_path / "cpu.max", content)
+    assert cgroup_quota(tmp_path) == quota
+
+
+@pytest.mark.parametrize(("limit", "quota"), [("50000", 0.5), ("-1", None)])
+def test_a_version_1_cgroup_limits_cpus(tmp_path: Path, limit: str, quota: float | None) -> None:
+    write(tmp_path / "cpu" / "cpu.cfs_quota_us", limit + "\n")
+    write(tmp_path / "cpu" / "cpu.cfs_period_us", "100000\n")
+    assert cgroup_quota(tmp_path) == quota
+
+
+def test_a_quota_below_one_cpu_is_one_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "cpu.max", "20000 100000\n")
+    monkeypatch.setattr("transhash.threads._CGROUP", tmp_path)
+    assert cpu_count() == 1
+
+
+def test_the_variable_wins_and_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRANSHASH_THREADS", "7")
+    assert cpu_count() == 7
+    for value in ("0", "-1", "two"):
+        monkeypatch.setenv("TRANSHASH_THREADS", value)
+        with pytest.raises(DataError, match="TRANSHASH_THREADS"):
+            cpu_count()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="affinity is Linux's")
+def test_affinity_limits_cpus() -> None:
+    cpu = min(os.sched_getaffinity(0))
+    code = (
+        f"import os; os.sched_setaffinity(0, {{{cpu}}}); "
+        "from transhash.threads import cpu_count; print(cpu_count())"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "1"
+
+
+def test_libraries_are_limited_together_and_restored() -> None:
+    before = torch.get_num_threads()
+    with limit_threads(1):
+        assert torch.get_num_threads() == 1
+        assert all(pool["num_threads"] == 1 for pool in threadpool_info())
+    assert torch.get_num_threads() == before
