@@ -13,6 +13,7 @@ import pytest
 
 import transhash
 from search.conftest import photo
+from small_run import copy_small_run
 from transhash.errors import DataError, EngineError
 from transhash.features.backbone import FineTunedFeatures
 from transhash.features.images import EfficientNetLite0
@@ -24,6 +25,11 @@ from transhash.storage import write_json
 from .hub_server import COMMIT, serving
 
 TEXTS = ["a red boat", "the blue house", ""]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return copy_small_run(tmp_path, indexed=False)
 
 
 @pytest.fixture

