@@ -494,6 +494,31 @@ MUTANTS = (
         "partners, k\n",
         "training/test_validation.py",
     ),
+    Mutant(
+        "training/fit.py",
+        "self._fit_hasher(replace(hasher), split.rest, folder, track)",
+        "self._fit_hasher(replace(hasher), training, folder, track)",
+        "training/test_validation.py",
+    ),
+    # Sync and access.
+    Mutant(
+        "search/sync.py",
+        '(os.path.join(items.source, item.key)) == "missing"',
+        '(os.path.join(items.source, item.key)) != "present"',
+        "search/test_items.py",
+    ),
+    Mutant(
+        "search/sync.py",
+        "        if item.key in keys:\n            continue\n",
+        "",
+        "search/test_items.py",
+    ),
+    Mutant(
+        "service/guard.py",
+        "return self._matches(header)  # no password",
+        "return self._matches(header) or self._matches(_password(headers))  # no password",
+        "service/test_keys.py",
+    ),
     # Fine-tuning.
     Mutant(
         "hashers/fine_tuning/batches.py",

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent / "src" / "transhash"
 # Lower layers first; a module may import its own layer and those below.
 LAYERS = (
     {"errors", "progress", ""},
-    {"codes", "storage"},
+    {"codes", "storage", "threads"},
     {"data"},
     {"datasets", "features", "index"},
     {"evaluation"},
