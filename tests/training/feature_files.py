@@ -1,4 +1,4 @@
-"""Features of two classes as .npy files: what `transhash fit` learns from in a second or two."""
+"""Features of a few classes as .npy files, which `transhash fit` learns from in a second."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ IMAGES, TEXTS, DIMENSIONS = 40, 36, 12
 
 
 def write_features(folder: Path, classes: int = 4) -> list[str]:
-    """The options of `fit` that name the files; targets are a moved copy of the classes."""
+    """Write the files and return options of `fit`; targets are a shifted copy of the classes."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(3)
-    centres = rng.standard_normal((2, classes, DIMENSIONS)) * 2
+    centers = rng.standard_normal((2, classes, DIMENSIONS)) * 2
     of_images, of_texts = np.arange(IMAGES) % classes, np.arange(TEXTS) % classes
 
-    def save(name: str, kind: int, labels: np.ndarray, shift: float) -> None:
+    def save(name: str, modality: int, labels: np.ndarray, shift: float) -> None:
         noise = rng.standard_normal((len(labels), DIMENSIONS))
-        rows = (centres[kind][labels] + shift + noise).astype(np.float32)
+        rows = (centers[modality][labels] + shift + noise).astype(np.float32)
         np.save(folder / f"{name}.npy", rows)
 
     save("images", 0, of_images, 0)

@@ -1,4 +1,4 @@
-"""The closing word of a fit: honest about what was kept aside, and about what the bridge covers."""
+"""Held-out retrieval, coverage and the validation part of a fit's report."""
 
 from __future__ import annotations
 
@@ -12,26 +12,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from training.feature_files import write_features
-from training.test_fit import in_own_process, wait_for
 
 from scale.command import Command
+from training.feature_files import write_features
+from training.test_fit import in_own_process, wait_for
 from transhash.data.relation import LabelRelation, SparseRelation
 from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 from transhash.hashers import Hasher, make_hasher
-from transhash.hashers.world import SINGLE_PROCESS
 from transhash.progress import no_progress
+from transhash.training.fit import Fit
 from transhash.training.validation import (
-    THE_METHOD,
-    ValidationSplit,
+    METHOD_KEY,
     baseline_advice,
     coverage_summary,
-    found,
     measure_coverage,
+    score_at_k,
     score_validation,
     split_validation,
-    validate,
     validation_summary,
 )
 
@@ -41,303 +39,296 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     return Command(capsys, monkeypatch)
 
 
-def paired(n: int, rows: Any = None, modalities: int = 6, noise: float = 0.5) -> TrainingSet:
-    """Pairs that share a kind and what is their own; `rows` maps each picture to its content."""
+def paired(n: int, rows: Any = None, classes: int = 6, noise: float = 0.5) -> TrainingSet:
+    """Return pairs with a shared class and shared details; `rows` repeats images."""
     rng = np.random.default_rng(7)
-    own = (
-        rng.standard_normal((n, 8))
-        + 3 * rng.standard_normal((modalities, 8))[np.arange(n) % modalities]
+    content = (
+        rng.standard_normal((n, 8)) + 3 * rng.standard_normal((classes, 8))[np.arange(n) % classes]
     )
-    of_image, of_text = rng.standard_normal((2, 8, 20))
+    to_image, to_text = rng.standard_normal((2, 8, 20))
     rows = np.arange(n) if rows is None else rows
-    x = (own @ of_image + noise * rng.standard_normal((n, 20)))[rows]
-    y = own[rows] @ of_text + noise * rng.standard_normal((n, 20))
+    x = (content @ to_image + noise * rng.standard_normal((n, 20)))[rows]
+    y = content[rows] @ to_text + noise * rng.standard_normal((n, 20))
     ids = [str(i) for i in range(n)]
     return TrainingSet(
         x.astype(np.float32), y.astype(np.float32), SparseRelation.from_pairs(ids, ids)
     )
 
 
-def labelled(n: int) -> TrainingSet:
-    pairs = paired(n)
-    modalities = np.eye(6, dtype=bool)[np.arange(n) % 6]
-    return replace(pairs, relation=LabelRelation(modalities, modalities))
+def labeled(n: int) -> TrainingSet:
+    classes = np.eye(6, dtype=bool)[np.arange(n) % 6]
+    return replace(paired(n), relation=LabelRelation(classes, classes))
 
 
 def clicked(n: int) -> TrainingSet:
-    pairs = paired(n)
-    listed = [(i, j) for i in range(n) for j in (i, (i + 1) % n)]
-    values = [float(i == j) for i, j in listed]
-    return replace(pairs, relation=SparseRelation.from_triples(listed, values, (n, n)))
+    clicks = [(i, j) for i in range(n) for j in (i, (i + 1) % n)]
+    values = [float(i == j) for i, j in clicks]
+    return replace(paired(n), relation=SparseRelation.from_triples(clicks, values, (n, n)))
 
 
-def fit(hasher: Hasher, training: TrainingSet, *_: Any) -> Hasher:
-    return hasher.fit(training)
+def scores_of(hasher: Hasher, training: TrainingSet, folder: Path) -> dict[str, Any]:
+    return Fit(hasher, hasher.name, folder).validation_scores(training)
 
 
-def test_what_is_found_is_the_mean_over_all_orders_of_equal_scores() -> None:
+@pytest.mark.parametrize("has_classes", [True, False])
+def test_the_score_is_the_mean_over_all_orders_of_equal_scores(has_classes: bool) -> None:
     scores = np.array([[2.0, 1, 1, 1, 0], [1, 1, 1, 1, 1], [3, 2, 2, 1, 1]])
     related = np.array([[0, 1, 0, 1, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 1]], bool)
-    first = 3
-    for by_kind in (True, False):
-        expected = []
-        for row, right in zip(scores, related):
-            order = sorted(row, reverse=True)
-            edge = order[first - 1]
-            sure = [i for i in range(5) if row[i] > edge]
-            tied = [i for i in range(5) if row[i] == edge]
-            ways = [[*sure, *some] for some in combinations(tied, first - len(sure))]
-            hits = [sum(right[i] for i in way) for way in ways]
-            each = [hit / first if by_kind else float(hit > 0) for hit in hits]
-            expected.append(sum(each) / len(each))
-        assert found(scores, related, first, by_kind=by_kind) == pytest.approx(expected)
+    k = 3
+    expected = []
+    for row, correct in zip(scores, related):
+        edge = sorted(row, reverse=True)[k - 1]
+        above = [i for i in range(5) if row[i] > edge]
+        tied = [i for i in range(5) if row[i] == edge]
+        orders = [[*above, *some] for some in combinations(tied, k - len(above))]
+        hits = [sum(correct[i] for i in order) for order in orders]
+        values = [hit / k if has_classes else float(hit > 0) for hit in hits]
+        expected.append(sum(values) / len(values))
+    assert score_at_k(scores, related, k, has_classes) == pytest.approx(expected)
 
 
-def test_a_query_without_an_answer_does_not_count() -> None:
+def test_a_query_without_a_related_item_does_not_count() -> None:
     related = np.array([[True, False], [False, False]])
-    assert len(found(np.zeros((2, 2)), related, 1, by_kind=False)) == 1
+    assert len(score_at_k(np.zeros((2, 2)), related, 1, has_classes=False)) == 1
 
 
-def test_every_copy_of_a_picture_is_kept_aside_with_it() -> None:
-    training = paired(200, rows=np.arange(200) // 4)  # four captions a picture, a row each
-    question = split_validation(training, seed=0)
-    assert isinstance(question, ValidationSplit)
-    seen = {row.tobytes() for row in question.rest.images}
-    aside = {row.tobytes() for row in question.held_out.images}
-    assert not seen & aside
-    assert len(aside) == 16  # a third of 50 pictures
-    texts = {row.tobytes() for row in question.rest.texts}
-    assert not texts & {row.tobytes() for row in question.held_out.texts}
+def test_every_copy_of_an_image_is_held_out() -> None:
+    split = split_validation(paired(200, rows=np.arange(200) // 4), seed=0)  # 4 captions per image
+    held_out = {row.tobytes() for row in split.held_out.images}
+    assert not held_out & {row.tobytes() for row in split.rest.images}
+    assert len(held_out) == 16  # a third of 50 images
+    texts = {row.tobytes() for row in split.rest.texts}
+    assert not texts & {row.tobytes() for row in split.held_out.texts}
 
 
 @pytest.mark.parametrize(
-    ("n", "aside"), [(30, 10), (100, 33), (400, 50), (1000, 100), (9000, 500)]
+    ("n", "held_out"), [(30, 10), (100, 33), (400, 50), (1000, 100), (9000, 500)]
 )
-def test_a_tenth_is_kept_aside_or_what_tells_something(n: int, aside: int) -> None:
-    question = split_validation(paired(n), seed=0)
-    assert isinstance(question, ValidationSplit)
-    assert len(question.held_out.images) == len(question.held_out.texts) == aside
-    assert question.held_out.relation.positives == aside  # captions with their own pictures
+def test_a_tenth_is_held_out_within_limits(n: int, held_out: int) -> None:
+    split = split_validation(paired(n), seed=0)
+    assert len(split.held_out.images) == len(split.held_out.texts) == held_out
+    assert split.held_out.relation.positives == held_out  # captions with their own images
 
 
-@pytest.mark.parametrize("make", [paired, labelled, clicked])
-def test_pairs_labels_and_clicks_have_a_verdict_that_is_better_than_chance(
-    make: Any, tmp_path: Path
+@pytest.mark.parametrize(
+    ("make", "metric"),
+    [
+        (paired, "correct image in the top 2 of 50 for CVH"),
+        (labeled, "precision@10 CVH"),
+        (clicked, "clicked image in the top 2 of 50 for CVH"),
+    ],
+)
+def test_pairs_labels_and_clicks_are_validated_and_better_than_chance(
+    make: Any, metric: str, tmp_path: Path
 ) -> None:
-    training = make(240)
-    hasher = make_hasher("CVH", bits=16)
-    scores = validate(hasher, training, tmp_path / "v", fit, no_progress, SINGLE_PROCESS)
-    way = scores["text_to_image"]
-    assert way[THE_METHOD] > 2 * way["chance"]
-    assert way["kNN"] > 2 * way["chance"]
-    sentence = validation_summary(scores)
-    if make is labelled:
-        assert sentence.startswith("For 50 captions kept aside, ")
-        assert "of the first 10 pictures are of the right kind (chance 1." in sentence
-    else:
-        assert sentence.startswith("Of 50 captions kept aside, ")
-        assert "among the first 2 of 50 (chance 4%, nearest neighbours " in sentence
-        assert ("clicked" in sentence) == (make is clicked)
+    scores = scores_of(make_hasher("CVH", bits=16), make(240), tmp_path)
+    values = scores["text_to_image"]
+    assert values[METHOD_KEY] > 2 * values["chance"]
+    assert values["kNN"] > 2 * values["chance"]
+    summary = validation_summary(scores, "CVH")
+    assert summary.startswith(f"Validation on 50 held-out captions: {metric} ")
+    assert summary.endswith(f", chance {values['chance']:.0%}.")
 
 
-def test_the_method_is_not_asked_for_what_it_was_shown(tmp_path: Path) -> None:
-    """Pairs that only chance joined can be learned by heart, but not found when kept aside."""
+def test_the_method_is_not_scored_on_pairs_that_it_was_fitted_on(tmp_path: Path) -> None:
+    """Random pairs can be learned by heart, but not found when held out."""
     training = paired(300)
     rng = np.random.default_rng(1)
-    strangers = replace(training, texts=rng.standard_normal((300, 200)).astype(np.float32))
+    random_pairs = replace(training, texts=rng.standard_normal((300, 200)).astype(np.float32))
     hasher = make_hasher("CVH", bits=16, ridge=1e-4)
-    scores = validate(hasher, strangers, tmp_path / "v", fit, no_progress, SINGLE_PROCESS)
-    way, chance = scores["text_to_image"], scores["text_to_image"]["chance"]
-    assert way[THE_METHOD] < chance + 4 * math.sqrt(chance / scores["texts"])
-    question = split_validation(strangers, hasher.seed)
-    assert isinstance(question, ValidationSplit)
-    by_heart = score_validation(question, hasher.fit(strangers), no_progress)
-    assert by_heart["text_to_image"][THE_METHOD] > 6 * chance
+    scores = scores_of(hasher, random_pairs, tmp_path)
+    values, chance = scores["text_to_image"], scores["text_to_image"]["chance"]
+    assert values[METHOD_KEY] < chance + 4 * math.sqrt(chance / scores["texts"])
+    split = split_validation(random_pairs, hasher.seed)
+    by_heart = score_validation(split, hasher.fit(random_pairs), no_progress)
+    assert by_heart["text_to_image"][METHOD_KEY] > 6 * chance
 
 
-def test_the_same_caption_said_twice_is_answered_by_either_picture() -> None:
+def test_either_image_is_correct_for_a_caption_that_occurs_twice() -> None:
     training = paired(120)
-    training.texts[1::2] = training.texts[::2]  # every caption stands at two pictures
-    question = split_validation(training, seed=0)
-    assert isinstance(question, ValidationSplit)
-    fitted = make_hasher("CVH", bits=8).fit(question.rest)
-    scores = score_validation(question, fitted, no_progress)
-    different = len({row.tobytes() for row in question.held_out.texts})
-    assert scores["texts"] == different < len(question.held_out.texts)
+    training.texts[1::2] = training.texts[::2]
+    split = split_validation(training, seed=0)
+    fitted = make_hasher("CVH", bits=8).fit(split.rest)
+    scores = score_validation(split, fitted, no_progress)
+    distinct = len({row.tobytes() for row in split.held_out.texts})
+    assert scores["texts"] == distinct < len(split.held_out.texts)
 
 
-def test_too_few_pairs_say_nothing(tmp_path: Path) -> None:
-    scores = validate(make_hasher("CVH"), paired(29), tmp_path, fit, no_progress, SINGLE_PROCESS)
-    assert validation_summary(scores) == (
-        "How well captions find their pictures cannot be told: the bridge has fewer than 30 "
-        "pictures or texts."
-    )
+def test_too_few_pairs_skip_validation(tmp_path: Path) -> None:
+    scores = scores_of(make_hasher("CVH"), paired(29), tmp_path)
+    summary = validation_summary(scores, "CVH")
+    assert summary.startswith("Validation skipped: The auxiliary set has fewer than 30 images")
     assert baseline_advice(scores, {}, "CVH", False) is None
 
 
-def test_a_trial_that_cannot_learn_costs_no_fit(tmp_path: Path) -> None:
-    def refuse(*_: Any) -> Hasher:
-        raise DataError("the training diverged")
+def test_a_second_fit_that_fails_skips_validation_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasher = make_hasher("CVH")
 
-    scores = validate(
-        make_hasher("CVH"), paired(60), tmp_path / "v", refuse, no_progress, SINGLE_PROCESS
-    )
-    assert scores == {"unknown": "without the part kept aside, the training diverged"}
-    assert not (tmp_path / "v").exists()
+    def fail(*_: Any, **__: Any) -> Hasher:
+        raise DataError("Training diverged.")
+
+    monkeypatch.setattr(type(hasher), "fit", fail)
+    scores = scores_of(hasher, paired(60), tmp_path)
+    assert list(scores) == ["skipped"]
+    assert scores["skipped"].endswith("Training diverged.")
+    assert not (tmp_path / "validation").exists()
 
 
-def test_what_was_found_out_is_kept_for_the_same_fit_only(tmp_path: Path) -> None:
-    def refuse(*_: Any) -> Hasher:
-        raise AssertionError("it was known already")
-
+def test_finished_scores_are_reused_by_the_same_fit_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hasher, training = make_hasher("CVH", bits=8), paired(60)
-    first = validate(hasher, training, tmp_path, fit, no_progress, SINGLE_PROCESS)
-    assert validate(hasher, training, tmp_path, refuse, no_progress, SINGLE_PROCESS) == first
-    with pytest.raises(AssertionError):
-        validate(
-            make_hasher("CVH", bits=16), training, tmp_path, refuse, no_progress, SINGLE_PROCESS
-        )
+    scores = scores_of(hasher, training, tmp_path)
+
+    def fail(*_: Any, **__: Any) -> Hasher:
+        raise AssertionError("fitted again")
+
+    monkeypatch.setattr(type(hasher), "fit", fail)
+    assert scores_of(hasher, training, tmp_path) == scores
+    with pytest.raises(AssertionError, match="fitted again"):
+        scores_of(make_hasher("CVH", bits=16), training, tmp_path)
 
 
-def scored(ours: float, counted: str = "found", better: str | None = "kNN") -> dict[str, Any]:
-    way = {THE_METHOD: ours, "kNN": 0.7, "ridge": 0.4, "chance": 0.05}
-    sizes = {"texts": 100, "pictures": 200, "first": 10, "counted": counted, "clicked": False}
-    return {**sizes, "text_to_image": way, "image_to_text": way, "better": better}
+def example_scores(metric: str = "hit_rate", better: str | None = "kNN") -> dict[str, Any]:
+    values = {METHOD_KEY: 0.3, "kNN": 0.7, "ridge": 0.4, "chance": 0.05}
+    sizes = {"texts": 100, "images": 200, "k": 10, "metric": metric, "clicks": False}
+    return {**sizes, "text_to_image": values, "image_to_text": values, "better_baseline": better}
 
 
-def test_who_should_take_the_baseline_is_told_so() -> None:
-    covered = {"pictures": {"explained": 0.9}, "texts": {"explained": 0.8}}
-    better = "Nearest neighbours: better here than THN; docs/methods.md, Baselines, says how"
-    told = baseline_advice(scored(0.3, "right kind"), covered, "THN", True)
-    assert told is not None
-    assert told.startswith(better)
-    # By pairs inside the bridge alone it is not told of a method that carries over ...
-    told = baseline_advice(scored(0.3), covered, "THN", True)
-    assert told is not None
-    assert told.startswith("Nearest neighbours: ahead inside the bridge")
-    # ... unless the bridge explains the target too little for that.
-    for explained, transfers in ((0.25, True), (0.9, False)):
-        part = {"pictures": {"explained": 0.9}, "texts": {"explained": explained}}
-        told = baseline_advice(scored(0.3), part, "THN", transfers)
-        assert told is not None
-        assert told.startswith(better)
-    assert baseline_advice(scored(0.8, better=None), covered, "THN", True) is None
+@pytest.mark.parametrize(
+    ("scores", "texts_coverage", "transfers", "advice"),
+    [
+        (example_scores("precision"), 0.8, True, "kNN scores higher than THN here."),
+        # Pairs of the auxiliary set do not decide about a method that transfers ...
+        (example_scores(), 0.8, True, "kNN scores higher on the auxiliary set, but"),
+        # ... unless the coverage is too low for that.
+        (example_scores(), 0.25, True, "kNN scores higher than THN here."),
+        (example_scores(), 0.9, False, "kNN scores higher than THN here."),
+        (example_scores(better=None), 0.8, True, None),
+    ],
+)
+def test_advice_names_a_baseline_that_is_likely_to_be_better(
+    scores: dict[str, Any], texts_coverage: float, transfers: bool, advice: str | None
+) -> None:
+    coverage = {"images": {"coverage": 0.9}, "texts": {"coverage": texts_coverage}}
+    message = baseline_advice(scores, coverage, "THN", transfers)
+    assert (message is None) if advice is None else message is not None and advice in message
 
 
-def test_a_baseline_is_ahead_only_if_chance_does_not_explain_it() -> None:
-    question = split_validation(labelled(300), seed=0)
-    assert isinstance(question, ValidationSplit)
-    mixed = replace(question.rest, texts=np.roll(question.rest.texts, 1, axis=0))
-    misled = make_hasher("CVH", bits=16).fit(mixed)
-    assert score_validation(question, misled, no_progress)["better"] in ("kNN", "ridge")
-    fitted = make_hasher("QCH", bits=32).fit(question.rest)
-    assert score_validation(question, fitted, no_progress)["better"] is None
+def test_a_baseline_is_better_only_if_significantly_ahead() -> None:
+    split = split_validation(labeled(300), seed=0)
+    shuffled = replace(split.rest, texts=np.roll(split.rest.texts, 1, axis=0))
+    misled = make_hasher("CVH", bits=16).fit(shuffled)
+    assert score_validation(split, misled, no_progress)["better_baseline"] in ("kNN", "ridge")
+    fitted = make_hasher("QCH", bits=32).fit(split.rest)
+    assert score_validation(split, fitted, no_progress)["better_baseline"] is None
 
 
-def bridged(target_x: np.ndarray, target_y: np.ndarray) -> dict[str, Any]:
-    """Through the first half of what `paired` draws."""
-    whole, half = paired(800), np.arange(400)
-    bridge = TrainingSet(
-        whole.images[half], whole.texts[half], whole.relation.subset(half, half),
+def coverage_of(target_x: np.ndarray, target_y: np.ndarray) -> dict[str, Any]:
+    """Return the coverage by the first half of what `paired` draws."""
+    pairs, half = paired(800), np.arange(400)
+    training = TrainingSet(
+        pairs.images[half], pairs.texts[half], pairs.relation.subset(half, half),
         target_x.astype(np.float32), target_y.astype(np.float32),
     )  # fmt: skip
-    return measure_coverage(bridge, None, None)
+    return measure_coverage(training, None, None)
 
 
-def test_the_bridge_explains_its_own_kind_another_domain_less_and_noise_not() -> None:
-    bridge = paired(800)
+def test_coverage_is_high_in_the_same_domain_lower_in_another_and_zero_for_noise() -> None:
+    pairs = paired(800)
     rng = np.random.default_rng(2)
-    own = bridged(bridge.images[400:], bridge.texts[400:])
-    blur = 0.6 * bridge.images.std()
-    moved = bridged(
-        bridge.images[400:] + blur * (1 + rng.standard_normal((400, 20))),
-        bridge.texts[400:] + blur * (1 + rng.standard_normal((400, 20))),
+    same = coverage_of(pairs.images[400:], pairs.texts[400:])
+    blur = 0.6 * pairs.images.std()
+    shifted = coverage_of(
+        pairs.images[400:] + blur * (1 + rng.standard_normal((400, 20))),
+        pairs.texts[400:] + blur * (1 + rng.standard_normal((400, 20))),
     )
-    noise = bridged(50 + rng.standard_normal((300, 20)), 50 + rng.standard_normal((300, 20)))
-    for part in ("pictures", "texts"):
-        assert own[part]["explained"] > 0.8
-        assert 0.1 < moved[part]["explained"] < own[part]["explained"]
-        assert noise[part]["explained"] < 0.1
-    assert own["pictures"]["far"] < 0.15 < 0.9 < noise["pictures"]["far"]
-    assert coverage_summary(own)[1] == coverage_summary(moved)[1] == []
-    said, warnings = coverage_summary(noise)
-    assert said == ["The bridge explains your pictures 0% and your texts 0% as well as its own."]
+    noise = coverage_of(50 + rng.standard_normal((300, 20)), 50 + rng.standard_normal((300, 20)))
+    for name in ("images", "texts"):
+        assert same[name]["coverage"] > 0.8
+        assert 0.1 < shifted[name]["coverage"] < same[name]["coverage"]
+        assert noise[name]["coverage"] < 0.1
+    assert same["images"]["outlier_fraction"] < 0.15 < 0.9 < noise["images"]["outlier_fraction"]
+    assert coverage_summary(same)[1] == coverage_summary(shifted)[1] == []
+    summary, warnings = coverage_summary(noise)
+    assert summary == ["Coverage of your files by the auxiliary set: images 0%, texts 0%."]
     assert [warning.split(":")[0] for warning in warnings] == [
-        "the bridge has little to do with your pictures",
-        "the bridge has little to do with your texts",
+        "The auxiliary set does not cover your images",
+        "The auxiliary set does not cover your texts",
     ]
 
 
-def test_words_that_the_captions_lack_are_counted_and_named() -> None:
+def test_words_that_are_missing_from_the_captions_are_counted_and_listed() -> None:
     captions = ["a red dog"] * 20 + ["a blue boat"] * 20
     texts = ["dogs run"] * 10 + ["a boat sinks", "the boat floats"] * 5 + ["zebra stripes"] * 6
     words = measure_coverage(paired(40), captions, texts)["words"]
-    assert set(words["missing"]) <= {"run", "sinks", "floats", "the", "zebra", "stripes"}
-    assert {"zebra", "stripes"} <= set(words["missing"])
-    assert "dogs" not in words["missing"]  # an inflection of theirs
-    assert 0.2 < words["said"] < 0.6
+    missing = set(words["missing_words"])
+    assert missing <= {"run", "sinks", "floats", "the", "zebra", "stripes"}
+    assert {"zebra", "stripes"} <= missing
+    assert "dogs" not in missing  # an inflection of a caption's word
+    assert 0.2 < words["weighted"] < 0.6
     assert words["distinct"] == pytest.approx(2 / 8, abs=0.13)
-    assert measure_coverage(paired(40), captions, captions)["words"]["said"] == 1
+    assert measure_coverage(paired(40), captions, captions)["words"]["weighted"] == 1
 
 
-def test_without_target_or_with_few_pairs_coverage_says_nothing() -> None:
+def test_without_target_items_or_with_few_pairs_there_is_no_coverage() -> None:
     assert measure_coverage(paired(40), None, None) == {}
     few = paired(20)
     assert measure_coverage(replace(few, target_images=few.images), None, None) == {}
 
 
-def test_the_report_keeps_the_verdict_and_the_terminal_ends_in_it(
-    tmp_path: Path, command: Command
-) -> None:
+def read_validation(run: Path) -> Any:
+    return json.loads((run / "report.json").read_text()).get("validation")
+
+
+def test_report_and_terminal_end_with_the_validation(tmp_path: Path, command: Command) -> None:
     options = write_features(tmp_path / "data")
-    said = command("fit", "cvh", *options, "--out", tmp_path / "run").out
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
-    verdict = report["verdict"]
-    assert verdict["held_out"]["texts"] == 12
-    last = [line for line in said.splitlines() if line][-len(verdict["said"]) :]
-    assert [" ".join(line.split()) for line in last] == verdict["said"]
-    assert "MMD" not in said
+    output = command("fit", "cvh", *options, "--out", tmp_path / "run").out
+    validation = read_validation(tmp_path / "run")
+    assert validation["retrieval"]["texts"] == 12
+    last = [line for line in output.splitlines() if line][-len(validation["summary"]) :]
+    assert [" ".join(line.split()) for line in last] == validation["summary"]
+    assert "MMD" not in output
     again = command("fit", "cvh", *options, "--out", tmp_path / "again").out
-    assert verdict == json.loads((tmp_path / "again" / "report.json").read_text())["verdict"]
-    assert again.splitlines()[-1] == said.splitlines()[-1]
-    quiet = command("fit", "cvh", *options, "--no-verdict", "--out", tmp_path / "quiet").out
-    assert "kept aside" not in quiet
-    assert "verdict" not in json.loads((tmp_path / "quiet" / "report.json").read_text())
+    assert validation == read_validation(tmp_path / "again")
+    assert again.splitlines()[-1] == output.splitlines()[-1]
+    quiet = command("fit", "cvh", *options, "--no-validate", "--out", tmp_path / "quiet").out
+    assert "held-out" not in quiet
+    assert read_validation(tmp_path / "quiet") is None
 
 
-def test_the_verdict_leaves_the_model_as_it_is(tmp_path: Path, command: Command) -> None:
+def test_validation_does_not_change_the_model(tmp_path: Path, command: Command) -> None:
     options = [*write_features(tmp_path / "data"), "--set", "steps=6", "--set", "batch_size=16"]
     command("fit", "thn", *options, "--out", tmp_path / "with")
-    command("fit", "thn", *options, "--no-verdict", "--out", tmp_path / "without")
-    models = [(tmp_path / run / "hasher.safetensors").read_bytes() for run in ("with", "without")]
+    command("fit", "thn", *options, "--no-validate", "--out", tmp_path / "without")
+    runs = tmp_path / "with", tmp_path / "without"
+    models = [(run / "hasher.safetensors").read_bytes() for run in runs]
     assert models[0] == models[1]
-    assert {path.name for path in (tmp_path / "with").iterdir()} == {
-        path.name for path in (tmp_path / "without").iterdir()
-    }
+    files = [{path.name for path in run.iterdir()} for run in runs]
+    assert files[0] == files[1]
 
 
 @pytest.mark.slow
-def test_a_fit_killed_during_the_verdict_goes_on_there(tmp_path: Path, command: Command) -> None:
+def test_a_fit_killed_during_validation_resumes_there(tmp_path: Path, command: Command) -> None:
     options = [*write_features(tmp_path / "data"), "--set", "steps=600", "--set", "batch_size=16"]
     out = tmp_path / "run"
     process = in_own_process("fit", "thn", *options, "--out", out)
-    wait_for(out / "verdict" / "checkpoint.safetensors", process)
+    wait_for(out / "validation" / "checkpoint.safetensors", process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not (out / "metrics.jsonl").exists()  # the fit itself had not begun
-    steps = len((out / "verdict" / "metrics.jsonl").read_text().splitlines())
+    steps = len((out / "validation" / "metrics.jsonl").read_text().splitlines())
     assert 0 < steps < 600
     process = in_own_process("fit", "thn", *options, "--out", out)
     wait_for(out / "checkpoint.safetensors", process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    scores = json.loads((out / "verdict" / "scores.json").read_text())
+    scores = json.loads((out / "validation" / "scores.json").read_text())
     command("fit", "thn", *options, "--out", out)
-    command("fit", "thn", *options, "--out", tmp_path / "whole")
-    kept, whole = (
-        json.loads((folder / "report.json").read_text())["verdict"]
-        for folder in (out, tmp_path / "whole")
-    )
-    assert kept == whole
-    assert {name: scores[name] for name in kept["held_out"]} == kept["held_out"]
-    assert not (out / "verdict").exists()
+    command("fit", "thn", *options, "--out", tmp_path / "uninterrupted")
+    resumed = read_validation(out)
+    assert resumed == read_validation(tmp_path / "uninterrupted")
+    assert {name: scores[name] for name in resumed["retrieval"]} == resumed["retrieval"]
+    assert not (out / "validation").exists()

@@ -1,4 +1,4 @@
-"""What a fit tells of itself: report.json, and the map that the page draws."""
+"""report.json and the alignment map of a finished fit."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from transhash.codes import Codes
 from transhash.data.collection import Problem
-from transhash.data.training_set import TrainingSet
+from transhash.data.training_set import Features, TrainingSet
 from transhash.hashers import Hasher
 from transhash.hashers.tuning import Trial
 from transhash.model.encoder import Encoder
 from transhash.model.files import PRECOMPUTED
+
+_MAX_CODES = 2000  # items per modality whose codes are described
 
 
 def build_report(
@@ -24,16 +25,13 @@ def build_report(
     problems: Sequence[Problem] = (),
     trials: Sequence[Trial] = (),
 ) -> dict[str, Any]:
-    """What a run is made of: data, settings, codes, alignment, alarms, skipped rows."""
-    hasher = encoder.hasher
-    some_x, some_y = training.images[:2000], training.texts[:2000]
-    if training.target_images is not None:
-        some_x = training.target_images[:2000]
-    if training.target_texts is not None:
-        some_y = training.target_texts[:2000]
-    codes = Codes.concatenate([hasher.encode_images(some_x), hasher.encode_texts(some_y)])
+    """Return the data, settings, codes, alignment, warnings and skipped rows of a fit."""
+    hasher, relation = encoder.hasher, training.relation
+    images, texts = training.target_images, training.target_texts
+    sample_x = (training.images if images is None else images)[:_MAX_CODES]
+    sample_y = (training.texts if texts is None else texts)[:_MAX_CODES]
+    codes = Codes.concatenate([hasher.encode_images(sample_x), hasher.encode_texts(sample_y)])
     balance = codes.bit_balance()
-    relation = training.relation
     return {
         "method": encoder.method,
         "bits": hasher.bits,
@@ -46,17 +44,14 @@ def build_report(
             "texts": len(training.texts),
             "related_share": relation.positives / relation.known,
         },
-        "target": {
-            "images": _count(training.target_images),
-            "texts": _count(training.target_texts),
-        },
+        "target": {"images": _count(images), "texts": _count(texts)},
         "codes": {
             "items": len(codes),
             "distinct": codes.distinct(),
             "bit_balance": [round(float(balance.min()), 3), round(float(balance.max()), 3)],
         },
         "alignment": getattr(hasher, "alignment_", None),
-        "alarms": getattr(hasher, "alarms_", []),
+        "warnings": getattr(hasher, "warnings_", []),
         "tuning": [
             {"score": round(trial.score, 4), "settings": trial.settings, "seconds": trial.seconds}
             for trial in trials
@@ -68,28 +63,32 @@ def build_report(
 
 
 def alignment_map(hasher: Hasher, training: TrainingSet, limit: int = 250) -> dict[str, Any]:
-    """2-D positions of auxiliary and target items before and after alignment, for a picture.
+    """Return 2-D positions of auxiliary and target items before and after alignment.
 
-    Before: target items pass the auxiliary path. One PCA for all, so that the two compare.
+    "Before" projects target items like auxiliary ones. One PCA serves both maps, so that they can
+    be compared.
     """
     if training.target_images is None or training.target_texts is None:
         return {}
     x, y = training.images[:limit], training.texts[:limit]
-    t_x, t_y = training.target_images[:limit], training.target_texts[:limit]
-    own = hasher.project_auxiliary(x, y)
-    before = hasher.project_auxiliary(t_x, t_y)
-    after = (hasher.project_images(t_x), hasher.project_texts(t_y))
-    parts = [np.tanh(part) for part in (*own, *before, *after)]
-    joint = np.concatenate(parts)
-    centre = joint.mean(axis=0)
-    _, _, axes = np.linalg.svd(joint - centre, full_matrices=False)
-    flat = [np.round((part - centre) @ axes[:2].T, 3).tolist() for part in parts]
-    names = ("auxiliary_images", "auxiliary_texts")
+    target_x, target_y = training.target_images[:limit], training.target_texts[:limit]
+    projections = [
+        *hasher.project_auxiliary(x, y),
+        *hasher.project_auxiliary(target_x, target_y),
+        hasher.project_images(target_x),
+        hasher.project_texts(target_y),
+    ]
+    groups = [np.tanh(projection) for projection in projections]
+    joint = np.concatenate(groups)
+    center = joint.mean(axis=0)
+    _, _, axes = np.linalg.svd(joint - center, full_matrices=False)
+    points = [np.round((group - center) @ axes[:2].T, 3).tolist() for group in groups]
+    names = ("auxiliary_images", "auxiliary_texts", "target_images", "target_texts")
     return {
-        "before": dict(zip((*names, "target_images", "target_texts"), (*flat[:2], *flat[2:4]))),
-        "after": dict(zip((*names, "target_images", "target_texts"), (*flat[:2], *flat[4:]))),
+        "before": dict(zip(names, points[:4])),
+        "after": dict(zip(names, points[:2] + points[4:])),
     }
 
 
-def _count(part: npt.NDArray[Any] | None) -> int:
-    return 0 if part is None else len(part)
+def _count(features: Features | None) -> int:
+    return 0 if features is None else len(features)

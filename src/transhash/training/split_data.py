@@ -1,4 +1,4 @@
-"""One split of a benchmark as arrays: what methods learn from, and what they are scored on."""
+"""One split of a benchmark as arrays: training, held-out and test set."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
 from transhash.errors import DataError
 from transhash.features.decode import open_image
 from transhash.features.images import ImageFeatures
+from transhash.features.stream import extract_readable
 from transhash.features.texts import TextFeatures, text_features
-from transhash.model.encoder import extract_readable
 from transhash.progress import Track, no_progress
 
 LabelMatrix = npt.NDArray[np.bool_]  # (items, classes)
 
 
 class LabeledFeatures(NamedTuple):
-    """Features of some items, and the labels that say which answers are right."""
+    """Features of items, and the labels that decide which results are correct."""
 
     features: Features
     labels: LabelMatrix
@@ -37,7 +37,7 @@ class LabeledFeatures(NamedTuple):
 
 @dataclass(frozen=True)
 class TestSet:
-    """Queries and databases of a split. Target labels stand here and nowhere else."""
+    """Queries and databases of a split: the only place with labels of target items."""
 
     query_images: LabeledFeatures
     query_texts: LabeledFeatures
@@ -47,39 +47,41 @@ class TestSet:
 
 @dataclass(frozen=True)
 class SplitData:
-    """A split: no `fit` is ever given more than `training`, no tuning more than `held_out`."""
+    """A split: `fit` gets only `training`, tuning gets `held_out` as well."""
 
     training: TrainingSet
     held_out: AuxiliarySet
     text_features: TextFeatures
-    target: TestSet
+    test: TestSet
 
 
 def load_benchmark_features(
     folder: Path, features: ImageFeatures, track: Track = no_progress, *, compute: bool = True
 ) -> tuple[Benchmark, list[Problem]]:
-    """A folder's benchmark with image features, at sizes it can carry; what was skipped.
+    """Return the benchmark with image features, at sizes it has items for, and skipped rows.
 
-    A split is drawn among the readable images. Without `compute` they are only looked at.
+    Splits are drawn from the readable images. Without `compute` images are decoded only to find
+    those.
     """
     loaded = load_benchmark(folder)
     if compute:
-        ready, bad = with_image_features(loaded, features, track)
+        benchmark, problems = with_image_features(loaded, features, track)
     else:
-        ready, bad = _each_image(loaded, partial(_readable, size=features.size, track=track))
-    return replace(ready, sizes=shrink_sizes(ready)), [*loaded.problems, *bad]
+        check = partial(_readable, size=features.size, track=track)
+        benchmark, problems = _map_images(loaded, check)
+    return replace(benchmark, sizes=shrink_sizes(benchmark)), [*loaded.problems, *problems]
 
 
 def with_image_features(
     benchmark: Benchmark, features: ImageFeatures, track: Track = no_progress
 ) -> tuple[Benchmark, list[Problem]]:
-    """The benchmark with a feature row an image; unreadable images are dropped and listed."""
+    """Return the benchmark with image features, without unreadable images, and those."""
 
-    def extracted(images: Images) -> tuple[Images, list[Problem]]:
-        rows, kept, bad = extract_readable(features, images, track)
-        return replace(kept, features=rows), bad
+    def extract(images: Images) -> tuple[Images, list[Problem]]:
+        rows, readable, problems = extract_readable(features, images, track)
+        return replace(readable, features=rows), problems
 
-    return _each_image(benchmark, extracted)
+    return _map_images(benchmark, extract)
 
 
 def build_split(
@@ -91,138 +93,138 @@ def build_split(
     image_components: int | None = None,
     device: str = "cpu",
 ) -> SplitData:
-    """The split of that seed. `texts` names text features, as `--text-features` does.
+    """Return the split of that seed; `texts` names text features like `--text-features`.
 
-    Words are counted on training texts only; for a method that does not use target items
-    (`Learner.uses_target`) on the auxiliary ones alone. With `image_components` images are their
-    leading principal components, found likewise, as the paper gives them to shallow methods.
+    Text features are fitted on training texts only, and without the target texts for a method that
+    does not use target items (`Learner.uses_target`). With `image_components` images are reduced to
+    that many principal components, fitted likewise, as the paper does for shallow methods.
     """
-    split = benchmark.split(split_seed)
-    auxiliary = benchmark.auxiliary(split.auxiliary_images, split.auxiliary_texts)
-    held_out = benchmark.auxiliary(split.held_out_images, split.held_out_texts)
-    target_images = benchmark.images.take(split.target_images)
-    target_texts = benchmark.texts.take(split.target_texts)
-    known = auxiliary.texts.items
-    words = text_features(texts, device)
-    words.fit(known, *([target_texts.items] if uses_target else ()))
-    task = SplitData(
+    rows = benchmark.split(split_seed)
+    auxiliary = benchmark.auxiliary(rows.auxiliary_images, rows.auxiliary_texts)
+    held_out = benchmark.auxiliary(rows.held_out_images, rows.held_out_texts)
+    target_texts = benchmark.texts.take(rows.target_texts).items
+    extractor = text_features(texts, device)
+    extractor.fit(auxiliary.texts.items, *([target_texts] if uses_target else ()))
+    split = SplitData(
         training=TrainingSet(
             extract_readable(None, auxiliary.images)[0],
-            words.transform(auxiliary.texts.items),
+            extractor.transform(auxiliary.texts.items),
             auxiliary.relation,
-            extract_readable(None, target_images)[0],
-            words.transform(target_texts.items),
+            extract_readable(None, benchmark.images.take(rows.target_images))[0],
+            extractor.transform(target_texts),
         ),
         held_out=AuxiliarySet(
             extract_readable(None, held_out.images)[0],
-            words.transform(held_out.texts.items),
+            extractor.transform(held_out.texts.items),
             held_out.relation,
         ),
-        text_features=words,
-        target=build_test_set(benchmark, split, words),
+        text_features=extractor,
+        test=build_test_set(benchmark, rows, extractor),
     )
-    return task if image_components is None else _reduced(task, image_components, uses_target)
+    return split if image_components is None else _reduce(split, image_components, uses_target)
 
 
 def build_test_set(
     benchmark: Benchmark,
-    split: SplitRows,
-    words: TextFeatures,
-    features: ImageFeatures | None = None,
+    rows: SplitRows,
+    text_features: TextFeatures,
+    image_features: ImageFeatures | None = None,
     part: slice = slice(None),
     track: Track = no_progress,
 ) -> TestSet:
-    """A split's queries and databases, or those rows of the databases only.
+    """Return the queries of a split and that part of its databases.
 
-    `features` computes images that have none yet, so that a part needs no more than its own.
+    `image_features` are computed for the selected images only, where the benchmark has none.
     """
     classes = benchmark.classes
 
-    def images(rows: Rows) -> LabeledFeatures:
-        computed, kept, _ = extract_readable(features, benchmark.images.take(rows), track)
-        return LabeledFeatures(computed, label_matrix_for(kept, classes))
+    def images(numbers: Rows) -> LabeledFeatures:
+        selected = benchmark.images.take(numbers)
+        features, readable, _ = extract_readable(image_features, selected, track)
+        return LabeledFeatures(features, label_matrix_for(readable, classes))
 
-    def texts(rows: Rows) -> LabeledFeatures:
-        taken = benchmark.texts.take(rows)
-        return LabeledFeatures(words.transform(taken.items), label_matrix_for(taken, classes))
+    def texts(numbers: Rows) -> LabeledFeatures:
+        selected = benchmark.texts.take(numbers)
+        features = text_features.transform(selected.items)
+        return LabeledFeatures(features, label_matrix_for(selected, classes))
 
-    databases = split.database_images[part], split.database_texts[part]
-    if not all(map(len, databases)):
-        smaller = min(len(split.database_images), len(split.database_texts))
-        raise DataError(f"a database of {smaller} items cannot be cut that often; take fewer parts")
+    database_images, database_texts = rows.database_images[part], rows.database_texts[part]
+    if not len(database_images) or not len(database_texts):
+        size = min(len(rows.database_images), len(rows.database_texts))
+        raise DataError(f"A database of {size} items has fewer items than parts. Use fewer parts.")
     return TestSet(
-        images(split.query_images), texts(split.query_texts),
-        images(databases[0]), texts(databases[1]),
+        images(rows.query_images), texts(rows.query_texts),
+        images(database_images), texts(database_texts),
     )  # fmt: skip
 
 
-def _reduced(task: SplitData, components: int, uses_target: bool) -> SplitData:
-    """The split with images as principal components of its training images."""
-    training, target = task.training, task.target
-    known = [training.images]
-    if uses_target and training.target_images is not None:
-        known.append(training.target_images)
-    rows = np.concatenate(known)
+def label_matrix_for(items: Collection[Any], classes: list[str]) -> LabelMatrix:
+    """Return which of these classes each item has; other labels are ignored."""
+    return label_matrix(items.labels or (), classes, ignore_others=True)
+
+
+def _reduce(split: SplitData, components: int, uses_target: bool) -> SplitData:
+    """Return the split with images as principal components of its training images."""
+    training, test = split.training, split.test
+    target = training.target_images
+    fitted_on = [training.images, *([target] if uses_target and target is not None else [])]
+    rows = np.concatenate(fitted_on)
     if rows.ndim != 2 or not 1 <= components <= min(rows.shape):
         raise DataError(
-            f"image_components = {components}, but {len(rows)} training images have "
-            f"{rows.shape[1:]} features; ask for fewer"
+            f"image_components = {components} is too large for {len(rows)} training images with "
+            f"{rows.shape[1:]} features. Use a smaller number."
         )
-    found = PCA(components, svd_solver="covariance_eigh").fit(rows)
+    pca = PCA(components, svd_solver="covariance_eigh").fit(rows)
 
-    def less(features: Features) -> Features:
-        return np.asarray(found.transform(features), np.float32) if len(features) else features
+    def project(features: Features) -> Features:
+        return np.asarray(pca.transform(features), np.float32) if len(features) else features
+
+    def project_labeled(part: LabeledFeatures) -> LabeledFeatures:
+        return part._replace(features=project(part.features))
 
     return replace(
-        task,
+        split,
         training=replace(
             training,
-            images=less(training.images),
-            target_images=None if training.target_images is None else less(training.target_images),
+            images=project(training.images),
+            target_images=None if target is None else project(target),
         ),
-        held_out=replace(task.held_out, images=less(task.held_out.images)),
-        target=replace(
-            target,
-            query_images=target.query_images._replace(features=less(target.query_images.features)),
-            database_images=target.database_images._replace(
-                features=less(target.database_images.features)
-            ),
+        held_out=replace(split.held_out, images=project(split.held_out.images)),
+        test=replace(
+            test,
+            query_images=project_labeled(test.query_images),
+            database_images=project_labeled(test.database_images),
         ),
     )
 
 
-def label_matrix_for(items: Collection[Any], classes: list[str]) -> LabelMatrix:
-    """Which of these classes each item has; other labels relate nothing."""
-    return label_matrix(items.labels or (), classes, ignore_others=True)
-
-
-def _each_image(
-    benchmark: Benchmark, look: Callable[[Images], tuple[Images, list[Problem]]]
+def _map_images(
+    benchmark: Benchmark, function: Callable[[Images], tuple[Images, list[Problem]]]
 ) -> tuple[Benchmark, list[Problem]]:
-    """The benchmark with what `look` makes of its images."""
-    auxiliary, bad = look(benchmark.auxiliary_images)
+    """Apply `function` to the auxiliary and to the target images."""
+    auxiliary, problems = function(benchmark.auxiliary_images)
     if benchmark.protocol != "nus-wide":
-        images, worse = look(benchmark.images)
-        return replace(benchmark, auxiliary_images=auxiliary, images=images), bad + worse
-    # In-domain, target and auxiliary set are the same pairs: a lost image takes its text along.
-    kept, texts = set(auxiliary.ids), benchmark.auxiliary_texts
-    texts = texts.take([row for row, name in enumerate(texts.ids) if name in kept])
+        images, more = function(benchmark.images)
+        return replace(benchmark, auxiliary_images=auxiliary, images=images), problems + more
+    # In-domain, target and auxiliary set are the same pairs: drop the text of a lost image.
+    names, texts = set(auxiliary.ids), benchmark.auxiliary_texts
+    texts = texts.take([row for row, name in enumerate(texts.ids) if name in names])
     return replace(
         benchmark, auxiliary_images=auxiliary, auxiliary_texts=texts, images=auxiliary, texts=texts
-    ), bad
+    ), problems
 
 
 def _readable(images: Images, size: int, track: Track) -> tuple[Images, list[Problem]]:
-    """Decodes and forgets: a machine that scores a part has to know which images count."""
+    """Return the images that decode; a machine that scores a part has to know them all."""
 
-    def fault(path: Path) -> str | None:
+    def find_fault(path: Path) -> str | None:
         opened = open_image(path, size)
         return opened if isinstance(opened, str) else None
 
     if images.features is not None:
         return images, []
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without the lock
-        looked = track(pool.map(fault, images.items), "looking at images", total=len(images))
-        faults = {row: reason for row, reason in enumerate(looked) if reason is not None}
-    bad = [Problem(images.describe(row), images.ids[row], why) for row, why in faults.items()]
-    return images.take([row for row in range(len(images)) if row not in faults]), bad
+        checks = track(pool.map(find_fault, images.items), "checking images", total=len(images))
+        faults = {row: reason for row, reason in enumerate(checks) if reason is not None}
+    problems = [Problem(images.describe(row), images.ids[row], why) for row, why in faults.items()]
+    return images.take([row for row in range(len(images)) if row not in faults]), problems
