@@ -1,7 +1,7 @@
-"""What a run holds, written to where people keep data: codes, ids, and what the catalog knows.
+"""Exports a run's items (codes, ids, texts, paths) to files and vector stores.
 
-A store is a function and a line in `STORES`. Nothing builds an approximate index: many items carry
-the same code, and graphs do not find their way among equals (docs/ecosystem.md).
+A format is a function and a line in `EXPORT_FORMATS`. None builds an approximate index: many items
+have the same code, and graph indexes do not work well among equal vectors (docs/integrations.md).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from transhash.export.stores import (
 )
 from transhash.progress import Track, no_progress
 
-__all__ = ["STORES", "export_items"]
+__all__ = ["EXPORT_FORMATS", "export_items"]
 
-STORES: dict[str, Callable[[ExportedItems, str, str], None]] = {
+EXPORT_FORMATS: dict[str, Callable[[ExportedItems, str, str], None]] = {
     "parquet": to_parquet,
     "npy": to_npy,
     "faiss": to_faiss,
@@ -40,19 +40,23 @@ STORES: dict[str, Callable[[ExportedItems, str, str], None]] = {
 
 
 def export_items(
-    run: str | Path, store: str, place: str, *, table: str = "transhash", track: Track = no_progress
+    run: str | Path,
+    format: str,
+    destination: str,
+    *,
+    table: str = "transhash",
+    track: Track = no_progress,
 ) -> int:
-    """Every item of the run's catalog to `place`, and how many those are.
+    """Write every item of the run's catalog to `destination`; return their number.
 
-    `place` is a file, a folder or, of pgvector, a URL; `table` is for stores that have tables. What
-    an earlier export wrote there is replaced, and anything else is left alone.
+    `destination` is a file, a folder or, for pgvector, a URL; `table` is for formats with tables.
+    An earlier export there is replaced; anything else there is an error.
     """
-    if store not in STORES:
-        raise DataError(f"--to takes one of {', '.join(STORES)}, got {store!r}")
+    if format not in EXPORT_FORMATS:
+        raise DataError(
+            f"Unknown export format {format!r}. Choose from: {', '.join(EXPORT_FORMATS)}."
+        )
     check_table(table)
-    items = open_items(Path(run), track)
-    try:
-        STORES[store](items, place, table)
-    finally:
-        items.catalog.close()
+    with open_items(Path(run), track) as items:
+        EXPORT_FORMATS[format](items, destination, table)
     return items.sent

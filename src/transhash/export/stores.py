@@ -1,11 +1,11 @@
-"""The items of a run as another store takes them: Arrow batches, or ids and codes."""
+"""The items of a run as Arrow batches, and one function per export format that writes them."""
 
 from __future__ import annotations
 
 import io
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -25,18 +25,20 @@ from transhash.search.consistency import check_model
 from transhash.storage import atomic_file, atomic_folder, write_bytes, write_json
 
 EXPORTED_COLUMNS = ("number", "modality", "id", "text", "file", "code")
-EXPORT_FORMAT = "transhash-export"
-_BLOCK = 10_000  # items a batch
-_TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_COLUMN_LIST = ", ".join(EXPORTED_COLUMNS)
+_FORMAT = "transhash-export"
+_METADATA_FILE = "export.json"
+_CHUNK_ROWS = 10_000
+_TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
 @dataclass
 class ExportedItems:
-    """All that is sent; `sent` counts it."""
+    """The items of a run; `sent` counts those that were read."""
 
     catalog: Catalog
     bits: int
-    note: dict[str, Any]  # what the codes are codes of
+    metadata: dict[str, Any]  # describes the model of the codes
     track: Track = no_progress
     sent: int = 0
 
@@ -44,103 +46,103 @@ class ExportedItems:
     def schema(self) -> Any:
         import pyarrow as pa
 
-        kinds = (pa.int64(), *[pa.string()] * 4, pa.binary(self.bits // 8))
-        return pa.schema(list(zip(EXPORTED_COLUMNS, kinds)))
+        types = (pa.int64(), *[pa.string()] * 4, pa.binary(self.bits // 8))
+        return pa.schema(list(zip(EXPORTED_COLUMNS, types)))
 
     def batches(self) -> Iterator[Any]:
-        """Every item with all that is known of it, as Arrow record batches, a bar beside them."""
+        """Yield every item in Arrow record batches and show progress."""
         total = sum(map(self.catalog.count, MODALITIES))
-        tick = iter(self.track(range(total), "exporting", total))
+        progress = iter(self.track(range(total), "exporting", total))
         for modality in MODALITIES:
             numbers, _ = self.codes(modality)
-            for start in range(0, len(numbers), _BLOCK):
-                batch = self._batch(numbers[start : start + _BLOCK])
+            for start in range(0, len(numbers), _CHUNK_ROWS):
+                batch = self._batch(numbers[start : start + _CHUNK_ROWS])
                 for _ in range(batch.num_rows):
-                    next(tick, None)
+                    next(progress, None)
                 self.sent += batch.num_rows
                 yield batch
-        next(tick, None)
+        next(progress, None)
 
     def rows(self) -> Iterator[tuple[int, str, str, str | None, str | None, bytes]]:
-        """The same, item by item."""
         for batch in self.batches():
             yield from zip(*(column.to_pylist() for column in batch.columns))
 
     def codes(self, modality: Modality) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-        """Numbers and packed codes of one kind."""
+        """Return the numbers and packed codes of one modality."""
         return self.catalog.codes(modality, self.bits // 8)
 
     def _batch(self, numbers: npt.NDArray[np.int64]) -> Any:
         import pyarrow as pa
 
-        found = self.catalog.get(numbers.tolist())
-        # What a writer removed meanwhile is gone here, too.
-        items = [found[number] for number in numbers.tolist() if number in found]
+        stored = self.catalog.get(numbers.tolist())
+        # A writer may have removed items meanwhile.
+        items = [stored[number] for number in numbers.tolist() if number in stored]
         columns = (
             [item.number for item in items],
             [item.modality for item in items],
             [item.id for item in items],
             [item.text for item in items],
-            [item.source for item in items],
+            [item.path for item in items],
             [item.code for item in items],
         )
         arrays = [pa.array(values, field.type) for values, field in zip(columns, self.schema)]
         return pa.record_batch(arrays, schema=self.schema)
 
 
-def open_items(run: Path, track: Track = no_progress) -> ExportedItems:
-    """What the run holds; its catalog stays open."""
+@contextmanager
+def open_items(run: Path, track: Track = no_progress) -> Iterator[ExportedItems]:
     config, bits, model = read_config(run), read_bits(run), model_digest(run)
-    catalog = Catalog(run / "catalog.sqlite", read_only=True)
-    try:
-        check_model(catalog, run)
+    with closing(Catalog(run / "catalog.sqlite", read_only=True)) as catalog:
+        check_model(catalog, run, model)
         if not any(map(catalog.count, MODALITIES)):
-            raise DataError(f"{run} holds no items; add some with: transhash index {run} ...")
-    except BaseException:
-        catalog.close()
-        raise
-    note = {"format": EXPORT_FORMAT, "method": config["method"], "bits": bits, "model": model}
-    return ExportedItems(catalog, bits, note, track)
+            raise DataError(f"{run} has no indexed items. Run: transhash index {run} ...")
+        metadata = {"format": _FORMAT, "method": config["method"], "bits": bits, "model": model}
+        yield ExportedItems(catalog, bits, metadata, track)
 
 
 def check_table(name: str) -> None:
-    """Refuses what would have to be quoted in a query."""
-    if not _TABLE.fullmatch(name):
-        raise DataError(f"--table takes letters, digits and _, got {name!r}")
+    """Raise if the name would have to be quoted in a query."""
+    if not _TABLE_NAME.fullmatch(name):
+        raise DataError(f"{name!r} is not a valid table name. Use letters, digits and _.")
 
 
-def require_package(module: str, store: str) -> Any:
-    """A store's own package, imported now that it is asked for."""
+def check_output_folder(folder: Path, metadata_file: str) -> None:
+    """Raise unless the folder is new, empty or an earlier export."""
+    is_export = (folder / metadata_file).is_file()
+    if folder.exists() and not is_export and not (folder.is_dir() and not any(folder.iterdir())):
+        raise DataError(
+            f"{folder} exists and is not an earlier export. Choose a new or empty folder."
+        )
+
+
+def require_package(module: str, format: str) -> Any:
+    """Import the package of an export format."""
     try:
         return import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
         raise DataError(
-            f"--to {store} needs {package} ({error}); pip install 'transhash[{store}]'"
+            f"The export format {format} needs {package} ({error}). "
+            f"Install it: pip install 'transhash[{format}]'."
         ) from None
 
 
-# Stores that are files: parquet, NumPy, FAISS, USearch.
-
-_NOTE = "export.json"
-
-
-def to_parquet(items: ExportedItems, place: str, table: str) -> None:
-    """One file, a row an item."""
-    path = Path(place)
+def to_parquet(items: ExportedItems, destination: str, table: str) -> None:
+    """Write one file with one row per item."""
+    path = Path(destination)
     if path.is_dir():
-        raise DataError(f"--to parquet writes one file, and {path} is a folder; name a file in it")
+        raise DataError(f"{path} is a folder. Pass a file as --out.")
     if path.exists() and not _is_export(path):
-        raise DataError(f"{path} is there and no export wrote it; give another name as --out")
+        raise DataError(f"{path} exists and is not an earlier export. Choose another file.")
     _write_parquet(items, path)
 
 
-def to_npy(items: ExportedItems, place: str, table: str) -> None:
-    """images.npy and texts.npy, a row of bytes an item, and images.json and texts.json, their ids.
+def to_npy(items: ExportedItems, destination: str, table: str) -> None:
+    """Write images.npy and texts.npy, one row of bytes per item, and their ids as .json files.
 
-    These rows are what sentence-transformers calls ubinary.
+    sentence-transformers calls this format ubinary.
     """
-    with _folder(items, Path(place)) as folder:
+    with _folder(items, Path(destination)) as folder:
         ids: dict[str, list[str]] = {modality: [] for modality in MODALITIES}
         codes: dict[str, list[bytes]] = {modality: [] for modality in MODALITIES}
         for _, modality, item_id, _, _, code in items.rows():
@@ -154,19 +156,19 @@ def to_npy(items: ExportedItems, place: str, table: str) -> None:
             write_json(folder / f"{modality}.json", ids[modality])
 
 
-def to_faiss(items: ExportedItems, place: str, table: str) -> None:
-    """images.faiss and texts.faiss, flat, by number; items.parquet says what a number is."""
-    with _folder(items, Path(place)) as folder:
+def to_faiss(items: ExportedItems, destination: str, table: str) -> None:
+    """Write images.faiss and texts.faiss by number; items.parquet describes the numbers."""
+    with _folder(items, Path(destination)) as folder:
         for modality in MODALITIES:
             numbers, packed = items.codes(modality)
             write_faiss(folder / f"{modality}.faiss", numbers, Codes(packed, items.bits))
         _write_parquet(items, folder / "items.parquet")
 
 
-def to_usearch(items: ExportedItems, place: str, table: str) -> None:
-    """images.usearch and texts.usearch by number; items.parquet says what a number is."""
+def to_usearch(items: ExportedItems, destination: str, table: str) -> None:
+    """Write images.usearch and texts.usearch by number; items.parquet describes the numbers."""
     usearch = require_package("usearch.index", "usearch")
-    with _folder(items, Path(place)) as folder:
+    with _folder(items, Path(destination)) as folder:
         for modality in MODALITIES:
             numbers, packed = items.codes(modality)
             index: Any = usearch.Index(
@@ -183,7 +185,7 @@ def to_usearch(items: ExportedItems, place: str, table: str) -> None:
 def _write_parquet(items: ExportedItems, path: Path) -> None:
     import pyarrow.parquet as pq
 
-    metadata = {name: str(value) for name, value in items.note.items()}
+    metadata = {name: str(value) for name, value in items.metadata.items()}
     schema = items.schema.with_metadata(metadata)
     with atomic_file(path) as file, pq.ParquetWriter(file, schema) as writer:
         for batch in items.batches():
@@ -198,67 +200,61 @@ def _is_export(path: Path) -> bool:
         metadata = pq.read_schema(path).metadata or {}
     except (pa.ArrowException, OSError):
         return False
-    return bool(metadata.get(b"format") == EXPORT_FORMAT.encode())
+    return bool(metadata.get(b"format") == _FORMAT.encode())
 
 
 @contextmanager
 def _folder(items: ExportedItems, folder: Path) -> Iterator[Path]:
-    """A folder that takes the place of an earlier export, and of nothing else."""
-    if folder.exists() and not (
-        folder.is_dir() and ((folder / _NOTE).is_file() or not any(folder.iterdir()))
-    ):
-        raise DataError(
-            f"{folder} is there and no export wrote it; give a new or an empty folder as --out"
-        )
+    """Yield a temporary folder that replaces an earlier export."""
+    check_output_folder(folder, _METADATA_FILE)
     with atomic_folder(folder) as draft:
         yield draft
-        write_json(draft / _NOTE, {**items.note, "items": items.sent})
+        write_json(draft / _METADATA_FILE, {**items.metadata, "items": items.sent})
 
 
-# Stores that are databases: one table, replaced as a whole or left as it was.
-
-_LIST = ", ".join(EXPORTED_COLUMNS)
+# The databases below replace one table in a transaction.
 
 
-def to_pgvector(items: ExportedItems, place: str, table: str) -> None:
-    """PostgreSQL with the extension vector: code is bit(n), and <~> the Hamming distance."""
+def to_pgvector(items: ExportedItems, destination: str, table: str) -> None:
+    """Write to PostgreSQL with pgvector: code is bit(n), <~> is the Hamming distance."""
     psycopg = require_package("psycopg", "pgvector")
-    if not place.startswith(("postgresql://", "postgres://")):
-        raise DataError("--to pgvector takes --out postgresql://USER:PASSWORD@HOST/DATABASE")
-    with _refusals(psycopg.Error, "PostgreSQL"), psycopg.connect(place) as base:
+    if not destination.startswith(("postgresql://", "postgres://")):
+        raise DataError(
+            "The export format pgvector needs a database URL. "
+            "Pass --out postgresql://USER:PASSWORD@HOST/DATABASE."
+        )
+    with _database_errors(psycopg.Error, "PostgreSQL"), psycopg.connect(destination) as base:
         base.execute("CREATE EXTENSION IF NOT EXISTS vector")
-        found = base.execute(
+        columns = base.execute(
             "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 "
             "AND NOT attisdropped ORDER BY attnum",
             [f'"{table}"'],
         )
-        _check_ours([name for (name,) in found], table)
+        _check_columns([name for (name,) in columns], table)
         base.execute(f'DROP TABLE IF EXISTS "{table}"')
         base.execute(
             f'CREATE TABLE "{table}" (number bigint PRIMARY KEY, modality text NOT NULL, '
             f"id text NOT NULL, text text, file text, code bit({items.bits}) NOT NULL)"
         )
-        with base.cursor().copy(f'COPY "{table}" ({_LIST}) FROM STDIN') as copy:
-            for *known, code in items.rows():
-                # PostgreSQL alone cannot keep a NUL in a text.
-                plain = [x.replace("\0", "") if isinstance(x, str) else x for x in known]
-                copy.write_row((*plain, f"{int.from_bytes(code):0{items.bits}b}"))
+        with base.cursor().copy(f'COPY "{table}" ({_COLUMN_LIST}) FROM STDIN') as copy:
+            for *values, code in items.rows():
+                # PostgreSQL cannot store NUL in a text.
+                clean = [x.replace("\0", "") if isinstance(x, str) else x for x in values]
+                copy.write_row((*clean, f"{int.from_bytes(code):0{items.bits}b}"))
 
 
-def to_sqlite_vec(items: ExportedItems, place: str, table: str) -> None:
-    """SQLite with the extension sqlite-vec: a vec0 table, scanned a kind at a time."""
-    apsw, extension = (
-        require_package("apsw", "sqlite-vec"),
-        require_package("sqlite_vec", "sqlite-vec"),
-    )
-    _parent(place)
-    with _refusals(apsw.Error, place), _closing(apsw.Connection(place)) as base:
+def to_sqlite_vec(items: ExportedItems, destination: str, table: str) -> None:
+    """Write to SQLite with sqlite-vec: a vec0 table, partitioned by modality."""
+    apsw = require_package("apsw", "sqlite-vec")
+    extension = require_package("sqlite_vec", "sqlite-vec")
+    Path(destination).parent.mkdir(parents=True, exist_ok=True)
+    with _database_errors(apsw.Error, destination), closing(apsw.Connection(destination)) as base:
         base.set_busy_timeout(30_000)
         base.enable_load_extension(True)
         base.load_extension(extension.loadable_path())
         with base:
-            found = base.execute("SELECT name FROM pragma_table_info(?)", (table,))
-            _check_ours([name for (name,) in found], table)
+            columns = base.execute("SELECT name FROM pragma_table_info(?)", (table,))
+            _check_columns([name for (name,) in columns], table)
             base.execute(f'DROP TABLE IF EXISTS "{table}"')
             base.execute(
                 f'CREATE VIRTUAL TABLE "{table}" USING vec0(number integer primary key, '
@@ -266,22 +262,23 @@ def to_sqlite_vec(items: ExportedItems, place: str, table: str) -> None:
                 f"code bit[{items.bits}])"
             )
             base.executemany(
-                f'INSERT INTO "{table}" ({_LIST}) VALUES (?,?,?,?,?,vec_bit(?))', items.rows()
+                f'INSERT INTO "{table}" ({_COLUMN_LIST}) VALUES (?,?,?,?,?,vec_bit(?))',
+                items.rows(),
             )
 
 
-def to_duckdb(items: ExportedItems, place: str, table: str) -> None:
-    """DuckDB: code is BIT, and bit_count(xor(a, b)) the Hamming distance."""
+def to_duckdb(items: ExportedItems, destination: str, table: str) -> None:
+    """Write to DuckDB: code is BIT, bit_count(xor(a, b)) is the Hamming distance."""
     duckdb = require_package("duckdb", "duckdb")
-    _parent(place)
-    with _refusals(duckdb.Error, place), _closing(duckdb.connect(place)) as base:
+    Path(destination).parent.mkdir(parents=True, exist_ok=True)
+    with _database_errors(duckdb.Error, destination), closing(duckdb.connect(destination)) as base:
         base.execute("BEGIN")
-        found = base.execute(
+        columns = base.execute(
             "SELECT column_name FROM duckdb_columns() WHERE table_name = ? AND "
             "database_name = current_database() AND schema_name = current_schema()",
             [table],
         ).fetchall()
-        _check_ours([name for (name,) in found], table)
+        _check_columns([name for (name,) in columns], table)
         base.execute(f'DROP TABLE IF EXISTS "{table}"')
         base.execute(
             f'CREATE TABLE "{table}" (number BIGINT, modality VARCHAR, id VARCHAR, '
@@ -297,13 +294,13 @@ def to_duckdb(items: ExportedItems, place: str, table: str) -> None:
         base.execute("COMMIT")
 
 
-def to_lancedb(items: ExportedItems, place: str, table: str) -> None:
-    """LanceDB: code is a list of bytes, searched with the distance "hamming"."""
+def to_lancedb(items: ExportedItems, destination: str, table: str) -> None:
+    """Write to LanceDB: code is a list of bytes; search with the distance "hamming"."""
     lancedb = require_package("lancedb", "lancedb")
     import pyarrow as pa
 
-    wide = pa.list_(pa.uint8(), items.bits // 8)
-    schema = items.schema.set(EXPORTED_COLUMNS.index("code"), pa.field("code", wide))
+    code_type = pa.list_(pa.uint8(), items.bits // 8)
+    schema = items.schema.set(EXPORTED_COLUMNS.index("code"), pa.field("code", code_type))
 
     def batches() -> Iterator[Any]:
         for batch in items.batches():
@@ -311,41 +308,32 @@ def to_lancedb(items: ExportedItems, place: str, table: str) -> None:
             codes = pa.FixedSizeListArray.from_arrays(values, items.bits // 8)
             yield pa.record_batch([*batch.columns[:-1], codes], schema=schema)
 
-    with _refusals((OSError, RuntimeError, ValueError), place):
-        base = lancedb.connect(place)
+    with _database_errors((OSError, RuntimeError, ValueError), destination):
+        base = lancedb.connect(destination)
         if table in base.list_tables().tables:
-            _check_ours(base.open_table(table).schema.names, table)
+            _check_columns(base.open_table(table).schema.names, table)
         reader = pa.RecordBatchReader.from_batches(schema, batches())
         base.create_table(table, data=reader, schema=schema, mode="overwrite")
 
 
-def _check_ours(found: Sequence[str], table: str) -> None:
-    if found and set(found) != set(EXPORTED_COLUMNS):
+def _check_columns(columns: Sequence[str], table: str) -> None:
+    if columns and set(columns) != set(EXPORTED_COLUMNS):
         raise DataError(
-            f"there is a table {table} that no export wrote (its columns: {', '.join(found)}); "
-            "name another one with --table"
+            f"The table {table} exists and is not an earlier export (columns: "
+            f"{', '.join(columns)}). Choose another name with --table."
         )
 
 
-def _parent(place: str) -> None:
-    Path(place).parent.mkdir(parents=True, exist_ok=True)
-
-
 @contextmanager
-def _closing(base: Any) -> Iterator[Any]:
-    try:
-        yield base
-    finally:
-        base.close()
-
-
-@contextmanager
-def _refusals(errors: Any, place: str) -> Iterator[None]:
-    """What a database refuses as a sentence."""
+def _database_errors(errors: Any, destination: str) -> Iterator[None]:
+    """Turn errors of a database into an EngineError."""
     try:
         yield
     except (DataError, EngineError):
         raise
     except errors as error:
         reason = " ".join(str(error).split())
-        raise EngineError(f"{place} did not take the codes ({reason}); it is as it was") from None
+        raise EngineError(
+            f"{destination} rejected the export and is unchanged ({reason}). "
+            "Check the destination and try again."
+        ) from None
