@@ -287,27 +287,6 @@ def test_a_damaged_parquet_file_is_a_data_error(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.csv", "id,text\n1,été\n".encode("latin-1"), "first problem: not UTF-8"),
-        ("a.csv", "id,Prénom\n1,x\n".encode("latin-1"), "no column image or text"),
-        ("a.csv", "id,text\n1,x\n".encode("utf-16-le"), "binary file or not UTF-8"),
-        ("a.csv", b"id,text,text\n1,x,y\n", "two columns named text"),
-        ("a.csv", b'id,"text\n1,x\n', "header .* in line 1"),
-        ("a.txt", b"", "no usable text"),
-        ("a.jsonl", b"", "no usable text"),
-    ],
-)
-def test_other_encodings_and_empty_files_are_data_errors(
-    tmp_path: Path, name: str, content: bytes, message: str
-) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=message) as caught:
-        read_texts(tmp_path / name)
-    str(caught.value).encode()
-
-
 def test_sources_with_impossible_names_are_data_errors(tmp_path: Path) -> None:
     (tmp_path / "loop.csv").symlink_to("loop.csv")
     strange = os.fsdecode(os.fsencode(tmp_path) + b"/\xe9.txt")

@@ -71,19 +71,6 @@ def test_a_text_file_has_one_text_per_line(tmp_path: Path) -> None:
     assert list(texts.ids) == ["1", "3"]
 
 
-def test_bad_rows_are_skipped_and_listed_with_reasons(tmp_path: Path) -> None:
-    path = tmp_path / "mixed.csv"
-    path.write_bytes(
-        b"id,text\n1,good\n2,caf\xe9\n3\n1,twice\n4,\n5,also good\n"  # Latin-1, short, twice, empty
-    )
-    texts = read_texts(path)
-    assert list(texts.items) == ["good", "also good"]
-    reasons = " / ".join(problem.reason for problem in texts.problems)
-    for expected in ("not UTF-8", "1 fields, the header has 2", "occurs twice", "neither"):
-        assert expected in reasons
-    assert len(texts.problems) == 4
-
-
 def test_a_row_whose_image_is_missing_or_empty_is_skipped(tmp_path: Path) -> None:
     save_image(tmp_path / "here.png")
     (tmp_path / "empty.png").touch()
@@ -105,6 +92,13 @@ def test_a_row_whose_image_is_missing_or_empty_is_skipped(tmp_path: Path) -> Non
         ("a.parquet", b"not parquet", "not a readable parquet"),
         ("a.npy", b"not numpy", "not a plain .npy"),
         ("a.csv", b"id,text\n1,\n", "no usable text"),
+        ("a.csv", "id,text\n1,été\n".encode("latin-1"), "first problem: not UTF-8"),
+        ("a.csv", "id,Prénom\n1,x\n".encode("latin-1"), "no column image or text"),
+        ("a.csv", "id,text\n1,x\n".encode("utf-16-le"), "binary file or not UTF-8"),
+        ("a.csv", b"id,text,text\n1,x,y\n", "two columns named text"),
+        ("a.csv", b'id,"text\n1,x\n', "header .* in line 1"),
+        ("a.txt", b"", "no usable text"),
+        ("a.jsonl", b"", "no usable text"),
     ],
 )
 def test_an_unusable_file_is_a_data_error(
@@ -116,6 +110,7 @@ def test_an_unusable_file_is_a_data_error(
         read_texts(path)
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
+    str(caught.value).encode()
 
 
 def test_a_missing_source_is_a_data_error(tmp_path: Path) -> None:

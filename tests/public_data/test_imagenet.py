@@ -7,6 +7,7 @@ import pytest
 
 from transhash.datasets.imagenet import LabeledImage, find_imagenet, read_imagenet
 from transhash.datasets.raw import Problems, packaged_list
+from transhash.datasets.yahooqa import ClassWords
 from transhash.errors import DataError
 
 from .raw_layouts import reasons, write_imagenet
@@ -85,12 +86,13 @@ def test_packed_archives_must_be_unpacked(tmp_path: Path) -> None:
         find_imagenet(tmp_path / "nowhere")
 
 
-def test_every_packaged_category_has_synsets_and_class_words() -> None:
+def test_every_packaged_category_has_its_own_synsets_and_class_words() -> None:
     categories = packaged_list("nuswide_categories.json")["categories"]
     synsets = packaged_list("imagenet_synsets.json")["synsets"]
     words = packaged_list("class_words.json")["words"]
     assert len(categories) == 16
     assert list(synsets) == list(words) == categories
+    ClassWords(words)  # raises for a word of two categories
     wnids = [wnid for names in synsets.values() for wnid in names]
     assert len(wnids) == len(set(wnids))
     assert all(len(wnid) == 9 and wnid[0] == "n" and wnid[1:].isdigit() for wnid in wnids)

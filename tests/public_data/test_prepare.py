@@ -8,7 +8,6 @@ import pytest
 from transhash.data.benchmark import SplitSizes, load_benchmark
 from transhash.datasets.prepare import SOURCES, prepare_folder
 from transhash.datasets.raw import packaged_list
-from transhash.datasets.yahooqa import ClassWords
 from transhash.errors import DataError
 
 from .raw_layouts import (
@@ -199,16 +198,6 @@ def test_invalid_arguments_are_data_errors(root: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="Unknown category 'zebra'"):
         prepare_folder("nus-wide", root=root, out=out, categories=["dog", "zebra"])
     assert not out.exists()
-
-
-def test_packaged_class_words_are_unambiguous() -> None:
-    names = packaged_list("nuswide_categories.json")["categories"]
-    synsets, words = (
-        packaged_list(file)[key]
-        for file, key in (("imagenet_synsets.json", "synsets"), ("class_words.json", "words"))
-    )
-    assert all(synsets[name] and words[name] for name in names)
-    ClassWords({name: words[name] for name in names})  # raises for a word of two categories
 
 
 def test_help_names_the_source_of_every_file() -> None:
