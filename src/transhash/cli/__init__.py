@@ -35,8 +35,9 @@ app = typer.Typer(
     help="Search images by text and texts by image when the two were never paired.",
 )
 # File names may look like markup: only calls that escape them pass markup=True.
-out = Console(highlight=False, markup=False, emoji=False)
-err = Console(stderr=True, highlight=False, markup=False, emoji=False)
+# Lines are wrapped by the terminal, so that a copied path is complete; tables are not.
+out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 _PIPE_WIDTH = 10_000
 _COMMANDS = ("fit", "index", "search", "items", "encode", "benchmark", "diagnose", "demo")
 
@@ -101,12 +102,12 @@ def main() -> None:
 
 
 def exit_with_error(message: str) -> None:
-    err.print(f"[red]error:[/red] {escape(message)}", soft_wrap=True, markup=True)
+    err.print(f"[red]error:[/red] {escape(message)}", markup=True)
     sys.exit(2)
 
 
 def warn(message: str) -> None:
-    err.print(f"[yellow]warning:[/yellow] {escape(message)}", soft_wrap=True, markup=True)
+    err.print(f"[yellow]warning:[/yellow] {escape(message)}", markup=True)
 
 
 def print_json(content: Any) -> None:
@@ -121,13 +122,14 @@ def print_problems(
     """Print skipped rows and files; if there are more than `limit`, `list_file` gets all."""
     if not problems:
         return
-    err.print(f"[yellow]Skipped {count(len(problems), 'row')} or files:[/yellow]", markup=True)
+    noun = "row or file" if len(problems) == 1 else "rows or files"
+    err.print(f"[yellow]Skipped {len(problems):,} {noun}:[/yellow]", markup=True)
     for problem in problems[:limit]:
-        err.print(f"  {_location(**problem)}: {problem['reason']}", soft_wrap=True)
+        err.print(f"  {_location(**problem)}: {problem['reason']}")
     if limit is not None and len(problems) > limit:
         if list_file.name != "report.json":  # a report already lists them
             write_json(list_file, problems)
-        err.print(f"  and {len(problems) - limit} more (full list: {list_file})", soft_wrap=True)
+        err.print(f"  and {len(problems) - limit} more (full list: {list_file})")
 
 
 def _location(source: str, location: str, reason: str) -> str:
@@ -168,7 +170,7 @@ def print_facts(facts: Iterable[tuple[str, Any]]) -> None:
         if isinstance(value, list):
             value = ", ".join(map(str, value)) or "none"
         table.add_row(name, Text(f"{value:,}" if isinstance(value, int) else str(value)))
-    out.print(table)
+    out.print(table, soft_wrap=False)
 
 
 def count(number: int, noun: str) -> str:

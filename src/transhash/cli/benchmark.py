@@ -127,15 +127,15 @@ def _print_scores(scores: dict[str, Any], about: dict[str, Any], keyword: dict[s
             "" if precision is None else f"{precision:.3f}",
             f"{row['queries']:,}", f"{row['database']:,}",
         )  # fmt: skip
-    out.print(table)
+    out.print(table, soft_wrap=False)
     first = scores["image_to_text"]
-    out.print(f"MAP: {first['definition_text']}", soft_wrap=True)
-    out.print(f"ranking: {_RANKINGS[first['ranking']]}", soft_wrap=True)
+    out.print(f"MAP: {first['definition_text']}")
+    out.print(f"ranking: {_RANKINGS[first['ranking']]}")
     if keyword:
         out.print("keywords: words shared by a text and an image file name (no model)")
     if "index" in about:
         sent = f" ({about['sent']:,} codes sent)" if "sent" in about else ""
-        out.print(f"index: {about['index']}{sent}", soft_wrap=True)
+        out.print(f"index: {about['index']}{sent}")
     if about.get("unlabeled"):
         out.print(f"Excluded {about['unlabeled']:,} rows without a label")
     if about.get("voted"):

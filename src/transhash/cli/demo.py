@@ -55,7 +55,6 @@ def demo(
         run_plan,
     )
     from transhash.experiments.cells import describe_cell, training_record
-    from transhash.experiments.plan import MethodSpec
     from transhash.features.images import image_features
     from transhash.hashers import make_hasher
     from transhash.search.engine import SearchEngine
@@ -64,7 +63,7 @@ def demo(
     from transhash.training.split_data import build_split, load_benchmark_features
 
     start = time.perf_counter()
-    out.print(_INTRODUCTION, soft_wrap=True)
+    out.print(_INTRODUCTION)
     folder = make_synthetic_cached(_PER_CLASS, seed, progress_bar)
     features = image_features("efficientnet-lite0")
     benchmark, problems = load_benchmark_features(folder, features, progress_bar)
@@ -144,7 +143,7 @@ def _print_results(results: Results, folder: Path, bits: int) -> None:
     chances = (first["image_to_text_chance"], first["text_to_image_chance"])
     table.add_row("chance", *(f"{chance:.3f}" for chance in chances))
     write_json(folder / "results.json", rows)
-    out.print(table)
+    out.print(table, soft_wrap=False)
 
 
 def _median_query(hasher: Hasher, target: TestSet) -> int:
@@ -165,8 +164,8 @@ def _print_searches(run: Path, drawing: str) -> None:
         for query in _QUERIES:
             hits = engine.similar_to_text(query, 3)
             names = ", ".join(f"{hit.item.id} (distance {hit.distance})" for hit in hits)
-            out.print(f"\n{query}\n  -> {names}", soft_wrap=True)
+            out.print(f"\n{query}\n  -> {names}")
         out.print(f"\n{drawing} (median query)")
         for hit in engine.similar_to_id("images", drawing, 3, modality="texts"):
-            out.print(f"  -> {hit.item.text} (distance {hit.distance})", soft_wrap=True)
+            out.print(f"  -> {hit.item.text} (distance {hit.distance})")
     out.print(f'\nTry: transhash search {run} --text "a boat at sea" or transhash serve {run}')

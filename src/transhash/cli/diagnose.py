@@ -131,10 +131,10 @@ def verify_command(
         for finding in findings:
             label = "[yellow]repaired:[/yellow]" if finding.repaired else "[red]corrupt:[/red]"
             line = f"{label} {finding.part}: {escape(finding.problem)}"
-            err.print(line, soft_wrap=True, markup=True)
+            err.print(line, markup=True)
         if not remaining:
-            out.print(f"{run}: OK: model, catalog and index are consistent", soft_wrap=True)
+            out.print(f"{run}: OK: model, catalog and index are consistent")
         elif not repair:
-            err.print(f"To repair, run: transhash verify {run} --repair", soft_wrap=True)
+            err.print(f"To repair, run: transhash verify {run} --repair")
     if remaining:
         raise typer.Exit(2)

@@ -91,7 +91,7 @@ def export(
 
         if store is not None or to is not None:
             raise DataError("--onnx exports the model, --format the codes. Pass one of them.")
-        out.print(f"{onnx}: {', '.join(export_onnx(run, onnx))}", soft_wrap=True)
+        out.print(f"{onnx}: {', '.join(export_onnx(run, onnx))}")
         return
     from transhash.export import export_items
 
@@ -99,4 +99,4 @@ def export(
         raise DataError("An export needs a destination. Pass --format and --out, or --onnx FOLDER.")
     exported = export_items(run, store, to, table=table, track=progress_bar)
     destination = f"table {table}" if "://" in to else to  # a URL may contain a password
-    out.print(f"Exported {exported:,} items to {store}: {destination}", soft_wrap=True)
+    out.print(f"Exported {exported:,} items to {store}: {destination}")

@@ -209,7 +209,6 @@ def print_report(report: dict[str, Any], folder: Path) -> None:
         f"{report['training_seconds']:.0f} s on {auxiliary['images']:,} auxiliary images, "
         f"{auxiliary['texts']:,} texts ({auxiliary['related_share']:.1%} of pairs related) and "
         f"{target['images']:,} + {target['texts']:,} unlabeled target items",
-        soft_wrap=True,
         markup=True,
     )
     if votes := report.get("votes"):
@@ -234,8 +233,8 @@ def print_report(report: dict[str, Any], folder: Path) -> None:
 def print_validation(validation: dict[str, Any]) -> None:
     """Print the validation report of a fit."""
     for line in validation["summary"]:
-        out.print(line, soft_wrap=True)
+        out.print(line)
     if missing := validation["coverage"].get("words", {}).get("missing_words"):
-        out.print(f"Frequent words missing from the captions: {', '.join(missing)}", soft_wrap=True)
+        out.print(f"Frequent words missing from the captions: {', '.join(missing)}")
     for message in validation["warnings"]:
         warn(message)

@@ -133,7 +133,7 @@ def move(
         moved = catalog.sources.move(str(old.resolve()), str(new.resolve()))
     if not moved:
         raise DataError(f"No item was indexed from {old}. List the sources with `transhash info`.")
-    out.print(f"Moved {moved:,} items from {old} to {new}", soft_wrap=True)
+    out.print(f"Moved {moved:,} items from {old} to {new}")
 
 
 @app.command()
@@ -166,20 +166,18 @@ def copy(
                 )
             out.print(
                 f"{modality}: sent {sent:,} of {len(old):,} from {source} to {destination} "
-                f"({before:,} were already there)",
-                soft_wrap=True,
+                f"({before:,} were already there)"
             )
 
 
 def _print_preview(path: Path, plan: SyncPlan, result: IndexResult) -> None:
     for item_id in plan.removed[:_MAX_SHOWN_REMOVALS]:
-        out.print(f"would remove {plan.modality[:-1]} {item_id}", soft_wrap=True)
+        out.print(f"would remove {plan.modality[:-1]} {item_id}")
     if (more := len(plan.removed) - _MAX_SHOWN_REMOVALS) > 0:
         out.print(f"would remove {more:,} more {plan.modality}")
     out.print(
         f"{path}, {plan.modality}: would add {result.added:,}, update {result.updated:,}, "
-        f"remove {len(plan.removed):,}, keep {result.unchanged:,}",
-        soft_wrap=True,
+        f"remove {len(plan.removed):,}, keep {result.unchanged:,}"
     )
 
 
@@ -198,8 +196,7 @@ def _print_result(
         f"unchanged {sum(result.unchanged for result in results):,}, "
         + ("" if removed is None else f"removed {removed:,}, ")
         + f"skipped {len(skipped):,}. "
-        f"The index has {sizes['images']:,} images and {sizes['texts']:,} texts.",
-        soft_wrap=True,
+        f"The index has {sizes['images']:,} images and {sizes['texts']:,} texts."
     )
 
 

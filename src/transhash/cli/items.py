@@ -62,7 +62,7 @@ def list_items(
     for row in rows:
         content = truncate(row.text) if row.text is not None else row.path or ""
         table.add_row(row.modality[:-1], Text(row.id), Text(content))
-    out.print(table)
+    out.print(table, soft_wrap=False)
     out.print(f"{len(rows):,} of {total:,} items")
 
 
@@ -125,8 +125,7 @@ def remove(
         warn(message)
     out.print(
         f"{run}: removed {removed:,}. "
-        f"The index has {sizes['images']:,} images and {sizes['texts']:,} texts.",
-        soft_wrap=True,
+        f"The index has {sizes['images']:,} images and {sizes['texts']:,} texts."
     )
 
 

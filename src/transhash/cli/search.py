@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.text import Text
 
-from transhash.cli import (
-    INDEX,
-    JSON_LINES,
-    RUN,
-    app,
-    err,
-    out,
-    plain_table,
-    print_json,
-    truncate,
-    warn,
-)
+from transhash.cli import INDEX, JSON_LINES, RUN, app, out, plain_table, print_json, truncate, warn
 from transhash.errors import DataError
 
 if TYPE_CHECKING:
@@ -75,7 +64,6 @@ def search(
             from transhash.search.hits import write_contact_sheet
 
             write_contact_sheet(hits, engine, contact_sheet)
-            err.print(f"Contact sheet saved to {contact_sheet}")
         if as_json:
             _print_json_lines(hits)
             return
@@ -115,11 +103,10 @@ def serve(
     from transhash.service import serve_run
 
     def print_address(address: str) -> None:
-        out.print(f"Serving {run} at {address} (press Ctrl-C to stop)", soft_wrap=True)
+        out.print(f"Serving {run} at {address} (press Ctrl-C to stop)")
         if "#" in address:
             out.print(
                 "Anyone with this link can vote, add and remove items until the server stops.",
-                soft_wrap=True,
             )
 
     serve_run(
@@ -163,4 +150,4 @@ def _print_table(hits: Hits) -> None:
     for rank, hit in enumerate(hits, 1):
         content = truncate(hit.item.text or "") or hit.item.path or ""
         table.add_row(str(rank), str(hit.distance), Text(hit.item.id), Text(content))
-    out.print(table)
+    out.print(table, soft_wrap=False)
