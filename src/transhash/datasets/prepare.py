@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from transhash.datasets.imagenet import LabeledImage, find_imagenet, read_imagenet
-from transhash.datasets.nuswide import TaggedPhoto, Tags, find_nuswide, read_nuswide
+from transhash.datasets.imagenet import find_imagenet, read_imagenet
+from transhash.datasets.nuswide import Tags, find_nuswide, read_nuswide
 from transhash.datasets.raw import Problems, packaged_list, tsv_line
 from transhash.datasets.yahooqa import LabeledQuestion, find_yahooqa, read_yahooqa
 from transhash.errors import DataError
@@ -39,16 +39,9 @@ class PreparedBenchmark:
     problems: Mapping[str, int]  # by kind, all listed in problems.tsv
     skipped: Mapping[str, int]  # good rows that the protocol does not use
 
-    @classmethod
-    def from_parts(
-        cls, folder: Path, protocol: str, parts: Mapping[str, Counter[str]], problems: Problems
-    ) -> PreparedBenchmark:
-        counts = {part: tally[""] for part, tally in parts.items()}
-        return cls(folder, protocol, counts, dict(problems.counts), dict(problems.skipped))
-
 
 @contextmanager
-def staging_folder(out: Path, sources: Sequence[Path]) -> Iterator[tuple[Path, Problems]]:
+def _staging_folder(out: Path, sources: Sequence[Path]) -> Iterator[tuple[Path, Problems]]:
     """Yield a temporary folder that replaces `out`, a new, empty or benchmark folder."""
     is_used = out.exists() and (not out.is_dir() or any(out.iterdir()))
     if is_used and not (out / "benchmark.json").is_file():
@@ -59,28 +52,20 @@ def staging_folder(out: Path, sources: Sequence[Path]) -> Iterator[tuple[Path, P
         yield folder, problems
 
 
-def write_pairs(folder: Path, pairs: Iterable[TaggedPhoto]) -> Counter[str]:
+def _write_rows(
+    path: Path, columns: Sequence[str], rows: Iterable[tuple[Sequence[str], Sequence[str]]]
+) -> Counter[str]:
+    """Write rows of cells and labels."""
     counts: Counter[str] = Counter()
-    with (folder / "auxiliary.tsv").open("w", **_TEXT) as file:
-        file.write("id\timage\ttext\tlabels\n")
-        for pair in pairs:
-            image = str(pair.image.absolute())
-            file.write(tsv_line((pair.id, image, pair.text, "|".join(pair.labels))))
-            counts.update(("", *pair.labels))
+    with path.open("w", **_TEXT) as file:
+        file.write(tsv_line((*columns, "labels")))
+        for cells, labels in rows:
+            file.write(tsv_line((*cells, "|".join(labels))))
+            counts.update(("", *labels))
     return counts
 
 
-def write_images(folder: Path, images: Iterable[LabeledImage]) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    with (folder / "images.tsv").open("w", **_TEXT) as file:
-        file.write("id\timage\tlabels\n")
-        for image in images:
-            file.write(tsv_line((image.id, str(image.image.absolute()), image.label)))
-            counts.update(("", image.label))
-    return counts
-
-
-def write_texts(
+def _write_texts(
     folder: Path,
     questions: Iterable[LabeledQuestion],
     per_category: int,
@@ -116,7 +101,7 @@ def write_texts(
     return counts
 
 
-def write_benchmark_json(
+def _write_benchmark_json(
     folder: Path,
     protocol: str,
     categories: Sequence[str],
@@ -226,21 +211,33 @@ def prepare_folder(
         find_imagenet(photos)
         find_yahooqa(texts)
         sources += [photos, texts]
-    with staging_folder(Path(out), sources) as (folder, problems):
+    with _staging_folder(Path(out), sources) as (folder, problems):
         parts = {}
         if not pairs_only:  # fast, so its problems show early
             images = read_imagenet(
                 photos, wnids, problems, per_category=images_per_category, seed=seed, track=track
             )
-            parts["images"] = write_images(folder, images)
-        parts["auxiliary"] = write_pairs(folder, read_nuswide(layout, problems, track))
+            parts["images"] = _write_rows(
+                folder / "images.tsv",
+                ("id", "image"),
+                (((row.id, str(row.image.absolute())), (row.label,)) for row in images),
+            )
+        pairs = read_nuswide(layout, problems, track)
+        parts["auxiliary"] = _write_rows(
+            folder / "auxiliary.tsv",
+            ("id", "image", "text"),
+            (((row.id, str(row.image.absolute()), row.text), row.labels) for row in pairs),
+        )
         if not pairs_only:
             questions = read_yahooqa(texts, words, problems, track)
-            parts["texts"] = write_texts(folder, questions, texts_per_category, seed, problems)
-        write_benchmark_json(
+            parts["texts"] = _write_texts(folder, questions, texts_per_category, seed, problems)
+        _write_benchmark_json(
             folder, protocol, names, _SIZES[protocol], parts, problems, tags=layout.kind
         )
-        return PreparedBenchmark.from_parts(Path(out), protocol, parts, problems)
+        counts = {part: tally[""] for part, tally in parts.items()}
+        return PreparedBenchmark(
+            Path(out), protocol, counts, dict(problems.counts), dict(problems.skipped)
+        )
 
 
 def _find_folder(root: str | Path, name: str) -> Path:
