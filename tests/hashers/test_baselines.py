@@ -1,4 +1,4 @@
-"""Scores without codes against loops over the items they are defined by."""
+"""Real-valued baselines against their definitions written as loops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transhash.errors import DataError, NotFittedError
 from transhash.hashers import METHODS, Scorer, make_hasher, make_method
 from transhash.hashers.baselines import NearestNeighbors, RidgeRegression
 
-from .worlds import AffineMap, World, dense
+from .worlds import Sample, World, dense
 
 NAMES = [method.name for method in METHODS if not method.has_codes]
 every_baseline = pytest.mark.parametrize("name", NAMES)
@@ -31,9 +31,9 @@ def make(name: str) -> Scorer:
 
 
 @cache
-def world() -> tuple[World, TrainingSet, AffineMap]:
-    made = World(seed=2)
-    return made, made.training(120), made.draw(20)
+def world() -> tuple[World, TrainingSet, Sample]:
+    source = World(seed=2)
+    return source, source.training(120), source.draw(20)
 
 
 def cosine(a: Matrix, b: Matrix) -> float:
@@ -46,14 +46,14 @@ def nearest(item: Matrix, others: Matrix, allowed: list[int], k: int) -> list[in
 
 
 @every_sort
-def test_knn_is_the_mean_over_neighbours_partners(sort: str) -> None:
-    made = World(seed=8)
-    training, fresh = made.training(40, sort), made.draw(6)
+def test_knn_is_the_mean_over_partners_of_neighbors(sort: str) -> None:
+    source = World(seed=8)
+    training, fresh = source.training(40, sort), source.draw(6)
     s = dense(training.relation)
-    s[3], s[:, 5] = 0, 0  # an image and a text that nothing is related to
+    s[3], s[:, 5] = 0, 0  # an image and a text without partners
     relation = LabelRelation(s > 0, np.eye(s.shape[1], dtype=bool))
     data = TrainingSet(training.images, training.texts, relation)
-    found = NearestNeighbors(n_neighbors=4).fit(data).score(fresh.images, fresh.texts)
+    scores = NearestNeighbors(n_neighbors=4).fit(data).score(fresh.images, fresh.texts)
     mean_x, mean_y = (part.mean(axis=0, dtype=np.float64) for part in (data.images, data.texts))
     x, y = data.images - mean_x, data.texts - mean_y
     with_text = [a for a in range(len(x)) if s[a].any()]
@@ -69,57 +69,57 @@ def test_knn_is_the_mean_over_neighbours_partners(sort: str) -> None:
                 for a in nearest(image, x, with_text, 4)
             ]
             expected = (np.mean(by_text) + np.mean(by_image)) / 2
-            assert found[i, t] == pytest.approx(expected, abs=1e-5)
+            assert scores[i, t] == pytest.approx(expected, abs=1e-5)
 
 
-def descended(features: Matrix, wanted: Matrix, penalty: float) -> Matrix:
-    """The ridge regression by its normal equations, one output at a time."""
+def solve_ridge(features: Matrix, wanted: Matrix, penalty: float) -> Matrix:
+    """Solve the normal equations, one output at a time."""
     gram = features.T @ features + penalty * np.eye(features.shape[1])
     return np.stack([np.linalg.solve(gram, features.T @ column) for column in wanted.T], axis=1)
 
 
 @every_sort
 def test_ridge_predicts_the_mean_partner(sort: str) -> None:
-    made = World(seed=9, dx=12, dy=90)  # fewer and more features than items
-    training, fresh = made.training(50, sort), made.draw(6)
-    found = RidgeRegression(ridge=0.5).fit(training).score(fresh.images, fresh.texts)
+    source = World(seed=9, dx=12, dy=90)  # fewer and more features than items
+    training, fresh = source.training(50, sort), source.draw(6)
+    scores = RidgeRegression(ridge=0.5).fit(training).score(fresh.images, fresh.texts)
     s = dense(training.relation)
     x = training.images - training.images.mean(axis=0, dtype=np.float64)
     y = training.texts - training.texts.mean(axis=0, dtype=np.float64)
     own_x, own_y = s.any(axis=1), s.any(axis=0)
     mean_text = np.array([y[row > 0].mean(axis=0) for row in s[own_x]])
     mean_image = np.array([x[column > 0].mean(axis=0) for column in s.T[own_y]])
-    to_text = descended(x[own_x], mean_text, 0.5 * (x**2).sum() / x.shape[1])
-    to_image = descended(y[own_y], mean_image, 0.5 * (y**2).sum() / y.shape[1])
+    to_text = solve_ridge(x[own_x], mean_text, 0.5 * (x**2).sum() / x.shape[1])
+    to_image = solve_ridge(y[own_y], mean_image, 0.5 * (y**2).sum() / y.shape[1])
     for i, image in enumerate(fresh.images - training.images.mean(axis=0, dtype=np.float64)):
         for t, text in enumerate(fresh.texts - training.texts.mean(axis=0, dtype=np.float64)):
             expected = (cosine(image, text @ to_image) + cosine(image @ to_text, text)) / 2
-            assert found[i, t] == pytest.approx(expected, abs=1e-5)
+            assert scores[i, t] == pytest.approx(expected, abs=1e-5)
 
 
 def precision(scores: Matrix, relation: Relation) -> float:
-    """Of the first tenth of every list, both ways."""
+    """Return the mean precision of the first tenth of every list, in both directions."""
     s = dense(relation)
-    of = []
+    precisions = []
     for values, relevant in [*zip(scores, s, strict=True), *zip(scores.T, s.T, strict=True)]:
         best = np.argsort(-values)[: len(values) // 10]
-        of.append(relevant[best].mean())
-    return float(np.mean(of))
+        precisions.append(relevant[best].mean())
+    return float(np.mean(precisions))
 
 
 @every_baseline
 @every_sort
-def test_related_items_come_first(name: str, sort: str) -> None:
-    made = World(seed=3)
-    scorer = make(name).fit(made.training(300, sort))
-    fresh = made.related(100)
+def test_related_items_rank_first(name: str, sort: str) -> None:
+    source = World(seed=3)
+    scorer = make(name).fit(source.training(300, sort))
+    fresh = source.related(100)
     scores = scorer.score(fresh.images, fresh.texts)
     assert scores.shape == (100, 100)
-    assert precision(scores, fresh.relation) > 2 / made.classes
+    assert precision(scores, fresh.relation) > 2 / source.classes
 
 
 @every_baseline
-def test_target_items_are_not_seen(name: str) -> None:
+def test_target_items_are_not_used(name: str) -> None:
     _, training, items = world()
     without = replace(training, target_images=None, target_texts=None)
     with_target = make(name).fit(training).score(items.images, items.texts)
@@ -129,31 +129,31 @@ def test_target_items_are_not_seen(name: str) -> None:
 
 
 @every_baseline
-def test_a_batch_scores_as_its_items_do_one_by_one(name: str) -> None:
+def test_a_batch_scores_the_same_as_single_items(name: str) -> None:
     _, training, items = world()
     scorer = make(name).fit(training)
-    whole = scorer.score(items.images, items.texts)
+    batch = scorer.score(items.images, items.texts)
     rows = [scorer.score(items.images[i : i + 1], items.texts) for i in range(len(items.images))]
-    np.testing.assert_allclose(np.concatenate(rows), whole, atol=1e-5)
+    np.testing.assert_allclose(np.concatenate(rows), batch, atol=1e-5)
     assert scorer.score(items.images[:0], items.texts).shape == (0, 20)
 
 
 @every_baseline
-def test_items_without_features_score_and_are_finite(name: str) -> None:
+def test_items_without_features_have_finite_scores(name: str) -> None:
     _, training, items = world()
-    nothing = np.zeros_like(items.texts[:1])
-    scores = make(name).fit(training).score(items.images, nothing)
+    zeros = np.zeros_like(items.texts[:1])
+    scores = make(name).fit(training).score(items.images, zeros)
     assert np.isfinite(scores).all()
 
 
-def test_a_text_of_unknown_words_is_near_nothing_by_knn() -> None:
+def test_a_text_of_unknown_words_scores_zero_with_knn() -> None:
     _, training, items = world()
     knn = NearestNeighbors().fit(training)
     assert not knn.score(items.images, np.zeros_like(items.texts[:1])).any()
 
 
 @every_baseline
-def test_misuse_is_refused_in_a_sentence(name: str) -> None:
+def test_misuse_is_refused(name: str) -> None:
     _, training, items = world()
     with pytest.raises(NotFittedError, match=name):
         make(name).score(items.images, items.texts)
@@ -167,12 +167,12 @@ def test_misuse_is_refused_in_a_sentence(name: str) -> None:
     )
     with pytest.raises(DataError, match="feature vectors"):
         make(name).fit(pixels)
-    with pytest.raises(DataError, match=f"{name} scores pairs and makes no codes"):
+    with pytest.raises(DataError, match="no codes"):
         make_hasher(name)
 
 
 @every_baseline
-def test_there_are_candidates_for_a_budget_of_eight_trials(name: str) -> None:
+def test_there_are_candidates_for_eight_trials(name: str) -> None:
     scorer = make(name)
     variants = [replace(scorer, **setting) for setting in scorer.candidates()]
     assert sum(variant != scorer for variant in variants) >= 7

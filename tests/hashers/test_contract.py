@@ -1,4 +1,4 @@
-"""What every method promises, whatever it learns by: one suite for all names in METHODS."""
+"""The contract of all methods of the paper."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from transhash.hashers import METHODS, PAPER_METHODS, find_method, make_hasher
 from transhash.hashers.base import Hasher
 from transhash.hashers.tuning import held_out_map, map_both_directions, tune
 
-from .worlds import AffineMap, World
+from .worlds import Sample, World
 
 BASELINES = [method.name for method in METHODS if method.role == "baseline"]
 SHALLOW = [name for name in BASELINES if "device" not in find_method(name).settings()]
-# Deep methods learn this small world with smaller towers and in other steps than their defaults.
+# Deep methods need smaller towers and other steps than their defaults for these few items.
 TOWERS = {"image_hidden": (64,), "text_hidden": (64,)}
 QUICK: dict[str, dict[str, Any]] = {
     **{
@@ -30,8 +30,7 @@ QUICK: dict[str, dict[str, Any]] = {
         for name in PAPER_METHODS
         if name not in BASELINES
     },
-    # Two steps an epoch; balanced, because unweighted pairs (as published) end in equal codes
-    # where one pair in 300 is related.
+    # Two steps per epoch; unweighted pairs (as published) would collapse.
     "DCMH": {"epochs": 80, **TOWERS},
 }
 
@@ -41,9 +40,9 @@ def make(method: str, bits: int = 16, **settings: Any) -> Hasher:
 
 
 @cache
-def world() -> tuple[World, TrainingSet, AffineMap]:
-    made = World()
-    return made, made.training(300), made.draw(40)
+def world() -> tuple[World, TrainingSet, Sample]:
+    source = World()
+    return source, source.training(300), source.draw(40)
 
 
 @cache
@@ -67,7 +66,7 @@ def test_scikit_learn_can_clone_and_set_it(method: str) -> None:
 
 
 @every_method
-def test_projections_have_a_row_an_item_and_a_column_a_bit(method: str) -> None:
+def test_projections_have_one_row_per_item_and_one_column_per_bit(method: str) -> None:
     items = world()[2]
     for z in (
         fitted(method).project_images(items.images),
@@ -95,19 +94,19 @@ def test_the_same_seed_gives_the_same_bits(method: str) -> None:
 
 
 @every_method
-def test_a_batch_gives_what_its_items_give_one_by_one(method: str) -> None:
+def test_a_batch_gives_the_same_as_single_items(method: str) -> None:
     hasher, items = fitted(method), world()[2]
     for project, features in (
         (hasher.project_images, items.images),
         (hasher.project_texts, items.texts),
     ):
-        whole = project(features)
+        batch = project(features)
         single = np.concatenate([project(features[i : i + 1]) for i in range(len(features))])
-        np.testing.assert_allclose(single, whole, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(single, batch, rtol=1e-3, atol=1e-4)
 
 
 @every_method
-def test_no_items_give_no_codes(method: str) -> None:
+def test_zero_items_give_zero_codes(method: str) -> None:
     hasher, items = fitted(method), world()[2]
     assert len(hasher.encode_images(items.images[:0])) == 0
     assert len(hasher.encode_texts(items.texts[:0])) == 0
@@ -127,24 +126,24 @@ def test_a_saved_hasher_gives_the_same_bits(method: str, tmp_path: Path) -> None
 
 
 @every_method
-def test_what_is_not_finite_is_never_saved(method: str, tmp_path: Path) -> None:
+def test_values_that_are_not_finite_are_not_saved(method: str, tmp_path: Path) -> None:
     hasher = make(method).restore({**fitted(method).state()})
     state = hasher.state()
     broken = max(state, key=lambda name: state[name].size)
     state[broken] = np.full_like(state[broken], np.nan)
-    with pytest.raises(DataError, match=r"not finite"):
+    with pytest.raises(DataError, match="not finite"):
         hasher.restore(state).save_state(tmp_path)
     assert not any(tmp_path.iterdir())
 
 
 @every_method
-def test_a_folder_without_a_hasher_is_refused_by_its_name(method: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"hasher\.safetensors is missing"):
+def test_a_folder_without_a_hasher_is_refused(method: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="hasher"):
         make(method).load_state(tmp_path)
 
 
 @every_method
-def test_before_fit_every_use_is_refused(method: str, tmp_path: Path) -> None:
+def test_use_before_fit_is_refused(method: str, tmp_path: Path) -> None:
     hasher, items = make(method), world()[2]
     for use in (
         lambda: hasher.encode_images(items.images),
@@ -172,9 +171,9 @@ def test_code_lengths_that_do_not_fill_bytes_are_refused(method: str) -> None:
 
 
 @every_method
-def test_fit_returns_the_hasher_and_leaves_the_inputs_unchanged(method: str) -> None:
-    made = World(seed=5)
-    training = made.training(100)
+def test_fit_returns_the_hasher_and_does_not_change_its_inputs(method: str) -> None:
+    source = World(seed=5)
+    training = source.training(100)
     before = {
         f.name: np.copy(getattr(training, f.name)) for f in fields(training) if f.name != "relation"
     }
@@ -187,17 +186,17 @@ def test_fit_returns_the_hasher_and_leaves_the_inputs_unchanged(method: str) -> 
 
 
 @every_method
-def test_settings_are_plain_values_that_make_the_same_hasher_again(method: str) -> None:
+def test_settings_are_plain_values_that_make_an_equal_hasher(method: str) -> None:
     hasher = fitted(method)
     assert type(hasher)(**hasher.settings()) == replace(hasher)
     assert all(not isinstance(value, np.ndarray) for value in hasher.settings().values())
 
 
 @every_method
-def test_fresh_items_are_found_far_better_than_by_chance(method: str) -> None:
-    made = world()[0]
-    fresh = made.related(300)
-    chance = 1 / made.classes
+def test_retrieval_of_new_items_is_far_better_than_chance(method: str) -> None:
+    source = world()[0]
+    fresh = source.related(300)
+    chance = 1 / source.classes
     images = fitted(method).encode_images(fresh.images)
     texts = fitted(method).encode_texts(fresh.texts)
     assert min(map_both_directions(images, texts, fresh.relation)) > 1.5 * chance
@@ -205,45 +204,45 @@ def test_fresh_items_are_found_far_better_than_by_chance(method: str) -> None:
 
 @every_method
 @pytest.mark.parametrize("sort", ["pairs", "triples"])
-def test_listed_pairs_and_click_triples_teach_as_labels_do(method: str, sort: str) -> None:
-    made = World(seed=3)
-    hasher = make(method).fit(made.training(300, sort))
-    assert min(held_out_map(hasher, made.related(300))) > 1.2 / made.classes
+def test_methods_learn_from_pairs_and_clicks(method: str, sort: str) -> None:
+    source = World(seed=3)
+    hasher = make(method).fit(source.training(300, sort))
+    assert min(held_out_map(hasher, source.related(300))) > 1.2 / source.classes
 
 
 @every_method
 @pytest.mark.parametrize("bits", [8, 24])
 def test_other_code_lengths_work(method: str, bits: int) -> None:
-    made = World(seed=4)
-    hasher = make(method, bits=bits).fit(made.training(150))
-    fresh = made.related(100)
+    source = World(seed=4)
+    hasher = make(method, bits=bits).fit(source.training(150))
+    fresh = source.related(100)
     assert hasher.encode_images(fresh.images).bits == bits
-    assert min(held_out_map(hasher, fresh)) > 1.2 / made.classes
+    assert min(held_out_map(hasher, fresh)) > 1.2 / source.classes
 
 
 @every_method
-def test_more_features_than_items_are_no_obstacle(method: str) -> None:
-    made = World(seed=6, classes=4, dx=200, dy=150)
-    hasher = make(method, bits=8).fit(made.training(60))
-    assert min(held_out_map(hasher, made.related(100))) > 1.2 / made.classes
+def test_more_features_than_items_work(method: str) -> None:
+    source = World(seed=6, classes=4, dx=200, dy=150)
+    hasher = make(method, bits=8).fit(source.training(60))
+    assert min(held_out_map(hasher, source.related(100))) > 1.2 / source.classes
 
 
 def test_thn_crosses_a_domain_gap_that_its_ablation_does_not() -> None:
-    """12 and 15 points; with the target centred wrongly 0 and 1, with relations inverted -1."""
+    """12 and 15 points; 0 and 1 with the wrong center of the target, -1 with inverted relations."""
     margins = []
     for seed in (1, 2):
         scores = []
         for method in ("THN", "THN-D"):
-            made = World(seed=seed, gap=1.2)
-            hasher = make(method, target_batch_size=64).fit(made.training(300, targets=150))
-            fresh = made.related(300, target=True)
+            source = World(seed=seed, gap=1.2)
+            hasher = make(method, target_batch_size=64).fit(source.training(300, targets=150))
+            fresh = source.related(300, target=True)
             codes = hasher.encode_images(fresh.images), hasher.encode_texts(fresh.texts)
             scores.append(np.mean(map_both_directions(*codes, fresh.relation)))
         margins.append(scores[0] - scores[1])
     assert min(margins) > 0.08, margins
 
 
-def test_a_training_set_has_no_place_for_target_labels() -> None:
+def test_a_training_set_cannot_have_target_labels() -> None:
     names = {f.name for f in fields(TrainingSet)}
     assert names == {"images", "texts", "relation", "target_images", "target_texts"}
     with pytest.raises(TypeError):
@@ -251,7 +250,7 @@ def test_a_training_set_has_no_place_for_target_labels() -> None:
 
 
 @pytest.mark.parametrize("method", BASELINES)
-def test_rivals_do_not_see_the_unlabelled_target_items(method: str) -> None:
+def test_baselines_do_not_use_target_items(method: str) -> None:
     _, training, items = world()
     without = replace(training, target_images=None, target_texts=None)
     hasher = make(method).fit(without)
@@ -260,14 +259,14 @@ def test_rivals_do_not_see_the_unlabelled_target_items(method: str) -> None:
 
 
 @every_method
-def test_every_method_has_candidates_for_a_budget_of_eight_trials(method: str) -> None:
+def test_every_method_has_candidates_for_eight_trials(method: str) -> None:
     hasher = make(method)
     variants = [replace(hasher, **setting) for setting in hasher.candidates()]
     assert sum(variant != hasher for variant in variants) >= 7
 
 
 @pytest.mark.parametrize("method", SHALLOW)
-def test_tuning_gives_every_method_the_trials_asked_for(method: str) -> None:
-    made = World(seed=7)
-    _, trials = tune(make(method), made.training(100), made.related(80), trials=8)
+def test_tuning_runs_the_requested_number_of_trials(method: str) -> None:
+    source = World(seed=7)
+    _, trials = tune(make(method), source.training(100), source.related(80), trials=8)
     assert len(trials) == 8

@@ -7,10 +7,10 @@ from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 from transhash.hashers.hth import (
     HTH,
-    SomePairs,
+    PairBatch,
     Weights,
+    draw_column_per_row,
     draw_pairs,
-    one_of_each_row,
     penalty,
 )
 from transhash.hashers.tuning import held_out_map
@@ -34,11 +34,11 @@ def test_the_objective_equals_loops_over_items_and_pairs() -> None:
             expected += 3.0 * w[i, j] * (s[i, j] * d**2 + (1 - s[i, j]) * tau)
     expected += 0.05 * np.sum(wx**2) + 0.05 * np.sum(wy**2) + 0.1 * np.sum(c**2)
     weights = Weights(*map(torch.from_numpy, (wx, wy, c)))
-    value = hasher.objective(weights, SomePairs(*map(torch.from_numpy, (x, y, s, w))))
+    value = hasher.objective(weights, PairBatch(*map(torch.from_numpy, (x, y, s, w))))
     assert value.item() == pytest.approx(expected)
 
 
-def test_the_penalty_falls_smoothly_from_its_height_to_nothing() -> None:
+def test_the_penalty_falls_smoothly_to_zero() -> None:
     a, reach = 3.7, 2.0
     near = reach / a
     d = torch.linspace(1e-6, 3, 4001, dtype=torch.float64, requires_grad=True)
@@ -52,7 +52,7 @@ def test_the_penalty_falls_smoothly_from_its_height_to_nothing() -> None:
 
 
 @pytest.mark.parametrize("sort", ["labels", "pairs", "triples"])
-def test_a_batch_of_any_relation_holds_similar_and_dissimilar_pairs_of_equal_weight(
+def test_similar_and_dissimilar_pairs_of_a_batch_have_equal_weight(
     sort: str,
 ) -> None:
     relation = World().training(300, sort).relation
@@ -63,32 +63,32 @@ def test_a_batch_of_any_relation_holds_similar_and_dissimilar_pairs_of_equal_wei
     assert w[s == 0].sum() == pytest.approx(0.5)
 
 
-def test_unknown_pairs_weigh_nothing() -> None:
+def test_unknown_pairs_have_no_weight() -> None:
     relation = SparseRelation.from_triples([(0, 0), (1, 2)], [1, 0], (3, 3))
     _, _, s, w = draw_pairs(relation, 8, np.random.default_rng(0))
     np.testing.assert_array_equal(w, [[0.5, 0, 0], [0, 0, 0.5], [0, 0, 0]])
     np.testing.assert_array_equal(s, [[1, 0, 0], [0, 0, 0], [0, 0, 0]])
 
 
-def test_one_wanted_column_is_drawn_for_each_row_that_wants_one() -> None:
+def test_one_wanted_column_is_drawn_for_each_row() -> None:
     wanted = np.array([[0, 1, 0], [0, 0, 0], [1, 0, 1]], dtype=bool)
     rng = np.random.default_rng(0)
-    drawn = np.array([one_of_each_row(wanted, rng) for _ in range(60)])
-    assert set(drawn[:, 0]) == {1}
-    assert set(drawn[:, 1]) == {0, 1, 2}
-    assert set(drawn[:, 2]) == {0, 2}
+    columns = np.array([draw_column_per_row(wanted, rng) for _ in range(60)])
+    assert set(columns[:, 0]) == {1}
+    assert set(columns[:, 1]) == {0, 1, 2}
+    assert set(columns[:, 2]) == {0, 2}
 
 
-def test_an_image_code_is_its_own_code_translated() -> None:
+def test_an_image_code_is_translated_into_the_text_space() -> None:
     training = World().training(100)
     hasher = HTH(bits=8, steps=40).fit(training)
-    own = np.where(training.images @ hasher.weights_x_ - hasher.offset_x_ > 0, 1, -1)
+    code = np.where(training.images @ hasher.weights_x_ - hasher.offset_x_ > 0, 1, -1)
     np.testing.assert_allclose(
-        hasher.project_images(training.images), own @ hasher.translator_, rtol=1e-5, atol=1e-5
+        hasher.project_images(training.images), code @ hasher.translator_, rtol=1e-5, atol=1e-5
     )
 
 
-def test_the_stop_is_decided_by_held_out_items() -> None:
+def test_held_out_items_decide_when_to_stop() -> None:
     world = World()
     training, fresh = world.training(200), world.related(200)
     stopped = HTH(bits=16, learning_rate=0.5, held_out=0.2, check_every=5).fit(training)
@@ -96,7 +96,7 @@ def test_the_stop_is_decided_by_held_out_items() -> None:
     assert sum(held_out_map(stopped, fresh)) > sum(held_out_map(late, fresh))
 
 
-def test_too_few_pairs_to_hold_any_out_are_all_learned_from() -> None:
+def test_too_few_pairs_are_all_used_for_training() -> None:
     training = World().training(8, "pairs")
     only = SparseRelation.from_pairs(list("ab......"), list("a.b*****"))
     hasher = HTH(bits=8, steps=3).fit(TrainingSet(training.images, training.texts, only))
@@ -104,6 +104,6 @@ def test_too_few_pairs_to_hold_any_out_are_all_learned_from() -> None:
 
 
 @pytest.mark.parametrize("rate", [1e30, 1e160, 1e300])
-def test_a_training_that_diverges_says_so(rate: float) -> None:
-    with pytest.raises(DataError, match=r"diverged: at step 2 .* learning_rate below 1e\+"):
+def test_a_diverging_training_is_reported(rate: float) -> None:
+    with pytest.raises(DataError, match="diverged at step 2"):
         HTH(bits=8, learning_rate=rate).fit(World().training(60))

@@ -53,13 +53,13 @@ BATCH = Batch(
     target_texts=items(2, 4),
     s=torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64),
     known=None,
-    rate=RATE,
+    positive_rate=RATE,
     probability=probability,
 )
 
 
 def cross_entropy(x: Items, y: Items, s: Tensor, balanced: bool, scale: float) -> float:
-    """Mean of w (log(1 + e^u) - s u), u = scale <z_x, z_y>, kinds of pairs weighing alike."""
+    """Return the mean of w (log(1 + e^u) - s u), u = scale <z_x, z_y>."""
     related, unrelated = (0.5 / RATE, 0.5 / (1 - RATE)) if balanced else (1.0, 1.0)
     total = 0.0
     for i, j in product(range(len(x.z)), range(len(y.z))):
@@ -80,30 +80,30 @@ def scaled(scale: float) -> Any:
 @pytest.mark.parametrize("balanced", [True, False])
 @pytest.mark.parametrize("soft", [0.0, 0.3])
 def test_the_relation_term_is_the_weighted_cross_entropy(balanced: bool, soft: float) -> None:
-    found = RelationTerm(scaled(0.2), balanced, soft)(BATCH, 0)["relation"]
+    value = RelationTerm(scaled(0.2), balanced, soft)(BATCH, 0)["relation"]
     s = (1 - soft) * BATCH.s + soft * probability(BATCH.images.inputs, BATCH.texts.inputs)
-    assert float(found) == pytest.approx(cross_entropy(BATCH.images, BATCH.texts, s, balanced, 0.2))
+    assert float(value) == pytest.approx(cross_entropy(BATCH.images, BATCH.texts, s, balanced, 0.2))
 
 
 def test_unknown_pairs_do_not_count() -> None:
     known = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]], dtype=torch.float64)
-    found = RelationTerm(scaled(1.0), False)(replace(BATCH, known=known), 0)["relation"]
+    value = RelationTerm(scaled(1.0), False)(replace(BATCH, known=known), 0)["relation"]
     u = BATCH.images.z @ BATCH.texts.z.T
     each = torch.log1p(torch.exp(u)) - BATCH.s * u
-    assert float(found) == pytest.approx(float(each[known > 0].mean()))
+    assert float(value) == pytest.approx(float(each[known > 0].mean()))
 
 
 def test_the_inner_product_loss_is_squared_and_signed() -> None:
-    found = RelationTerm(inner_product_loss, False)(BATCH, 0)["relation"]
+    value = RelationTerm(inner_product_loss, False)(BATCH, 0)["relation"]
     total = 0.0
     for i, j in product(range(2), range(3)):
         u = float(BATCH.images.z[i] @ BATCH.texts.z[j]) / BITS
         total += (u - (2 * float(BATCH.s[i, j]) - 1)) ** 2
-    assert float(found) == pytest.approx(total / 6)
+    assert float(value) == pytest.approx(total / 6)
 
 
 @pytest.mark.parametrize("target", [True, False])
-def test_quantization_adds_minus_log_of_activations_and_begins_when_told(target: bool) -> None:
+def test_quantization_is_minus_log_of_activations_from_its_start_on(target: bool) -> None:
     term = Quantization(0.5, start=10, target=target)
     assert term(BATCH, 9) == {}
     expected = 0.0
@@ -112,15 +112,15 @@ def test_quantization_adds_minus_log_of_activations_and_begins_when_told(target:
         rows = [*own.z.tolist(), *(other.z.tolist() if target else [])]
         per_item = [-sum(math.log(max(abs(value), 1e-3)) for value in row) for row in rows]
         expected += sum(per_item) / len(per_item)
-    found = float(term(BATCH, 10)["quantization"])
-    assert found == pytest.approx(0.5 * expected)
-    assert found > 0  # a barrier around zero, not a pull towards it
+    value = float(term(BATCH, 10)["quantization"])
+    assert value == pytest.approx(0.5 * expected)
+    assert value > 0  # a barrier around zero
 
 
-def test_inherited_relations_cover_the_three_kinds_of_pairs_with_target_items() -> None:
+def test_pseudo_labels_cover_the_three_types_of_pairs_with_target_items() -> None:
     assert BATCH.target_images is not None
     assert BATCH.target_texts is not None
-    found = PseudoLabelTerm(scaled(0.3), True, 0.6)(BATCH, 0)["inherited"]
+    value = PseudoLabelTerm(scaled(0.3), True, 0.6)(BATCH, 0)["inherited"]
     expected = sum(
         cross_entropy(x, y, probability(x.inputs, y.inputs), True, 0.3)
         for x, y in (
@@ -129,21 +129,21 @@ def test_inherited_relations_cover_the_three_kinds_of_pairs_with_target_items() 
             (BATCH.target_images, BATCH.target_texts),
         )
     )
-    assert float(found) == pytest.approx(0.6 * expected / 3)
+    assert float(value) == pytest.approx(0.6 * expected / 3)
 
 
-def test_target_items_of_one_modality_alone_inherit_and_align() -> None:
+def test_target_items_of_one_modality_have_pseudo_labels_and_are_aligned() -> None:
     images_only = replace(BATCH, target_texts=None)
     assert images_only.target_images is not None
-    found = PseudoLabelTerm(scaled(0.3), True, 0.6)(images_only, 0)["inherited"]
+    value = PseudoLabelTerm(scaled(0.3), True, 0.6)(images_only, 0)["inherited"]
     s = probability(images_only.target_images.inputs, BATCH.texts.inputs)
     expected = cross_entropy(images_only.target_images, BATCH.texts, s, True, 0.3)
-    assert float(found) == pytest.approx(0.6 * expected)
+    assert float(value) == pytest.approx(0.6 * expected)
     assert set(Alignment(1.0, 0, (1.0,))(images_only, 0)) == {"alignment_images"}
 
 
 def mmd_by_loops(own: Items, target: Items, widths: tuple[float, ...]) -> float:
-    """Σ w_i w_j k(i, j) over both domains, target items with weight -1/n̂."""
+    """Return Σ w_i w_j k(i, j) over both domains, target items with weight -1/n̂."""
     z = own.z[: len(target.z)]
     assert own.weight is not None
     mass = own.weight[: len(z)].tolist()
@@ -160,7 +160,7 @@ def mmd_by_loops(own: Items, target: Items, widths: tuple[float, ...]) -> float:
     )
 
 
-def test_alignment_is_mmd_weighted_by_matched_mass_and_ramped_up() -> None:
+def test_alignment_is_weighted_mmd_that_ramps_up() -> None:
     assert BATCH.target_images is not None
     assert BATCH.target_texts is not None
     widths = (1.0, 4.0)
@@ -175,14 +175,14 @@ def test_alignment_is_mmd_weighted_by_matched_mass_and_ramped_up() -> None:
     assert float(term(BATCH, 20)["alignment_texts"]) == pytest.approx(0.8 * texts)
 
 
-def test_mmd_without_weights_takes_items_evenly() -> None:
+def test_mmd_without_weights_is_even() -> None:
     own, target = items(4, 7), items(4, 8)
     even = Items(own.inputs, own.z, torch.ones(4, dtype=torch.float64))
-    found = alignment_loss(own.z, target.z, (1.0, 16.0))
-    assert float(found) == pytest.approx(mmd_by_loops(even, target, (1.0, 16.0)))
+    value = alignment_loss(own.z, target.z, (1.0, 16.0))
+    assert float(value) == pytest.approx(mmd_by_loops(even, target, (1.0, 16.0)))
 
 
-def test_the_objective_has_the_terms_that_the_settings_weigh() -> None:
+def test_the_objective_has_the_terms_of_nonzero_weight() -> None:
     names = {
         "THN": {"relation", "quantization", "inherited", "alignment_images", "alignment_texts"},
         "no Q": {"relation", "inherited", "alignment_images", "alignment_texts"},
@@ -204,9 +204,10 @@ def test_the_objective_has_the_terms_that_the_settings_weigh() -> None:
 
 def test_the_settings_reach_their_terms() -> None:
     thn = THN(
-        bits=BITS, steps=200, quantization_weight=0.01, quantization_start=0.3, soft_label_fraction=0.4,
-        quantize_target=False, pseudo_label_weight=0.7, alignment_weight=0.9, alignment_ramp=0.2,
-        kernel_widths=(2.0,), balanced=False, logit_scale=0.25,
+        bits=BITS, steps=200, quantization_weight=0.01, quantization_start=0.3,
+        soft_label_fraction=0.4, quantize_target=False, pseudo_label_weight=0.7,
+        alignment_weight=0.9, alignment_ramp=0.2, kernel_widths=(2.0,), balanced=False,
+        logit_scale=0.25,
     )  # fmt: skip
     relation, quantization, inherited, alignment = thn.objective().terms
     assert quantization == Quantization(0.01, 60.0, False)
@@ -216,23 +217,23 @@ def test_the_settings_reach_their_terms() -> None:
     assert (relation.balanced, relation.soft_label_fraction) == (False, 0.4)
     assert (inherited.balanced, inherited.weight) == (False, 0.7)
     expected = cross_entropy(BATCH.images, BATCH.texts, BATCH.s, False, 0.25)
-    found = RelationTerm(relation.loss, False)(BATCH, 0)["relation"]
-    assert float(found) == pytest.approx(expected)
+    value = RelationTerm(relation.loss, False)(BATCH, 0)["relation"]
+    assert float(value) == pytest.approx(expected)
 
 
-def test_after_a_collapse_relations_are_left() -> None:
-    rescued = THN(bits=BITS, steps=10).objective().without_regularizers()
-    assert isinstance(rescued, Objective)
-    assert set(rescued(BATCH, 9)) == {"relation", "inherited"}
-    assert not rescued.regularised
+def test_the_objective_after_a_collapse_has_no_regularizers() -> None:
+    recovered = THN(bits=BITS, steps=10).objective().without_regularizers()
+    assert isinstance(recovered, Objective)
+    assert set(recovered(BATCH, 9)) == {"relation", "inherited"}
+    assert not recovered.is_regularized
 
 
-class Straight(nn.Module):
+class Identity(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x
 
 
-def test_a_batch_drawn_richer_in_related_pairs_shifts_their_log_odds_by_bayes() -> None:
+def test_a_batch_with_more_related_pairs_shifts_their_log_odds() -> None:
     n = 200
     keys = [str(i) for i in range(n)]
     rng = np.random.default_rng(0)
@@ -242,29 +243,31 @@ def test_a_batch_drawn_richer_in_related_pairs_shifts_their_log_odds_by_bayes() 
         TowerInputs(x, y, calibration=(slope, offset)), SparseRelation.from_pairs(keys, keys),
         Device("cpu"), size=16, target_size=4, seed=0,
     )  # fmt: skip
-    towers = nn.ModuleDict({"image": Straight(), "text": Straight()})
-    batch = batches.at(3, towers, SINGLE_PROCESS)
+    towers = nn.ModuleDict({"image": Identity(), "text": Identity()})
+    batch = batches.batch_at(3, towers, SINGLE_PROCESS)
     rate = float(batch.s.mean())
-    assert batch.rate == pytest.approx(rate)
-    assert rate > 8 / n  # half the texts are partners; by chance one pair in 200 is related
+    assert batch.positive_rate == pytest.approx(rate)
+    assert rate > 8 / n  # half of the texts are partners; by chance one pair in 200 is related
     assert batch.probability is not None
-    found = batch.probability(batch.images.inputs, batch.texts.inputs)
+    value = batch.probability(batch.images.inputs, batch.texts.inputs)
     one, other = batch.images.inputs[2].double(), batch.texts.inputs[5].double()
     cosine = float(one @ other / (one.norm() * other.norm()))
     odds = slope * cosine + offset
     odds += math.log(rate / (1 - rate)) - math.log((1 / n) / (1 - 1 / n))
-    assert float(found[2, 5]) == pytest.approx(1 / (1 + math.exp(-odds)), rel=1e-4)
+    assert float(value[2, 5]) == pytest.approx(1 / (1 + math.exp(-odds)), rel=1e-4)
 
 
-def test_labelled_batches_keep_the_rate_of_the_whole_relation() -> None:
+def test_labeled_batches_have_the_rate_of_the_full_relation() -> None:
     labels = np.eye(4, dtype=bool)[np.arange(40) % 4]
     x = np.random.default_rng(1).standard_normal((40, BITS)).astype(np.float32)
     batches = Batches(
-        TowerInputs(x, x, x[:9], x[:7], np.arange(40, dtype=np.float32)), LabelRelation(labels, labels),
-        Device("cpu"), size=16, target_size=4, seed=0,
+        TowerInputs(x, x, x[:9], x[:7], np.arange(40, dtype=np.float32)),
+        LabelRelation(labels, labels), Device("cpu"), size=16, target_size=4, seed=0,
     )  # fmt: skip
-    batch = batches.at(0, nn.ModuleDict({"image": Straight(), "text": Straight()}), SINGLE_PROCESS)
-    assert batch.rate == 0.25
+    batch = batches.batch_at(
+        0, nn.ModuleDict({"image": Identity(), "text": Identity()}), SINGLE_PROCESS
+    )
+    assert batch.positive_rate == 0.25
     assert batch.probability is None
     assert batch.target_images is not None
     assert batch.target_texts is not None
@@ -275,11 +278,11 @@ def test_labelled_batches_keep_the_rate_of_the_whole_relation() -> None:
     torch.testing.assert_close(batch.images.inputs, torch.from_numpy(x[rows]))
 
 
-def test_target_items_are_matched_with_what_points_their_way() -> None:
+def test_target_items_are_matched_by_cosine() -> None:
     auxiliary = np.array([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]])
-    found = soft_match(np.array([[5.0, 0.0], [0.0, 0.1]]), auxiliary, 0.5)
+    value = soft_match(np.array([[5.0, 0.0], [0.0, 0.1]]), auxiliary, 0.5)
     odds = np.exp([[2.0, 0.0, -2.0], [0.0, 2.0, 0.0]])
-    np.testing.assert_allclose(found, odds / odds.sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(value, odds / odds.sum(axis=1, keepdims=True))
 
 
 def test_the_extended_relation_is_p_s_q() -> None:
@@ -291,57 +294,55 @@ def test_the_extended_relation_is_p_s_q() -> None:
     for rows, columns in ((p, q), (p, None), (None, q)):
         left = np.eye(4) if rows is None else np.concatenate([np.eye(4), rows])
         right = np.eye(3) if columns is None else np.concatenate([np.eye(3), columns])
-        whole = left @ s @ right.T
+        dense_relation = left @ s @ right.T
         extended = ExtendedRelation(relation, rows, columns)
-        assert extended.shape == whole.shape
-        a, b = rng.random((whole.shape[1], 2)), rng.random((whole.shape[0], 2))
-        np.testing.assert_allclose(extended.times(a), whole @ a)
-        np.testing.assert_allclose(extended.transposed_times(b), whole.T @ b)
+        assert extended.shape == dense_relation.shape
+        a, b = rng.random((dense_relation.shape[1], 2)), rng.random((dense_relation.shape[0], 2))
+        np.testing.assert_allclose(extended.times(a), dense_relation @ a)
+        np.testing.assert_allclose(extended.transposed_times(b), dense_relation.T @ b)
 
 
-def test_each_domain_has_its_centre_and_matched_items_weigh_more() -> None:
+def test_each_domain_has_its_center_and_matched_items_have_more_weight() -> None:
     auxiliary = np.array([[1.0, 0.0], [0.0, 1.0], [3.0, 3.0]])
     target = np.array([[10.0, 0.0], [11.0, 1.0], [12.0, -1.0]])
-    side = ModalityData(auxiliary, np.array([[1.0], [1.0], [2.0]]), target)
-    np.testing.assert_allclose(side.centre, [1.75, 1.75])  # the third item is related twice
-    np.testing.assert_allclose(side.target_centre, [11.0, 0.0])
-    assert len(side.both()) == 3  # the target takes part once it is matched
-    side.match_target(np.asarray, 0.1, 0.5)
-    assert side.match is not None
-    matched = (side.match @ (auxiliary - side.centre)).mean(axis=0)
+    data = ModalityData(auxiliary, np.array([[1.0], [1.0], [2.0]]), target)
+    np.testing.assert_allclose(data.center, [1.75, 1.75])  # the third item is related twice
+    np.testing.assert_allclose(data.target_center, [11.0, 0.0])
+    assert len(data.stacked()) == 3  # target items only once matched
+    data.match_target(np.asarray, 0.1, 0.5)
+    assert data.match is not None
+    matched = (data.match @ (auxiliary - data.center)).mean(axis=0)
     assert np.abs(matched).max() > 0.1
-    np.testing.assert_allclose(side.target_centre, [11.0, 0.0] - 0.5 * matched)
-    np.testing.assert_allclose(side.both()[3:], target - side.target_centre)
-    mass = side.mass(np.array([0, 1, 3]), 5)
-    assert mass is not None
-    share = side.match.mean(axis=0)
-    np.testing.assert_allclose(mass[[0, 1, 3]], 0.5 + 1.5 * share, rtol=1e-6)
-    np.testing.assert_allclose(mass[[2, 4]], 1.0)
+    np.testing.assert_allclose(data.target_center, [11.0, 0.0] - 0.5 * matched)
+    np.testing.assert_allclose(data.stacked()[3:], target - data.target_center)
+    weights = data.mmd_weights(np.array([0, 1, 3]), 5)
+    assert weights is not None
+    mean_match = data.match.mean(axis=0)
+    np.testing.assert_allclose(weights[[0, 1, 3]], 0.5 + 1.5 * mean_match, rtol=1e-6)
+    np.testing.assert_allclose(weights[[2, 4]], 1.0)
 
 
-def test_items_that_were_voted_on_are_centred_with_the_target_they_stood_in() -> None:
+def test_voted_items_use_the_center_of_the_target() -> None:
     auxiliary = np.array([[1.0, 0.0], [0.0, 1.0], [11.0, 1.0]])
     target = np.array([[10.0, 0.0], [12.0, 0.0]])
-    side = ModalityData(auxiliary, np.ones((3, 1)), target, np.array([False, False, True]))
-    np.testing.assert_allclose(side.centre, [0.5, 0.5])
-    np.testing.assert_allclose(side.auxiliary, [[0.5, -0.5], [-0.5, 0.5], [0.0, 1.0]])
+    data = ModalityData(auxiliary, np.ones((3, 1)), target, np.array([False, False, True]))
+    np.testing.assert_allclose(data.center, [0.5, 0.5])
+    np.testing.assert_allclose(data.auxiliary, [[0.5, -0.5], [-0.5, 0.5], [0.0, 1.0]])
 
 
 @pytest.mark.parametrize("sort", ["labels", "pairs"])
-def test_directions_of_pairs_count_by_what_they_are_worth_and_those_of_labels_alike(
+def test_components_of_pairs_are_weighted_and_those_of_labels_are_not(
     sort: str,
 ) -> None:
     training = World(seed=3).training(300, sort)
-    bridge, inputs = TransferStep(32, 0.05, None, 0, 0.05, 0.5, 0).bridge(
-        training, use_target=False
-    )
-    assert bridge.image is not None
-    assert bridge.image.axes is not None
-    rank = bridge.image.axes.shape[1]
-    even, plain = TransferStep(32, 0.05, rank, 0, 0.05, 0.5, 0).bridge(training, use_target=False)
+    layer, inputs = TransferStep(32, 0.05, None, 0, 0.05, 0.5, 0).build(training, use_target=False)
+    assert layer.image is not None
+    assert layer.image.axes is not None
+    rank = layer.image.axes.shape[1]
+    even, plain = TransferStep(32, 0.05, rank, 0, 0.05, 0.5, 0).build(training, use_target=False)
     assert even.image is not None
     assert even.image.axes is not None
-    weights = np.linalg.norm(bridge.image.axes, axis=0) / np.linalg.norm(even.image.axes, axis=0)
+    weights = np.linalg.norm(layer.image.axes, axis=0) / np.linalg.norm(even.image.axes, axis=0)
     expected = np.ones(rank)
     if sort == "pairs":
         z_x, z_y = (z.astype(np.float64) for z in (plain.images, plain.texts))

@@ -1,4 +1,4 @@
-"""The optimizers: digit by digit those of torch.optim, and what a training imports."""
+"""The optimizers give the results of torch.optim bit for bit, without importing its compiler."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ THEIRS: dict[str, Callable[[Groups], torch.optim.Optimizer]] = {
 
 
 def groups(weights: list[torch.Tensor]) -> Groups:
-    """Two rates, two decays; the last group says nothing of decay."""
+    """Return groups with two rates and two decays, the last with the default decay."""
     return [
         {"params": [weights[0]], "lr": 1e-2, "weight_decay": 1e-2},
         {"params": [weights[1]], "lr": 1e-2, "weight_decay": 0.0},
@@ -38,14 +38,14 @@ def start() -> list[torch.Tensor]:
     return [torch.randn(*shape, generator=generator).requires_grad_() for shape in shapes]
 
 
-def down(weights: list[torch.Tensor], step: int) -> None:
+def backward(weights: list[torch.Tensor], step: int) -> None:
     value = sum((one * (step + 1)).sin().sum() for one in weights)
     assert isinstance(value, torch.Tensor)
     value.backward()  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("kind", OURS)
-def test_every_digit_is_that_of_torch(kind: str) -> None:
+def test_results_equal_those_of_torch_optim(kind: str) -> None:
     own, theirs = start(), start()
     ours, reference = OURS[kind](groups(own)), THEIRS[kind](groups(theirs))
     for step in range(25):
@@ -53,19 +53,19 @@ def test_every_digit_is_that_of_torch(kind: str) -> None:
             for group in optimizer.param_groups:
                 group["lr"] *= 0.97
             optimizer.zero_grad()
-            down(weights, step)
+            backward(weights, step)
             optimizer.step()
     for one, other in zip(own, theirs, strict=True):
         assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("kind", OURS)
-def test_a_restored_optimizer_goes_on_where_the_other_was(kind: str) -> None:
+def test_a_restored_optimizer_continues_exactly(kind: str) -> None:
     weights = start()
     first = OURS[kind](groups(weights))
     for step in range(5):
         first.zero_grad()
-        down(weights, step)
+        backward(weights, step)
         first.step()
     copies = [one.detach().clone().requires_grad_() for one in weights]
     second = OURS[kind](groups(copies))
@@ -73,22 +73,22 @@ def test_a_restored_optimizer_goes_on_where_the_other_was(kind: str) -> None:
     for optimizer, own in ((first, weights), (second, copies)):
         for step in range(5, 8):
             optimizer.zero_grad()
-            down(own, step)
+            backward(own, step)
             optimizer.step()
     for one, other in zip(weights, copies, strict=True):
         assert torch.equal(one, other)
 
 
-def test_a_parameter_without_a_gradient_stays() -> None:
-    moved, still = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
-    optimizer = AdamW([{"params": [still, moved], "lr": 0.1}])
-    moved.sum().backward()  # type: ignore[no-untyped-call]
+def test_a_parameter_without_a_gradient_does_not_change() -> None:
+    trained, frozen = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    optimizer = AdamW([{"params": [frozen, trained], "lr": 0.1}])
+    trained.sum().backward()  # type: ignore[no-untyped-call]
     optimizer.step()
-    assert torch.equal(still, torch.ones(3))
-    assert not torch.equal(moved, torch.ones(3))
+    assert torch.equal(frozen, torch.ones(3))
+    assert not torch.equal(trained, torch.ones(3))
 
 
-def test_a_training_does_not_import_the_compiler() -> None:
+def test_training_does_not_import_the_compiler() -> None:
     program = """
 import sys
 import numpy as np

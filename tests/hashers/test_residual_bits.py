@@ -1,4 +1,4 @@
-"""Labels and captions together: classes as with labels alone, and an order within them."""
+"""With labels and captions, residual bits order the items of a class."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from transhash.model.encoder import load
 from .worlds import World
 
 
-def rows_with_both(world: World, n: int) -> tuple[LabelRelation, SparseRelation, TrainingSet]:
-    drawn, target = world.draw(n), world.draw(60, target=True)
-    labels = LabelRelation(*[drawn.one_hot(world.classes)] * 2)
+def labels_and_pairs(world: World, n: int) -> tuple[LabelRelation, SparseRelation, TrainingSet]:
+    sample, target = world.draw(n), world.draw(60, target=True)
+    labels = LabelRelation(*[sample.one_hot(world.classes)] * 2)
     pairs = SparseRelation.from_pairs(*[[str(i) for i in range(n)]] * 2)
     graded = GradedRelation(labels, pairs)
     return labels, pairs, TrainingSet(
-        drawn.images, drawn.texts, graded, target.images, target.texts
+        sample.images, sample.texts, graded, target.images, target.texts
     )  # fmt: skip
 
 
 def within_class(hasher: THN, world: World, n: int = 240) -> float:
-    """Share of its class's pictures that are nearer to a fresh text than its own; chance 0.5."""
+    """Return the fraction of images of the class nearer to a text than its own; chance 0.5."""
     fresh = world.draw(n)
     x, y = hasher.project_auxiliary(fresh.images, fresh.texts)
     scores = np.tanh(y) @ np.where(x > 0, 1.0, -1.0).T
@@ -39,55 +39,56 @@ def within_class(hasher: THN, world: World, n: int = 240) -> float:
     return float(np.mean(shares))
 
 
-def test_pairs_beside_labels_order_the_items_of_a_class() -> None:
-    found = []
+def test_pairs_with_labels_order_the_items_of_a_class() -> None:
+    fractions = []
     for seed in range(2):
         world = World(seed=seed, classes=4)
-        labels, _, both = rows_with_both(world, 400)
+        labels, _, both = labels_and_pairs(world, 400)
         alone = TrainingSet(both.images, both.texts, labels, both.target_images, both.target_texts)
-        found.append(
+        fractions.append(
             [within_class(THN(bits=64, steps=30).fit(part), world) for part in (alone, both)]
         )
-    by_labels, by_both = np.mean(found, axis=0)
+    by_labels, by_both = np.mean(fractions, axis=0)
     assert by_both < by_labels - 0.05
 
 
-def test_finer_bits_know_nothing_of_the_coordinates_of_labels() -> None:
-    labels, pairs, both = rows_with_both(World(), 300)
+def test_residual_bits_are_uncorrelated_with_the_components_of_labels() -> None:
+    labels, pairs, both = labels_and_pairs(World(), 300)
     alone = TrainingSet(both.images, both.texts, labels)
-    bridge, _ = TransferStep(32, 0.05, None, 0, 0.05, 0.5, 0).bridge(alone, use_target=False)
-    assert bridge.image is not None
-    assert bridge.image.axes is not None
-    assert bridge.text.axes is not None
-    x, y = both.images - bridge.image.centre, both.texts - bridge.text.centre
-    more_x, more_y = residual_bit_axes(x, y, bridge.image.axes, bridge.text.axes, pairs, 0.05, 4, 0)
+    layer, _ = TransferStep(32, 0.05, None, 0, 0.05, 0.5, 0).build(alone, use_target=False)
+    assert layer.image is not None
+    assert layer.image.axes is not None
+    assert layer.text.axes is not None
+    x, y = both.images - layer.image.center, both.texts - layer.text.center
+    more_x, more_y = residual_bit_axes(x, y, layer.image.axes, layer.text.axes, pairs, 0.05, 4, 0)
     assert more_x.shape == (x.shape[1], 4)
-    np.testing.assert_allclose((x @ bridge.image.axes).T @ (x @ more_x), 0, atol=1e-6)
-    np.testing.assert_allclose((y @ bridge.text.axes).T @ (y @ more_y), 0, atol=1e-6)
-    agreeing = ((x @ more_x > 0) == (y @ more_y > 0)).mean()
-    assert agreeing > 0.7
+    np.testing.assert_allclose((x @ layer.image.axes).T @ (x @ more_x), 0, atol=1e-6)
+    np.testing.assert_allclose((y @ layer.text.axes).T @ (y @ more_y), 0, atol=1e-6)
+    assert ((x @ more_x > 0) == (y @ more_y > 0)).mean() > 0.7
 
 
-def test_a_sixteenth_of_the_bits_are_finer_and_the_others_those_of_the_labels() -> None:
-    labels, _, both = rows_with_both(World(), 300)
+def test_a_sixteenth_of_the_bits_are_residual() -> None:
+    labels, _, both = labels_and_pairs(World(), 300)
     alone = TrainingSet(both.images, both.texts, labels, both.target_images, both.target_texts)
-    rule = TransferStep(64, 0.05, None, 2, 0.05, 0.5, 0)
-    (plain, few), (graded, more) = (rule.bridge(part, use_target=True) for part in (alone, both))
-    assert (plain.residual_bit_axes, graded.residual_bit_axes) == (0, 4)
+    transfer = TransferStep(64, 0.05, None, 2, 0.05, 0.5, 0)
+    (plain, few), (graded, more) = (transfer.build(part, use_target=True) for part in (alone, both))
+    assert (plain.residual_bit_axes, graded.residual_bits) == (0, 4)
     np.testing.assert_allclose(more.images, few.images, atol=1e-6)
     hasher = THN(bits=64, steps=5).fit(both)
     assert hasher.project_texts(both.target_texts).shape[1] == 64
     assert hasher.project_texts(both.texts[:0]).shape == (0, 64)
     assert hasher.tower_bits == 60
-    shifted = both.target_images - hasher.input_layer_.image.target_centre
+    centered = both.target_images - hasher.input_layer_.image.target_center
     np.testing.assert_allclose(
-        hasher.project_images(both.target_images)[:, 60:], shifted @ hasher.input_layer_.image.finer,
-        rtol=1e-4, atol=1e-5,
-    )  # fmt: skip
+        hasher.project_images(both.target_images)[:, 60:],
+        centered @ hasher.input_layer_.image.residual_axes,
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
-def test_a_model_with_finer_bits_is_saved_and_loaded(tmp_path: Path) -> None:
-    _, _, both = rows_with_both(World(), 200)
+def test_a_model_with_residual_bits_is_saved_and_loaded(tmp_path: Path) -> None:
+    _, _, both = labels_and_pairs(World(), 200)
     hasher = THN(bits=64, steps=5).fit(both)
     hasher.save(tmp_path / "thn")
     again = load(tmp_path / "thn")
@@ -95,6 +96,6 @@ def test_a_model_with_finer_bits_is_saved_and_loaded(tmp_path: Path) -> None:
     assert again.encode_texts(both.texts) == hasher.encode_texts(both.texts)
 
 
-def test_short_codes_have_no_bit_to_spare() -> None:
-    _, _, both = rows_with_both(World(), 200)
+def test_short_codes_have_no_residual_bits() -> None:
+    _, _, both = labels_and_pairs(World(), 200)
     assert THN(bits=32, steps=2).fit(both).tower_bits == 32

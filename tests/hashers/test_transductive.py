@@ -1,4 +1,4 @@
-"""Rivals that see the target's unlabelled items, and the parts that THN is made of."""
+"""Baselines that also train on target items, and the relation extended to them."""
 
 from __future__ import annotations
 
@@ -16,63 +16,62 @@ from transhash.model.encoder import load
 
 from .worlds import World, dense
 
-FED = ["CVH+target", "QCH+target", "DCMH+target"]
+TRANSDUCTIVE = ["CVH+target", "QCH+target", "DCMH+target"]
 SMALL = {"image_hidden": (64,), "text_hidden": (64,), "epochs": 40}
 
 
-def settings_of(method: str) -> dict[str, object]:
+def settings_for(method: str) -> dict[str, object]:
     return SMALL if method.startswith("DCMH") else {}
 
 
-def map_across(method: str, seed: int) -> float:
+def target_map(method: str, seed: int) -> float:
     world = World(seed=seed, gap=1.2)
     training, fresh = world.training(400, targets=200), world.related(200, target=True)
-    hasher = make_hasher(method, bits=16, **settings_of(method)).fit(training)
+    hasher = make_hasher(method, bits=16, **settings_for(method)).fit(training)
     codes = hasher.encode_images(fresh.images), hasher.encode_texts(fresh.texts)
     return float(np.mean(map_both_directions(*codes, fresh.relation)))
 
 
 @pytest.mark.parametrize("method", ["CVH+target", "QCH+target"])
-def test_a_rival_that_is_fed_crosses_the_gap_better(method: str) -> None:
-    gains = [map_across(method, seed) - map_across(method[:-4], seed) for seed in range(3)]
+def test_target_items_raise_the_map_of_a_baseline(method: str) -> None:
+    baseline = method.removesuffix("+target")
+    gains = [target_map(method, seed) - target_map(baseline, seed) for seed in range(3)]
     assert np.mean(gains) > 0.03
 
 
-@pytest.mark.parametrize("method", FED)
-def test_a_fed_rival_is_saved_loaded_and_refuses_other_features(
-    method: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("method", TRANSDUCTIVE)
+def test_a_transductive_baseline_is_saved_and_loaded(method: str, tmp_path: Path) -> None:
     training = World(gap=1.0).training(200)
-    hasher = make_hasher(method, bits=16, **settings_of(method))
+    hasher = make_hasher(method, bits=16, **settings_for(method))
     with pytest.raises(NotFittedError):
         hasher.encode_images(training.images)
-    hasher.fit(training).save(tmp_path / "fed")
-    again = load(tmp_path / "fed")
+    hasher.fit(training).save(tmp_path / "hasher")
+    again = load(tmp_path / "hasher")
     assert again.encode_images(training.target_images) == hasher.encode_images(
         training.target_images
     )
     assert again.encode_texts(training.target_texts) == hasher.encode_texts(training.target_texts)
-    with pytest.raises(DataError, match="images have shape"):
+    with pytest.raises(DataError, match="shape"):
         again.encode_images(training.images[:, 1:])
-    state = {name: array for name, array in hasher.state().items() if "centre." not in name}
-    with pytest.raises(DataError, match="lacks the domains' centres"):
-        make_hasher(method, bits=16, **settings_of(method)).restore(state)
+    state = {name: array for name, array in hasher.state().items() if "center." not in name}
+    with pytest.raises(DataError, match="lacks center"):
+        make_hasher(method, bits=16, **settings_for(method)).restore(state)
 
 
-def test_each_domain_of_a_fed_rival_has_a_centre_of_its_own() -> None:
+def test_each_domain_has_its_own_center() -> None:
     training = World(gap=1.0).training(200)
     hasher = make_hasher("QCH+target", bits=16).fit(training)
-    own, _ = hasher.project_auxiliary(training.images, training.texts)
-    assert not np.allclose(own, hasher.project_images(training.images))
+    auxiliary, _ = hasher.project_auxiliary(training.images, training.texts)
+    assert not np.allclose(auxiliary, hasher.project_images(training.images))
 
 
-def test_relations_that_target_items_inherit_turn_the_directions() -> None:
+def test_pseudo_labels_of_target_items_change_the_components() -> None:
     training = World(gap=1.0).training(200)
-    alone, fed = (
+    initial, matched = (
         make_hasher("CVH+target", bits=16, matching_rounds=n).fit(training) for n in (0, 1)
     )
-    apart = np.abs(alone.state()["weights_x"] - fed.state()["weights_x"]).max()
-    assert apart > 0.01 * np.abs(alone.state()["weights_x"]).max()
+    weights, other = initial.state()["weights_x"], matched.state()["weights_x"]
+    assert np.abs(weights - other).max() > 0.01 * np.abs(weights).max()
 
 
 RELATIONS: list[Relation] = [
@@ -87,10 +86,10 @@ def test_the_relation_with_target_items_is_the_product_of_the_matches(relation: 
     rng = np.random.default_rng(0)
     p, q = rng.dirichlet(np.ones(4), 3), rng.dirichlet(np.ones(5), 2)
     extended = ExtendedRelation(relation, p, q)
-    whole = np.vstack([np.eye(4), p]) @ dense(relation) @ np.vstack([np.eye(5), q]).T
-    np.testing.assert_allclose(dense(extended), whole, atol=1e-6)
+    s = np.vstack([np.eye(4), p]) @ dense(relation) @ np.vstack([np.eye(5), q]).T
+    np.testing.assert_allclose(dense(extended), s, atol=1e-6)
     assert extended.shape == (7, 7)
-    assert extended.positives == round(whole.sum())
+    assert extended.positives == round(s.sum())
     known = 49 - 20 + relation.known
     assert extended.known == known
     mask = extended.block(np.arange(7), np.arange(7))[1]
@@ -100,27 +99,25 @@ def test_the_relation_with_target_items_is_the_product_of_the_matches(relation: 
     factors = part.factors()
     assert (factors is not None) == isinstance(relation, LabelRelation)
     if factors is not None:
-        np.testing.assert_allclose(factors[0] @ factors[1].T, whole[np.ix_(rows, columns)])
-    np.testing.assert_allclose(dense(part), whole[np.ix_(rows, columns)], atol=1e-6)
+        np.testing.assert_allclose(factors[0] @ factors[1].T, s[np.ix_(rows, columns)])
+    np.testing.assert_allclose(dense(part), s[np.ix_(rows, columns)], atol=1e-6)
     texts = rng.normal(size=(2, 3))
-    np.testing.assert_allclose(part.times(texts), whole[np.ix_(rows, columns)] @ texts)
+    np.testing.assert_allclose(part.times(texts), s[np.ix_(rows, columns)] @ texts)
     images = rng.normal(size=(3, 2))
-    np.testing.assert_allclose(
-        part.transposed_times(images), whole[np.ix_(rows, columns)].T @ images
-    )
-    drawn = extended.sample_partners(np.arange(7), rng)
-    some = whole.sum(axis=1) > 0
-    assert (whole[np.arange(7), drawn][some] > 0).all()
+    np.testing.assert_allclose(part.transposed_times(images), s[np.ix_(rows, columns)].T @ images)
+    partners = extended.sample_partners(np.arange(7), rng)
+    has_partner = s.sum(axis=1) > 0
+    assert (s[np.arange(7), partners][has_partner] > 0).all()
 
 
-def test_the_start_alone_is_linear_and_what_thn_is_trained_from() -> None:
+def test_the_initialization_of_thn_is_linear_and_close_to_the_trained_one() -> None:
     training = World(gap=1.0).training(200)
-    start = make_hasher("CCA+target", bits=16).fit(training)
-    assert isinstance(start, THN)
-    assert float(start.towers_["image"].fch.weight.detach().abs().max()) == 0  # type: ignore[union-attr]
+    initial = make_hasher("CCA+target", bits=16).fit(training)
+    assert isinstance(initial, THN)
+    assert float(initial.towers_["image"].fch.weight.detach().abs().max()) == 0  # type: ignore[union-attr]
     trained = THN(bits=16, steps=40).fit(training)
-    agreeing = (
-        (start.project_images(training.target_images) > 0)
+    agreement = (
+        (initial.project_images(training.target_images) > 0)
         == (trained.project_images(training.target_images) > 0)
     ).mean()
-    assert 0.8 < agreeing < 1
+    assert 0.8 < agreement < 1

@@ -20,7 +20,7 @@ from .worlds import World
 
 
 def by_all_orders(distances: list[int], relevant: list[int]) -> float:
-    """AP averaged over every order that sorts the distances."""
+    """Return AP averaged over every order that sorts the distances."""
     items = list(zip(distances, relevant, strict=True))
     values = []
     for order in set(permutations(range(len(items)))):
@@ -36,12 +36,12 @@ def by_all_orders(distances: list[int], relevant: list[int]) -> float:
 
 
 def looped_map(distances: np.ndarray, relevant: np.ndarray, known: np.ndarray | None) -> float:
-    """The closed form, query by query: a group of n items, h of them relevant, with i items and c
-    relevant ones before it adds sum over p = 1..n of (h/n) (c + 1 + (p-1)(h-1)/(n-1)) / (i + p)."""
+    """Return the closed form by loops: a group of n items, h of them relevant, after i items and c
+    relevant ones adds sum over p = 1..n of (h/n) (c + 1 + (p-1)(h-1)/(n-1)) / (i + p)."""
     values = []
     for row in range(len(distances)):
-        listed = np.full(distances.shape[1], True) if known is None else known[row] > 0
-        far, hit = distances[row][listed], relevant[row][listed]
+        is_known = np.full(distances.shape[1], True) if known is None else known[row] > 0
+        far, hit = distances[row][is_known], relevant[row][is_known]
         i, c, total = 0, 0.0, 0.0
         for distance in np.unique(far):
             n, h = int((far == distance).sum()), float(hit[far == distance].sum())
@@ -64,7 +64,7 @@ def test_the_looped_oracle_is_the_mean_over_all_orders_of_ties(seed: int) -> Non
 
 
 @pytest.mark.parametrize("sort", ["labels", "pairs", "triples"])
-def test_map_both_ways_is_the_closed_form_over_the_known_pairs(sort: str) -> None:
+def test_map_in_both_directions_is_the_closed_form_over_known_pairs(sort: str) -> None:
     training = World(seed=2).training(90, sort)
     rng = np.random.default_rng(0)
     images, texts = (Codes(rng.integers(0, 256, (90, 1), np.uint8), 8) for _ in range(2))
@@ -72,12 +72,12 @@ def test_map_both_ways_is_the_closed_form_over_the_known_pairs(sort: str) -> Non
     assert (known is None) == (sort != "triples")
     forward = looped_map(images.hamming(texts), s, known)
     backward = looped_map(texts.hamming(images), s.T, None if known is None else known.T)
-    found = map_both_directions(images, texts, training.relation)
-    assert found == pytest.approx((forward, backward), abs=1e-12)
+    result = map_both_directions(images, texts, training.relation)
+    assert result == pytest.approx((forward, backward), abs=1e-12)
 
 
 class Similarity(Scorer):
-    """What a hasher projects, compared in full: a method without codes."""
+    """Scores pairs by the projections of a hasher."""
 
     name = "similarity"
 
@@ -94,32 +94,32 @@ class Similarity(Scorer):
 
 
 @pytest.mark.parametrize("sort", ["labels", "triples"])
-def test_a_method_without_codes_is_scored_by_the_order_of_its_scores(sort: str) -> None:
+def test_a_method_without_codes_is_evaluated_by_its_scores(sort: str) -> None:
     training = World(seed=2).training(90, sort)
     scorer = Similarity().fit(training)
     s, known = training.relation.block(np.arange(90), np.arange(90))
     score = scorer.score(training.images, training.texts)
     forward = looped_map(-score, s, known)
     backward = looped_map(-score.T, s.T, None if known is None else known.T)
-    found = held_out_map(scorer, training)
-    assert found == pytest.approx((forward, backward), abs=1e-9)
+    result = held_out_map(scorer, training)
+    assert result == pytest.approx((forward, backward), abs=1e-9)
     assert tune(Similarity(), training, training, trials=3)[1][0].score == pytest.approx(
         (forward + backward) / 2, abs=1e-9
     )
 
 
-def test_queries_with_nothing_relevant_do_not_count() -> None:
+def test_queries_without_relevant_items_are_ignored() -> None:
     codes = Codes.from_projections(np.eye(8))
     relation = SparseRelation.from_pairs(list("abcdefgh"), list("ab......"))
     assert map_both_directions(codes, codes, relation) == (1.0, 1.0)
 
 
-def test_nothing_relevant_at_all_scores_nothing() -> None:
+def test_no_relevant_items_score_zero() -> None:
     codes = Codes.from_projections(np.eye(8))
     assert map_both_directions(codes, codes, LabelRelation(np.eye(8), np.eye(8) * 0)) == (0.0, 0.0)
 
 
-def test_random_codes_score_the_share_of_relevant_items() -> None:
+def test_random_codes_score_the_fraction_of_relevant_items() -> None:
     rng = np.random.default_rng(0)
     labels = np.eye(4)[rng.integers(0, 4, 400)]
     codes = [Codes.from_projections(rng.standard_normal((400, 16))) for _ in range(2)]
@@ -127,7 +127,7 @@ def test_random_codes_score_the_share_of_relevant_items() -> None:
     np.testing.assert_allclose(scores, 0.25, atol=0.02)
 
 
-def test_own_settings_come_first_then_candidates_none_twice() -> None:
+def test_own_settings_come_first_then_distinct_candidates() -> None:
     world = World()
     _, trials = tune(CVH(bits=8, ridge=0.1), world.training(60), world.related(60), trials=4)
     assert [trial.settings["ridge"] for trial in trials] == [0.1, 0.01, 0.3, 0.003]
@@ -135,7 +135,7 @@ def test_own_settings_come_first_then_candidates_none_twice() -> None:
     assert all(trial.seconds > 0 for trial in trials)
 
 
-def test_the_best_on_held_out_items_is_returned_fitted() -> None:
+def test_the_method_with_the_best_held_out_score_is_returned() -> None:
     world = World()
     training, held_out = world.training(100), world.related(100)
     best, trials = tune(QCH(bits=16), training, held_out, trials=5)
@@ -146,14 +146,14 @@ def test_the_best_on_held_out_items_is_returned_fitted() -> None:
     )
 
 
-def test_without_held_out_items_the_best_setting_is_fitted_on_everything() -> None:
+def test_without_held_out_items_the_best_settings_are_refitted_on_everything() -> None:
     training = World().training(100)
     best, trials = tune(CVH(bits=8), training, trials=3)
     again = CVH(**max(trials, key=lambda trial: trial.score).settings).fit(training)
     assert best.encode_images(training.images) == again.encode_images(training.images)
 
 
-def test_holding_out_keeps_the_unlabelled_target_items_and_shares_no_auxiliary_item() -> None:
+def test_hold_out_keeps_target_items_and_splits_auxiliary_items() -> None:
     training = World().training(100)
     rest, held_out = hold_out(training, seed=0)
     assert (len(rest.images), len(held_out.images)) == (80, 20)
@@ -164,7 +164,7 @@ def test_holding_out_keeps_the_unlabelled_target_items_and_shares_no_auxiliary_i
     assert len(np.unique(both, axis=0)) == 100
 
 
-def test_the_hasher_that_was_passed_in_is_left_as_it_was() -> None:
+def test_tuning_does_not_change_the_hasher_passed_in() -> None:
     hasher = CVH(bits=8)
     tune(hasher, World().training(60), trials=2)
     assert hasher.ridge == CVH(bits=8).ridge
@@ -175,39 +175,38 @@ def test_the_hasher_that_was_passed_in_is_left_as_it_was() -> None:
 def test_held_out_items_without_a_relation_are_refused() -> None:
     world = World()
     training = world.training(60)
-    lonely = AuxiliarySet(
+    unrelated = AuxiliarySet(
         training.images[:2], training.texts[:2], LabelRelation(np.eye(2), np.eye(2)[::-1] * 0)
     )
     with pytest.raises(DataError, match="cannot be compared"):
-        tune(CVH(bits=8), training, lonely, trials=1)
+        tune(CVH(bits=8), training, unrelated, trials=1)
 
 
-def test_no_trial_at_all_is_refused() -> None:
-    with pytest.raises(DataError, match="at least 1 trial, got 0"):
+def test_zero_trials_are_refused() -> None:
+    with pytest.raises(DataError, match="got 0"):
         tune(CVH(bits=8), World().training(60), trials=0)
 
 
-def test_progress_is_shown_once_a_trial() -> None:
-    seen: list[str] = []
+def test_progress_is_shown_once_per_trial() -> None:
+    descriptions: list[str] = []
 
     def track(
         items: Iterable[Any], description: str, total: int | None = None, start: int = 0
     ) -> Iterator[Any]:
         for item in items:
-            seen.append(description)
+            descriptions.append(description)
             yield item
 
     tune(CVH(bits=8), World().training(60), trials=3, track=track)
-    assert seen == ["tuning CVH"] * 3
+    assert descriptions == ["tuning CVH"] * 3
 
 
-@pytest.mark.parametrize("kind", [CVH, IMH, QCH, HTH])
-def test_every_rival_has_enough_different_candidates_for_eight_trials(kind: type[Hasher]) -> None:
-
+@pytest.mark.parametrize("method", [CVH, IMH, QCH, HTH])
+def test_candidates_of_baselines_are_distinct(method: type[Hasher]) -> None:
     def key(setting: Setting) -> tuple[tuple[str, Any], ...]:
-        return tuple(sorted({**kind().settings(), **setting}.items()))
+        return tuple(sorted({**method().settings(), **setting}.items()))
 
-    candidates = [key(setting) for setting in kind.candidates()]
+    candidates = [key(setting) for setting in method.candidates()]
     assert len(candidates) >= 8
     assert len(set(candidates)) == len(candidates)
     assert key({}) not in candidates

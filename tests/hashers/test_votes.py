@@ -1,4 +1,4 @@
-"""A second fit with votes: better on the kind that was voted on, and no worse elsewhere."""
+"""A fit with votes is better on the classes that were voted on, and not worse on others."""
 
 from __future__ import annotations
 
@@ -13,43 +13,45 @@ from transhash.data.relation import LabelRelation, Relation, SparseRelation
 from transhash.data.training_set import TrainingSet
 from transhash.hashers import THN
 
-KINDS, NEW, ASKED = 10, 2, 8  # the bridge knows nothing of the last two kinds
-BRIDGE, EACH = 40, 24  # items of a kind in the bridge and in the target
+CLASSES, NEW, QUERIES = 10, 2, 8  # the last two classes are not in the auxiliary set
+AUXILIARY, TARGET = 40, 24  # items of a class in the auxiliary and in the target set
 _Rows = npt.NDArray[np.int64]
 
 
 @dataclass
 class World:
-    """Two views of some kinds; the target lies elsewhere and has kinds that the bridge has not."""
+    """Two modalities of some classes; the target set is shifted and has additional classes."""
 
     seed: int
-    kind: str
+    supervision: str
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
-        centres = rng.normal(size=(KINDS, 24)), rng.normal(size=(KINDS, 20))
+        centers = rng.normal(size=(CLASSES, 24)), rng.normal(size=(CLASSES, 20))
         shifts = 0.7 * rng.normal(size=24), 0.7 * rng.normal(size=20)
-        known = np.repeat(np.arange(KINDS - NEW), BRIDGE)
-        self.kinds = np.repeat(np.arange(KINDS), EACH)
+        known = np.repeat(np.arange(CLASSES - NEW), AUXILIARY)
+        self.classes = np.repeat(np.arange(CLASSES), TARGET)
 
-        def drawn(view: int, of: _Rows, far: float) -> npt.NDArray[np.float32]:
-            noise = 1.2 * rng.normal(size=(len(of), centres[view].shape[1]))
-            return (centres[view][of] + noise + far * shifts[view]).astype(np.float32)
+        def draw(modality: int, classes: _Rows, shift: float) -> npt.NDArray[np.float32]:
+            noise = 1.2 * rng.normal(size=(len(classes), centers[modality].shape[1]))
+            return (centers[modality][classes] + noise + shift * shifts[modality]).astype(
+                np.float32
+            )
 
         ids = [str(i) for i in range(len(known))]
         self.relation: Relation = SparseRelation.from_pairs(ids, ids)
-        if self.kind == "labels":
-            self.relation = LabelRelation.of_classes(known, known)
-        self.x, self.y = drawn(0, known, 0), drawn(1, known, 0)
-        self.target_x, self.target_y = drawn(0, self.kinds, 1), drawn(1, self.kinds, 1)
+        if self.supervision == "labels":
+            self.relation = LabelRelation.from_classes(known, known)
+        self.x, self.y = draw(0, known, 0), draw(1, known, 0)
+        self.target_x, self.target_y = draw(0, self.classes, 1), draw(1, self.classes, 1)
 
     def distances(self, votes: dict[tuple[int, int], int]) -> npt.NDArray[np.int64]:
-        """Of target texts and images, by a fit with votes on such pairs (image, text)."""
+        """Return distances of target texts and images after a fit with votes by (image, text)."""
         images, texts = (sorted({pair[side] for pair in votes}) for side in (0, 1))
         relation = self.relation
         if votes:
-            placed = {(images.index(i), texts.index(j)): vote for (i, j), vote in votes.items()}
-            relation = FeedbackRelation.extend(relation, placed, len(images), len(texts))
+            renumbered = {(images.index(i), texts.index(j)): vote for (i, j), vote in votes.items()}
+            relation = FeedbackRelation.extend(relation, renumbered, len(images), len(texts))
         training = TrainingSet(
             np.concatenate([self.x, self.target_x[images]]) if votes else self.x,
             np.concatenate([self.y, self.target_y[texts]]) if votes else self.y,
@@ -69,39 +71,36 @@ class World:
         ]
         return (32 - signs[0] @ signs[1].T) // 2
 
-    def precision(
-        self, distances: npt.NDArray[np.int64], encode_queries: npt.NDArray[np.bool_]
-    ) -> float:
-        """P@10 of asking items."""
+    def precision(self, distances: npt.NDArray[np.int64], queries: npt.NDArray[np.bool_]) -> float:
+        """Return precision@10 of the queries."""
         first = np.argsort(distances, axis=1, kind="stable")[:, :10]
-        right = self.kinds[first] == self.kinds[:, None]
-        return float(right[encode_queries].mean())
+        correct = self.classes[first] == self.classes[:, None]
+        return float(correct[queries].mean())
 
 
-@pytest.mark.parametrize("kind", ["labels", "pairs"])
-def test_votes_raise_precision_of_the_voted_kind_and_cost_nothing_elsewhere(kind: str) -> None:
+@pytest.mark.parametrize("supervision", ["labels", "pairs"])
+def test_votes_raise_precision_of_the_voted_classes_only(supervision: str) -> None:
     gains = []
     for seed in range(3):
-        world = World(seed, kind)
-        new = world.kinds >= KINDS - NEW
+        world = World(seed, supervision)
+        new = world.classes >= CLASSES - NEW
         before = world.distances({})
-        # A person types some texts of the new kinds and judges the first ten pictures of each.
-        typed = np.flatnonzero(new).reshape(NEW, EACH)[:, :ASKED].ravel()
+        # A user types some texts of the new classes and judges the first ten images of each.
+        typed = np.flatnonzero(new).reshape(NEW, TARGET)[:, :QUERIES].ravel()
         first = np.argsort(before, axis=1, kind="stable")[:, :10]
         votes = {
-            (int(i), int(text)): int(world.kinds[i] == world.kinds[text])
+            (int(i), int(text)): int(world.classes[i] == world.classes[text])
             for text in typed
             for i in first[text]
         }
         after = world.distances(votes)
-        # Neither typed texts nor voted pictures ask: no pair that was voted on is scored.
+        # Neither typed texts nor voted images are queries: no voted pair is scored.
         texts = ~np.isin(np.arange(len(new)), typed)
         images = ~np.isin(np.arange(len(new)), [i for i, _ in votes])
         gains.append(
             [
-                world.precision(now, encode_queries & group)
-                - world.precision(then, encode_queries & group)
-                for then, now, encode_queries in (
+                world.precision(now, queries & group) - world.precision(then, queries & group)
+                for then, now, queries in (
                     (before, after, texts),
                     (before.T, after.T, images),
                 )

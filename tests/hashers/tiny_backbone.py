@@ -1,4 +1,4 @@
-"""A backbone small enough for tests, and pictures that it can learn to tell apart."""
+"""A small backbone, and images that it can learn to classify."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TinyStages(Stages):
 
 
 class TinyBackbone:
-    """Three stages with random weights; `seed` makes another one."""
+    """Three stages with random weights drawn by `seed`."""
 
     name = "tiny"
     size = SIZE
@@ -56,8 +56,8 @@ class TinyBackbone:
         return extract_pixels(self.network(), pixels, self.batch_size, self.device)
 
 
-def pictures(labels: npt.NDArray[np.int64], rng: np.random.Generator, light: int = 0) -> Pixels:
-    """Stripes of four directions under noise, in other light where the domain is another."""
+def draw_images(labels: npt.NDArray[np.int64], rng: np.random.Generator, light: int = 0) -> Pixels:
+    """Draw noisy stripes of four directions; `light` makes another domain."""
     y, x = np.mgrid[:SIZE, :SIZE]
     waves = np.stack([x, y, x + y, x - y])[labels] + rng.integers(0, 6, (len(labels), 1, 1))
     stripes = np.where(waves % 6 < 3, 70, 160)[..., None].repeat(3, axis=3)
@@ -66,13 +66,13 @@ def pictures(labels: npt.NDArray[np.int64], rng: np.random.Generator, light: int
 
 
 class Scene:
-    """Auxiliary and target pictures, their texts as features, and what relates them."""
+    """Auxiliary and target images, features of texts, and their relation."""
 
     def __init__(self, kind: str = "labels", seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
         own, other = rng.integers(0, CLASSES, (2, 80))
         self.labels, self.target_labels = own, other
-        self.images, self.target_images = pictures(own, rng), pictures(other, rng, light=40)
+        self.images, self.target_images = draw_images(own, rng), draw_images(other, rng, light=40)
         basis = rng.normal(size=(CLASSES, 20))
         texts, target_texts = (
             (basis[labels] + 0.5 * rng.normal(size=(len(labels), 20))).astype(np.float32)
@@ -95,13 +95,13 @@ class Scene:
         )  # fmt: skip
 
     def files(self, folder: Any) -> tuple[list[Any], list[Any]]:
-        """The pictures as files that lose nothing."""
+        """Write the images as PNG files."""
         from PIL import Image
 
-        found: tuple[list[Any], list[Any]] = ([], [])
+        paths: tuple[list[Any], list[Any]] = ([], [])
         for k, part in enumerate((self.images, self.target_images)):
-            for i, picture in enumerate(part):
+            for i, image in enumerate(part):
                 path = folder / f"{k}-{i:03}.png"
-                Image.fromarray(picture).save(path)
-                found[k].append(path)
-        return found
+                Image.fromarray(image).save(path)
+                paths[k].append(path)
+        return paths

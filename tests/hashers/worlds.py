@@ -1,7 +1,4 @@
-"""A small world for the hashers: classes, a shared latent, private nuisance and noise a view.
-
-The generator of the specification's synthetic test, scaled down.
-"""
+"""Synthetic data for hashers: classes, a shared latent, and nuisance and noise per modality."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class AffineMap:
-    """Items of both modalities; item i of either has label i, images and texts share latents."""
+class Sample:
+    """Items of both modalities; image i and text i share a label and a latent."""
 
     images: Array
     texts: Array
@@ -44,12 +41,12 @@ class World:
         self.maps = [self.rng.standard_normal((latent, d)) for d in (dx, dy)]
         self.nuisance = [self.rng.standard_normal((20, d)) for d in (dx, dy)]
         self.gap = gap
-        if gap:  # the target domain: each modality's latents are moved and warped in its own way
+        if gap:  # the target domain: latents of each modality are shifted and warped
             moves = self.rng.standard_normal((2, latent))
             self.moves = moves / np.linalg.norm(moves, axis=1, keepdims=True) * latent**0.5
             self.warps = 0.2 * self.rng.standard_normal((2, latent, latent))
 
-    def draw(self, n: int, target: bool = False) -> AffineMap:
+    def draw(self, n: int, target: bool = False) -> Sample:
         labels = self.rng.permutation(np.arange(n) % self.classes)
         shared = self.means[labels] + 0.9 * self.rng.standard_normal((n, self.means.shape[1]))
         latents = [shared, shared]
@@ -64,10 +61,10 @@ class World:
             + 0.5 * self.rng.standard_normal((n, a.shape[1]))
             for u, a, b in zip(latents, self.maps, self.nuisance, strict=True)
         )
-        return AffineMap(images.astype(np.float32), texts.astype(np.float32), labels)
+        return Sample(images.astype(np.float32), texts.astype(np.float32), labels)
 
     def training(self, n: int = 300, sort: str = "labels", targets: int = 60) -> TrainingSet:
-        """Unpaired items related by label, pairs, or the pairs and as many denied ones."""
+        """Return unpaired items related by label, pairs, or clicks."""
         first, second = self.draw(n), self.draw(n)
         texts = second.texts if sort == "labels" else first.texts
         relation: Relation
@@ -77,16 +74,16 @@ class World:
             keys = [str(i) for i in range(n)]
             relation = SparseRelation.from_pairs(keys, keys)
         else:
-            # Clicks: each picture with ten texts seen beside it, similar if of the same class.
-            seen = [(i, int(j)) for i in range(n) for j in self.rng.choice(n, 10, replace=False)]
-            seen += [(i, i) for i in range(n)]
-            values = [float(first.labels[i] == first.labels[j]) for i, j in seen]
-            relation = SparseRelation.from_triples(seen, values, (n, n))
+            # Clicks: each image with ten texts, related if of the same class.
+            clicks = [(i, int(j)) for i in range(n) for j in self.rng.choice(n, 10, replace=False)]
+            clicks += [(i, i) for i in range(n)]
+            values = [float(first.labels[i] == first.labels[j]) for i, j in clicks]
+            relation = SparseRelation.from_triples(clicks, values, (n, n))
         target = self.draw(targets, target=True)
         return TrainingSet(first.images, texts, relation, target.images, target.texts)
 
     def related(self, n: int = 200, target: bool = False) -> AuxiliarySet:
-        """Fresh items related by label, to measure on."""
+        """Return new items related by label, to measure on."""
         x, y = self.draw(n, target), self.draw(n, target)
         relation = LabelRelation(x.one_hot(self.classes), y.one_hot(self.classes))
         return AuxiliarySet(x.images, y.texts, relation)
