@@ -24,13 +24,7 @@ from transhash.service.guard import LOOPBACK, ActiveRequests, ApiKey, Guard
 from transhash.service.limits import BusyError
 from transhash.service.originals import OriginalNotAvailableError
 from transhash.service.reloading import ReloadingEngine, RunFilesChangedError
-from transhash.service.routes import (
-    change_routes,
-    info_routes,
-    original_routes,
-    search_routes,
-    vote_routes,
-)
+from transhash.service.routes import change_routes, info_routes, original_routes, search_routes
 from transhash.service.schemas import About
 from transhash.service.search_service import FeedbackService, ItemNotFoundError, SearchService
 
@@ -109,8 +103,7 @@ def create_app(
     app.include_router(original_routes(service, originals))
     app.include_router(info_routes(service, metrics, about, read_diagnostics(engine.run)))
     if feedback:
-        app.include_router(change_routes(service))
-        app.include_router(vote_routes(service, feedback))
+        app.include_router(change_routes(service, feedback))
     # One route per file of web/: no path is ever built from a request.
     for file in files("transhash").joinpath("web").iterdir():
         content_type = _CONTENT_TYPES.get(file.name.rpartition(".")[2])

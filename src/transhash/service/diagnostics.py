@@ -37,9 +37,9 @@ def read_diagnostics(run: Path) -> Diagnostics:
     results = _read_json(run / "results.json")
     return Diagnostics(
         map=_map_points(_read_json(run / "diagnostics.json")),
-        report=_select(report, _REPORT_KEYS) or None,
+        report={key: report[key] for key in _REPORT_KEYS if key in report} or None,
         results=[
-            _select(row, _RESULT_KEYS)
+            {key: row[key] for key in _RESULT_KEYS if key in row}
             for row in (results if isinstance(results, list) else ())
             if isinstance(row, dict) and "method" in row
         ],
@@ -77,29 +77,15 @@ def _points(points: Any) -> list[list[float]]:
         for point in (points if isinstance(points, list) else ())
         if isinstance(point, list)
         and len(point) == 2
-        and all(isinstance(x, int | float) and math.isfinite(x) for x in point)
+        and all(isinstance(x, int | float) for x in point)
     ]
     return valid[:: max(1, math.ceil(len(valid) / _MAX_POINTS))]
 
 
-def _select(record: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    return {key: _finite(record[key]) for key in keys if key in record}
-
-
-def _finite(value: Any) -> Any:
-    """Return the value with None for numbers that JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_finite(part) for part in value]
-    return value
-
-
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text("utf-8"))
+        # NaN and Infinity become None: a reply cannot contain them.
+        return json.loads(path.read_text("utf-8"), parse_constant=lambda _: None)
     except (OSError, ValueError):
         return None  # the search page works without it
 

@@ -240,29 +240,21 @@ _REFUSAL = (
 
 def max_connections() -> int:
     """Return how many connections the limit on file descriptors allows."""
-    files = _file_limits()[0]
+    if sys.platform == "win32":
+        return MAX_CONNECTIONS
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
     return min(MAX_CONNECTIONS, max(files - _RESERVED_FILES, files // 4))
 
 
 def raise_file_limit() -> None:
     """Raise the limit on file descriptors: the usual 1,024 are fewer than the connections."""
-    files, hard_limit = _file_limits()
-    wanted = min(hard_limit, MAX_CONNECTIONS + _RESERVED_FILES)
-    if sys.platform != "win32" and files < wanted:
+    if sys.platform != "win32" and max_connections() < MAX_CONNECTIONS:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _file_limits() -> tuple[int, int]:
-    """Return the soft and the hard limit on file descriptors."""
-    unlimited = 1 << 20
-    if sys.platform == "win32":
-        return unlimited, unlimited
-    soft, hard = (
-        unlimited if limit == resource.RLIM_INFINITY else limit
-        for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
-    )
-    return soft, hard
+        wanted = MAX_CONNECTIONS + _RESERVED_FILES
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 class TimedConnection(H11Protocol):

@@ -19,20 +19,9 @@ from transhash.search.catalog import Catalog, Item
 
 _PREVIEW_PIXELS = 1600  # longer side: more than most screens show
 _CHUNK_BYTES = 1 << 18
-# Content types that browsers may be told; none of these can have a script.
-_IMAGE_TYPES = {
-    ".jpg": "image/jpeg",
-    ".jpeg": "image/jpeg",
-    ".png": "image/png",
-    ".webp": "image/webp",
-    ".bmp": "image/bmp",
-    ".gif": "image/gif",
-    ".tif": "image/tiff",
-    ".tiff": "image/tiff",
-    ".avif": "image/avif",
-    ".heic": "image/heic",
-    ".heif": "image/heif",
-}
+# Image types that browsers may be told; none of these formats can have a script.
+_IMAGE_TYPES = ("jpeg", "png", "webp", "bmp", "gif", "tiff", "avif", "heic", "heif")
+_SUFFIX_TYPES = {"jpg": "jpeg", "tif": "tiff"}  # suffixes that are not the name of the type
 
 
 class OriginalNotAvailableError(DataError):
@@ -54,11 +43,12 @@ class Original:
 
     def headers(self, *, download: bool) -> dict[str, str]:
         disposition = "attachment" if download else "inline"
-        suffix = Path(self._name).suffix.lower()
+        suffix = Path(self._name).suffix.lower().removeprefix(".")
+        kind = _SUFFIX_TYPES.get(suffix, suffix)
         return {
             "Content-Disposition": f"{disposition}; filename*=UTF-8''{quote(self._name, safe='')}",
             "Content-Length": str(self._size),
-            "Content-Type": _IMAGE_TYPES.get(suffix, "application/octet-stream"),
+            "Content-Type": f"image/{kind}" if kind in _IMAGE_TYPES else "application/octet-stream",
         }
 
     def chunks(self) -> Iterator[bytes]:

@@ -203,38 +203,32 @@ def info_routes(
 _KEY = Security(APIKeyHeader(name="X-API-Key", auto_error=False))
 
 
-def change_routes(service: SearchService) -> APIRouter:
-    router = APIRouter(prefix="/api/items", tags=["changes"], dependencies=[_KEY])
+def change_routes(service: SearchService, feedback: FeedbackService) -> APIRouter:
+    router = APIRouter(prefix="/api", tags=["changes"], dependencies=[_KEY])
 
-    @router.post("/texts", status_code=201, responses=_errors(400, 413))
+    @router.post("/items/texts", status_code=201, responses=_errors(400, 413))
     async def add_texts(request: TextsIn) -> ItemsOut:
         """Add or replace texts; they are on disk and searchable before the reply."""
         return ItemsOut(items=await service.changes.run(service.add_texts, request.texts))
 
-    @router.post("/images", status_code=201, responses=_errors(400, 413))
+    @router.post("/items/images", status_code=201, responses=_errors(400, 413))
     async def add_image(image: UploadFile, id: Annotated[ItemId | None, Form()] = None) -> ItemsOut:
         """Add or replace an image; it is on disk and searchable before the reply."""
         return ItemsOut(
             items=await service.changes.run(lambda: service.add_image(image.file.read(), id))
         )
 
-    @router.delete("/{number}", responses=_errors(404))
+    @router.delete("/items/{number}", responses=_errors(404))
     async def remove(number: ItemNumber) -> RemovedOut:
         """Remove an item from the index."""
         return RemovedOut(removed=await service.changes.run(service.remove, number))
 
-    return router
-
-
-def vote_routes(service: SearchService, feedback: FeedbackService) -> APIRouter:
-    router = APIRouter(prefix="/api/votes", tags=["changes"], dependencies=[_KEY])
-
-    @router.post("", responses=_errors(400, 404, 413))
+    @router.post("/votes", responses=_errors(400, 404, 413))
     async def put_vote(request: VoteIn) -> VoteOut:
         """Store or replace the vote on an image and a text."""
         return await service.changes.run(feedback.put, request)
 
-    @router.delete("", responses=_errors(404))
+    @router.delete("/votes", responses=_errors(404))
     async def delete_vote(
         image: Annotated[int, Query(ge=0, le=MAX_ITEM_NUMBER, description="number of an image")],
         text: Annotated[

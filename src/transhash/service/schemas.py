@@ -74,12 +74,11 @@ class QueryOut(BaseModel):
     )
 
 
-class SearchOut(BaseModel):
-    query: QueryOut
+class _ReplyOut(BaseModel):
     modality: Modality = Field(description="modality of the results")
     ranking: RankingMode = Field(
         description="weighted: by query confidence; tiebreak: Hamming distance, ties by "
-        "confidence; hamming: Hamming distance"
+        "confidence; hamming: Hamming distance, always used for items"
     )
     rerank_pool: int | None = Field(
         description="number of nearest items by Hamming distance that were reranked; null: all"
@@ -87,6 +86,10 @@ class SearchOut(BaseModel):
     total: int = Field(description="number of items searched")
     bits: int
     took_ms: float = Field(description="time to encode and search, without the network")
+
+
+class SearchOut(_ReplyOut):
+    query: QueryOut
     max_relevance: RelevanceLabel | None = Field(
         description="best label that this model gives to any result; null: not calibrated"
     )
@@ -108,13 +111,7 @@ class BatchIn(_Strict):
     ranking: RankingMode = DEFAULT_RANKING
 
 
-class BatchOut(BaseModel):
-    modality: Modality
-    ranking: RankingMode = Field(description="of the texts; items are ranked by Hamming distance")
-    rerank_pool: int | None
-    total: int
-    bits: int
-    took_ms: float
+class BatchOut(_ReplyOut):
     results: list[list[HitOut]] = Field(description="one list per query, in order")
 
 

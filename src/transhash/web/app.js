@@ -19,7 +19,7 @@ const SLOW_MS = 4000; // until the page explains why a search takes long
 let about = null;
 let aboutLoaded = null; // promise that settles when `about` is known, or cannot be
 let running = null; // AbortController of the current search
-let current = null; // the results on the page: {query, modality, parts, shown}
+let current = null; // the results on the page: {query, modality, parts, ms, shown}
 const images = new Map(); // key -> {file, url}; dropped images exist as long as the page
 // The modality to find from a text and from an image; the switch changes it.
 const resultModality = { texts: "images", images: "texts" };
@@ -149,7 +149,7 @@ function render(query, modality, replies, ms) {
   }
   resultModality[queryModality(query)] = modality;
   const parts = replies.map((reply) => ({ ...reply, list: ui.grid(reply.modality) }));
-  current = { query, modality, parts, shown: 0 };
+  current = { query, modality, parts, ms, shown: 0 };
   const imageUrl = query.key ? images.get(query.key).url : null;
   const here = item ? itemStep(item) : { label: query.q ?? "your image", image: imageUrl };
   here.url = addressOf(query, modality);
@@ -370,6 +370,7 @@ async function loadAbout() {
     $("run").hidden = false;
     $("choose-image").hidden = !about.accepts_images;
     enableVotes(about.writable);
+    if (!$("search-details").hidden) showSummary(current.parts, current.ms, about);
     if (about.writable) {
       $("privacy").textContent = "Votes are stored with their query. Other queries and dropped images are not.";
     }

@@ -65,7 +65,7 @@ function draw() {
   $("detail-next").disabled = position === items.length - 1;
   const similar = ui.el("div", { class: "similar", "aria-live": "polite" });
   const votes = about?.writable ? voteButtons(query, item) : null;
-  const side = ui.el("div", { class: "side" }, ...facts(item), votes, actions(item), similar, codeDetails(item));
+  const side = ui.el("div", { class: "side" }, ...facts(item), votes, actions(item), codeDetails(item), similar);
   $("detail").classList.toggle("of-text", item.modality === "texts");
   $("detail-body").replaceChildren(content(item), side);
   $("detail").scrollTop = 0;

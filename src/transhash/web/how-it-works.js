@@ -25,20 +25,20 @@ export async function drawHow(body, about) {
   const parts = [];
   if (data.map) parts.push(...mapParts(data.map, data.report));
   if (data.results.length) parts.push(...tableParts(data.results, about));
-  if (data.report) parts.push(...reportParts(data.report));
+  if (data.report) parts.push(...reportParts(data.report, isAdapted(data.map)));
   if (!parts.length) parts.push(el("p", { class: "lead" }, "This run has no diagnostics. `transhash fit` writes them."));
   body.replaceChildren(...parts);
 }
 
 function mapParts(map, report) {
   const bounds = boundsOf(map);
-  const adapts = JSON.stringify(map.before) !== JSON.stringify(map.after);
+  const adapts = isAdapted(map);
   const lead =
     "Each mark is an item. Its place is its code before rounding to bits, reduced to two dimensions; " +
     "related items should be near each other. " +
     (adapts
       ? "The first map encodes your items like auxiliary ones, the second as the trained model does."
-      : "This method does not adapt to your files.");
+      : "This method encodes your items like auxiliary ones.");
   const titles = adapts ? { before: "Without adaptation", after: "After training" } : { after: "Codes" };
   const figures = Object.entries(titles).map(([state, title]) =>
     el("figure", {}, el("figcaption", {}, title), plot(map[state], bounds, title)),
@@ -72,6 +72,8 @@ function alignmentParts(alignment) {
     "closing this distance is only one of several training goals.";
   return [el("p", { class: "lead distances" }, distances + (larger.length ? reason : ""))];
 }
+
+const isAdapted = (map) => map && JSON.stringify(map.before) !== JSON.stringify(map.after);
 
 function boundsOf(map) {
   const points = Object.values(map).flatMap((groups) => Object.values(groups).flat());
@@ -129,11 +131,11 @@ function tableParts(rows, about) {
   ];
 }
 
-function reportParts(report) {
+function reportParts(report, adapted) {
   const { auxiliary = {}, target = {} } = report;
   const facts = [];
   if (auxiliary.images) facts.push(`Trained on ${count(auxiliary.images)} auxiliary images and ${count(auxiliary.texts)} texts`);
-  if (target.images) facts.push(`adapted to ${count(target.images)} of your images and ${count(target.texts)} of your texts`);
+  if (adapted && target.images) facts.push(`adapted to ${count(target.images)} of your images and ${count(target.texts)} of your texts`);
   if (report.training_seconds) facts.push(`in ${report.training_seconds} s`);
   const { summary = [], warnings = [] } = report.validation || {};
   const lines = [...(facts.length ? [`${facts.join(", ")}.`] : []), ...summary];
