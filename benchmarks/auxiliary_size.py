@@ -1,25 +1,24 @@
-"""How big and how similar the bridge must be, on the data drawn by code.
+"""Measure how large and how similar an auxiliary set must be, on the synthetic data set.
 
-    python benchmarks/auxiliary_size.py --figure docs/images/bridge.svg
+    python benchmarks/auxiliary_size.py --figure docs/images/auxiliary-size.svg
 
-MAP of the target at 128 bits, as the page ranks, taught by captions alone; mean and deviation over
-seeds, image -> text / text -> image. Three questions: how many pairs, how many unlabelled target
-items, and how many of the twelve kinds of things in the target the bridge has to show.
+MAP of the target at 128 bits with weighted ranking, trained on pairs, image -> text / text ->
+image, mean and deviation over seeds, by the number of pairs, of unlabeled target items, and of
+target classes that the auxiliary set contains.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from common import maps, mean_cell, row_pairs
 
 from transhash.data.benchmark import Benchmark, SplitRows
-from transhash.data.relation import SparseRelation
 from transhash.data.training_set import TrainingSet
 from transhash.experiments import make_synthetic_cached
 from transhash.features.images import EfficientNetLite0
@@ -27,7 +26,7 @@ from transhash.features.texts import text_features
 from transhash.hashers import Hasher
 from transhash.hashers.methods import make_method
 from transhash.progress import progress_bar
-from transhash.scoring.directions import directions_of, score_directions
+from transhash.scoring.directions import build_directions, score_directions
 from transhash.training.split_data import (
     LabeledFeatures,
     TestSet,
@@ -35,146 +34,140 @@ from transhash.training.split_data import (
     load_benchmark_features,
 )
 
-BITS = 128  # what `fit` gives own files
+BITS = 128  # the default of `transhash fit`
 PAIRS = (25, 50, 100, 200, 400, 800)
 TARGETS = (0, 25, 100, 400)  # images, and as many texts
-KINDS = (3, 6, 9, 12)
-ENOUGH = 300  # pairs and target items, where these are not what is asked about
+CLASSES = (3, 6, 9, 12)
+DEFAULT_COUNT = 300  # pairs and target items, where these do not vary
 Rows = npt.NDArray[Any]
+Results = dict[str, dict[int, list[list[float]]]]
 
 
 @dataclass
-class Fitted:
-    """A method fitted to some pairs, and what it is scored on."""
-
+class FittedMethod:
     method: Any
-    target: TestSet
+    test: TestSet
 
-    def maps(self, kinds: Rows | None = None) -> list[float]:
-        """MAP both ways, of queries of those kinds alone if given."""
-        encode_queries = self.target
-        if kinds is not None:
-            encode_queries = TestSet(
-                _of(encode_queries.query_images, kinds), _of(encode_queries.query_texts, kinds),
-                encode_queries.database_images, encode_queries.database_texts,
+    def maps(self, classes: Rows | None = None) -> list[float]:
+        """Return MAP of both directions, optionally for queries of some classes only."""
+        test = self.test
+        if classes is not None:
+            test = TestSet(
+                _select(test.query_images, classes), _select(test.query_texts, classes),
+                test.database_images, test.database_texts,
             )  # fmt: skip
-        how = {"ranking": "weighted"} if isinstance(self.method, Hasher) else {}
-        scores = score_directions(directions_of(self.method, encode_queries, **how))
-        return [scores[way].map for way in ("image_to_text", "text_to_image")]
+        ranking = {"ranking": "weighted"} if isinstance(self.method, Hasher) else {}
+        return maps(score_directions(build_directions(self.method, test, **ranking)))
 
 
-def _of(encode_queries: LabeledFeatures, kinds: Rows) -> LabeledFeatures:
-    chosen = encode_queries.labels[:, kinds].any(axis=1)
-    return LabeledFeatures(encode_queries.features[chosen], encode_queries.labels[chosen])
+def _select(queries: LabeledFeatures, classes: Rows) -> LabeledFeatures:
+    rows = queries.labels[:, classes].any(axis=1)
+    return LabeledFeatures(queries.features[rows], queries.labels[rows])
 
 
-def fitted(
-    method: str, ready: Benchmark, split: SplitRows, rows: Rows, items: int, seed: int
-) -> Fitted:
-    """`method` on those auxiliary rows as pairs and the split's first `items` of either kind."""
-    captions = ready.auxiliary_texts.take(rows).items
-    images, texts = split.target_images[:items], split.target_texts[:items]
-    words = text_features(None)
-    words.fit(captions, ready.texts.take(texts).items)
-    features, target_features = ready.auxiliary_images.features, ready.images.features
-    assert features is not None
-    assert target_features is not None
-    keys = [str(row) for row in rows]
+def fit(
+    name: str, benchmark: Benchmark, split: SplitRows, rows: Rows, items: int, seed: int
+) -> FittedMethod:
+    """Fit on auxiliary rows as pairs, and on `items` target images and texts."""
+    captions = benchmark.auxiliary_texts.take(rows).items
+    texts = benchmark.texts.take(split.target_texts[:items]).items
+    features = text_features(None).fit(captions, texts)
+    images, target_images = benchmark.auxiliary_images.features, benchmark.images.features
+    assert images is not None
+    assert target_images is not None
     training = TrainingSet(
-        features[rows], words.transform(captions), SparseRelation.from_pairs(keys, keys),
-        target_features[images] if items else None,
-        words.transform(ready.texts.take(texts).items) if items else None,
+        images[rows], features.transform(captions), row_pairs(len(rows)),
+        target_images[split.target_images[:items]] if items else None,
+        features.transform(texts) if items else None,
     )  # fmt: skip
-    learner = make_method(method, bits=BITS, seed=seed)
-    learner.fit(training)
-    return Fitted(learner, build_test_set(ready, split, words))
-
-
-def shown(rows: Sequence[Sequence[float]]) -> str:
-    mean, spread = np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1)
-    return " / ".join(f"{m:.3f} ± {s:.3f}" for m, s in zip(mean, spread))
+    method = make_method(name, bits=BITS, seed=seed)
+    method.fit(training)
+    return FittedMethod(method, build_test_set(benchmark, split, features))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--figure", type=Path, help="also draw it: svg or png")
-    arguments = parser.parse_args()
-    ready, _ = load_benchmark_features(
+    parser.add_argument("--figure", type=Path, help="output file: svg or png")
+    options = parser.parse_args()
+    benchmark, _ = load_benchmark_features(
         make_synthetic_cached(100), EfficientNetLite0(), track=progress_bar
     )
-    labels, classes = ready.auxiliary_images.labels or (), ready.classes
-    found: dict[str, dict[Any, list[list[float]]]] = {}
+    labels, classes = benchmark.auxiliary_images.labels or (), benchmark.classes
+    results: Results = {}
 
-    def note(table: str, row: Any, maps: list[float]) -> None:
-        found.setdefault(table, {}).setdefault(row, []).append(maps)
+    def add(line: str, count: int, row: list[float]) -> None:
+        results.setdefault(line, {}).setdefault(count, []).append(row)
 
-    for seed in progress_bar(range(arguments.seeds), "seeds", arguments.seeds):
-        split = ready.split(seed)
-        order = np.random.default_rng(seed).permutation(len(ready.auxiliary_images))
+    for seed in progress_bar(range(options.seeds), "seeds", options.seeds):
+        split = benchmark.split(seed)
+        order = np.random.default_rng(seed).permutation(len(benchmark.auxiliary_images))
         for count in PAIRS:
-            some = order[:count]
-            note("THN", count, fitted("THN", ready, split, some, ENOUGH, seed).maps())
-            note("kNN", count, fitted("kNN", ready, split, some, 0, seed).maps())
+            thn = fit("THN", benchmark, split, order[:count], DEFAULT_COUNT, seed)
+            add("THN", count, thn.maps())
+            add("kNN", count, fit("kNN", benchmark, split, order[:count], 0, seed).maps())
         for count in TARGETS:
-            one = fitted("THN", ready, split, order[:ENOUGH], count, seed)
-            note("target", count, one.maps())
-        for count in KINDS:
-            kinds = np.random.default_rng(seed).permutation(len(classes))
-            names = {classes[kind] for kind in kinds[:count]}
-            rows = np.array([row for row in order if labels[row] <= names])[:ENOUGH]
-            one = fitted("THN", ready, split, rows, ENOUGH, seed)
-            note("shown", count, one.maps(kinds[:count]))
+            thn = fit("THN", benchmark, split, order[:DEFAULT_COUNT], count, seed)
+            add("target", count, thn.maps())
+        for count in CLASSES:
+            shuffled = np.random.default_rng(seed).permutation(len(classes))
+            names = {classes[number] for number in shuffled[:count]}
+            rows = np.array([row for row in order if labels[row] <= names])[:DEFAULT_COUNT]
+            thn = fit("THN", benchmark, split, rows, DEFAULT_COUNT, seed)
+            add("in auxiliary", count, thn.maps(shuffled[:count]))
             if count < len(classes):
-                note("not shown", count, one.maps(kinds[count:]))
-        codes = one.target.database_texts.labels.mean(axis=0).mean()
-    print(f"chance about {codes:.3f}\n\n| pairs | THN | kNN |\n|---|---|---|")
-    for row in PAIRS:
-        print(f"| {row} | {shown(found['THN'][row])} | {shown(found['kNN'][row])} |")
-    print("\n| unlabelled target items of each kind | THN |\n|---|---|")
-    for row in TARGETS:
-        print(f"| {row} | {shown(found['target'][row])} |")
-    print("\n| kinds in the bridge | queries of these | of the others |\n|---|---|---|")
-    for row in KINDS:
-        others = found["not shown"].get(row)
+                add("not in auxiliary", count, thn.maps(shuffled[count:]))
+        chance = float(thn.test.database_texts.labels.mean(axis=0).mean())
+    print(f"chance about {chance:.3f}\n\n| pairs | THN | kNN |\n|---|---|---|")
+    for count in PAIRS:
         print(
-            f"| {row} of 12 | {shown(found['shown'][row])} | {shown(others) if others else '–'} |"
+            f"| {count} | {mean_cell(results['THN'][count])} | {mean_cell(results['kNN'][count])} |"
         )
-    if arguments.figure:
-        draw(found, float(codes), arguments.figure)
+    print("\n| unlabeled target images, and as many texts | THN |\n|---|---|")
+    for count in TARGETS:
+        print(f"| {count} | {mean_cell(results['target'][count])} |")
+    print("\n| classes in the auxiliary set | queries of these | of the others |\n|---|---|---|")
+    for count in CLASSES:
+        others = results["not in auxiliary"].get(count)
+        print(
+            f"| {count} of 12 | {mean_cell(results['in auxiliary'][count])} "
+            f"| {mean_cell(others) if others else '–'} |"
+        )
+    if options.figure:
+        draw(results, chance, options.figure)
 
 
-def draw(found: dict[str, dict[Any, list[list[float]]]], chance: float, path: Path) -> None:
+def draw(results: Results, chance: float, path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    plt.rcParams.update({"font.size": 10, "svg.hashsalt": "bridge", "svg.fonttype": "none"})
+    plt.rcParams.update({"font.size": 10, "svg.hashsalt": "auxiliary", "svg.fonttype": "none"})
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), sharey=True, layout="constrained")
     lines = (
         (0, "THN", "THN", "#0f766e", "o"),
-        (0, "kNN", "nearest neighbours", "#9a9a94", "s"),
+        (0, "kNN", "kNN", "#9a9a94", "s"),
         (1, "target", "THN", "#0f766e", "o"),
-        (2, "shown", "queries of shown kinds", "#0f766e", "o"),
-        (2, "not shown", "of the others", "#c2410c", "D"),
+        (2, "in auxiliary", "queries of these classes", "#0f766e", "o"),
+        (2, "not in auxiliary", "of the others", "#c2410c", "D"),
     )
-    for at, table, name, colour, marker in lines:
-        places = list(found[table])
-        values = np.array([np.mean(found[table][place], axis=1) for place in places])
-        axes[at].errorbar(
-            places, values.mean(axis=1), values.std(axis=1, ddof=1),
-            color=colour, marker=marker, capsize=3, label=name,
+    for column, line, label, color, marker in lines:
+        counts = list(results[line])
+        values = np.array([np.mean(results[line][count], axis=1) for count in counts])
+        axes[column].errorbar(
+            counts, values.mean(axis=1), values.std(axis=1, ddof=1),
+            color=color, marker=marker, capsize=3, label=label,
         )  # fmt: skip
     axes[0].set_xscale("log")
     axes[0].set_xticks(PAIRS, [str(count) for count in PAIRS], minor=False)
     axes[0].minorticks_off()
-    axes[0].set(ylabel="MAP, mean of both ways", ylim=(0, 1))
+    axes[0].set(ylabel="MAP, mean of both directions", ylim=(0, 1))
     axes[1].set_xticks(TARGETS, [str(count) for count in TARGETS])
-    axes[2].set_xticks(KINDS, [f"{count}" for count in KINDS])
-    names = ("pairs in the bridge", "unlabelled target items", "kinds in the bridge, of 12")
-    for axis, name in zip(axes, names):
-        axis.set_xlabel(name)
+    axes[2].set_xticks(CLASSES, [f"{count}" for count in CLASSES])
+    titles = ("auxiliary pairs", "unlabeled target items", "classes in the auxiliary set, of 12")
+    for axis, title in zip(axes, titles):
+        axis.set_xlabel(title)
         axis.axhline(chance, color="#9a9a94", linestyle=":", label="chance")
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False, fontsize=8)

@@ -1,12 +1,12 @@
-"""MAP of THN against the number of unlabelled target items, and against that of the bridge's pairs.
+"""Measure MAP of THN against the number of target items and of auxiliary pairs.
 
     python benchmarks/curves.py FOLDER --jobs 2 --out runs/curves --figure docs/images/curves.svg
     python benchmarks/curves.py FOLDER --fine-tune --device cuda --jobs 12 --out runs/curves ...
 
-32 bits, mean and deviation over splits, image -> text / text -> image; frozen features, and with
---fine-tune end to end as well. Target items: so many images and as many texts out of the database,
-related by labels or by 2,000 pairs. Pairs: so many captions are all that relates images and texts,
-beside 500 + 500 target items. Splits overlap. A point that is in the folder is not computed again.
+32 bits, image -> text / text -> image, mean and deviation over (overlapping) splits, with frozen
+features and, with --fine-tune, fine-tuned ones. Target items: that many images and as many texts
+of the database, supervised by labels or by 2,000 pairs. Pairs: that many pairs, with 500 + 500
+target items. Points in the output folder are not computed again.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from fine_tune import reading_with
+from common import maps, mean_cell
 
 from transhash.data.benchmark import Benchmark, Supervision
-from transhash.features.decode import Pixels
 from transhash.features.images import EfficientNetLite0
 from transhash.hashers import make_hasher
 from transhash.hashers.fine_tuning import FineTuning, fine_tune
 from transhash.hashers.fine_tuning.batches import decode_all
 from transhash.progress import no_progress, progress_bar
-from transhash.scoring.directions import directions_of, score_directions
+from transhash.scoring.directions import build_directions, score_directions
+from transhash.training.fine_tune import with_fine_tuned_images
 from transhash.training.split_data import build_split, load_benchmark_features
 
-TARGETS = (0, 100, 500, 2000, None)  # None: all there are
+TARGETS = (0, 100, 500, 2000, None)  # None: the entire database
 PAIRS = (100, 200, 500, 1000, 2000)
-USUAL_TARGETS, USUAL_AUXILIARY = 500, 2000
-WAYS = ("image_to_text", "text_to_image")
+DEFAULT_TARGETS, DEFAULT_AUXILIARY = 500, 2000
 CURVES: dict[str, Supervision] = {
     "target items, labels": "labels",
     "pairs": "pairs",
@@ -47,77 +46,71 @@ CURVES: dict[str, Supervision] = {
 
 @dataclass(frozen=True)
 class Point:
-    """What is shown to THN on a split."""
+    """Training data of one fit."""
 
     supervision: Supervision
     auxiliary: int
     targets: int
-    tuned: bool
+    fine_tuned: bool
     split: int
 
 
-class Data(NamedTuple):
-    """What every process has; pixels of both kinds of pictures where backbones are trained."""
-
-    ready: Benchmark
-    pixels: list[Path]
+class WorkerData(NamedTuple):
+    benchmark: Benchmark
+    pixels: list[Path]  # of auxiliary and target images, only for fine-tuning
     device: str
 
 
-_data: list[Data] = []
+_worker: list[WorkerData] = []
 
 
-def _start(data: Data) -> None:
+def _init_worker(data: WorkerData) -> None:
     torch.set_num_threads(1)
-    _data.append(data)
+    _worker.append(data)
 
 
-def maps(point: Point) -> list[float]:
-    ready, files, device = _data[0]
-    sizes = replace(ready.sizes, target=point.targets, auxiliary=point.auxiliary)
-    sized = replace(ready, supervision=point.supervision, sizes=sizes)
-    task = build_split(sized, point.split)
-    hasher = make_hasher("THN", bits=32, seed=point.split).fit(task.training)
-    if point.tuned:
-        split = sized.split(point.split)
-        pixels: list[Pixels] = [np.load(file, mmap_mode="r") for file in files]
-        tuned = fine_tune(
-            EfficientNetLite0(device), pixels[0][split.auxiliary_images],
-            pixels[1][split.target_images], task.training, hasher,
+def compute(point: Point) -> list[float]:
+    benchmark, files, device = _worker[0]
+    sizes = replace(benchmark.sizes, target=point.targets, auxiliary=point.auxiliary)
+    benchmark = replace(benchmark, supervision=point.supervision, sizes=sizes)
+    data = build_split(benchmark, point.split)
+    hasher = make_hasher("THN", bits=32, seed=point.split).fit(data.training)
+    if point.fine_tuned:
+        rows = benchmark.split(point.split)
+        auxiliary, target = (np.load(file, mmap_mode="r") for file in files)
+        features = fine_tune(
+            EfficientNetLite0(device), auxiliary[rows.auxiliary_images],
+            target[rows.target_images], data.training, hasher,
             FineTuning(seed=point.split, use_target=point.targets > 0),
         )  # fmt: skip
-        task = reading_with(tuned, task, split, pixels)
-        hasher = make_hasher("THN", bits=32, seed=point.split).fit(task.training)
-    scores = score_directions(directions_of(hasher, task.target), 1)
-    return [scores[way].map for way in WAYS]
+        data = with_fine_tuned_images(data, benchmark, point.split, features)
+        hasher = make_hasher("THN", bits=32, seed=point.split).fit(data.training)
+    return maps(score_directions(build_directions(hasher, data.test), 1))
 
 
-def points_of(curve: str, tuned: bool, most: int, splits: list[int]) -> list[Point]:
-    """Queries and database are the same for every number: only how many are shown changes."""
+def make_points(curve: str, fine_tuned: bool, database: int, splits: list[int]) -> list[Point]:
+    """Return the points of a curve; all use the same queries and databases."""
     if curve == "pairs":
-        given = [(count, USUAL_TARGETS) for count in PAIRS]
+        counts = [(count, DEFAULT_TARGETS) for count in PAIRS]
     else:
-        given = [(USUAL_AUXILIARY, most if count is None else count) for count in TARGETS]
-    return [Point(CURVES[curve], *counts, tuned, split) for counts in given for split in splits]
+        counts = [(DEFAULT_AUXILIARY, database if n is None else n) for n in TARGETS]
+    return [Point(CURVES[curve], *count, fine_tuned, s) for count in counts for s in splits]
 
 
 def by_count(
-    curve: str, points: list[Point], found: dict[Point, list[float]]
+    curve: str, points: list[Point], results: dict[Point, list[float]]
 ) -> dict[int, list[list[float]]]:
-    """MAP both ways on each split, by the number that the curve is drawn over."""
-    by: dict[int, list[list[float]]] = {}
+    """Return MAP of each split by the number on the horizontal axis."""
+    rows: dict[int, list[list[float]]] = {}
     for point in points:
         count = point.auxiliary if curve == "pairs" else point.targets
-        by.setdefault(count, []).append(found[point])
-    return by
+        rows.setdefault(count, []).append(results[point])
+    return rows
 
 
-def shown(rows: list[list[float]]) -> str:
-    mean, spread = np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1)
-    return " / ".join(f"{m:.3f} ± {s:.3f}" for m, s in zip(mean, spread))
-
-
-def draw(found: dict[Point, list[float]], kinds: list[bool], path: Path, most: int) -> None:
+def draw(
+    results: dict[Point, list[float]], features: dict[str, bool], path: Path, database: int
+) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -125,52 +118,51 @@ def draw(found: dict[Point, list[float]], kinds: list[bool], path: Path, most: i
 
     plt.rcParams.update({"font.size": 10, "svg.hashsalt": "curves", "svg.fonttype": "none"})
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
-    splits = sorted({point.split for point in found})
-    only = kinds == [False]  # then nothing has to be told apart
+    splits = sorted({point.split for point in results})
+    only_frozen = list(features) == ["frozen"]
     lines = (
-        (0, "target items, labels", "taught by labels", "#d1214f", "o"),
-        (0, "target items, pairs", "by 2,000 pairs", "#0f766e", "s"),
+        (0, "target items, labels", "labels", "#d1214f", "o"),
+        (0, "target items, pairs", "2,000 pairs", "#0f766e", "s"),
         (1, "pairs", "500 + 500 target items", "#0f766e", "s"),
     )
-    for at, curve, name, colour, marker in lines:
-        for tuned in kinds:
-            points = points_of(curve, tuned, most, splits)
-            if not all(point in found for point in points):
+    for column, curve, label, color, marker in lines:
+        for name, fine_tuned in features.items():
+            points = make_points(curve, fine_tuned, database, splits)
+            if not all(point in results for point in points):
                 continue
-            by = by_count(curve, points, found)
-            places = list(by)
-            values = np.array([np.mean(rows, axis=1) for rows in by.values()])
-            axes[at].errorbar(
-                range(len(places)), values.mean(axis=1), values.std(axis=1, ddof=1),
-                color=colour, marker=marker, capsize=3, linestyle="-" if tuned or only else "--",
-                label=name if only else f"{name}, {'end to end' if tuned else 'frozen'}",
+            rows = by_count(curve, points, results)
+            values = np.array([np.mean(row, axis=1) for row in rows.values()])
+            axes[column].errorbar(
+                range(len(rows)), values.mean(axis=1), values.std(axis=1, ddof=1), color=color,
+                marker=marker, capsize=3, linestyle="-" if fine_tuned or only_frozen else "--",
+                label=label if only_frozen else f"{label}, {name}",
             )  # fmt: skip
-            axes[at].set_xticks(range(len(places)), [f"{place:,}" for place in places])
+            axes[column].set_xticks(range(len(rows)), [f"{count:,}" for count in rows])
     axes[0].set(
-        xlabel="unlabelled target images, and as many texts", ylabel="MAP, mean of both ways"
+        xlabel="unlabeled target images, and as many texts", ylabel="MAP, mean of both directions"
     )
-    axes[1].set(xlabel="pairs in the bridge")
+    axes[1].set(xlabel="auxiliary pairs")
     for axis in axes:
         axis.grid(axis="y", color="#e4e4e0")
         axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(frameon=False, fontsize=8, handlelength=4)  # dashes are to be seen
+        axis.legend(frameon=False, fontsize=8, handlelength=4)  # long enough for dashes
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-class Kept:
-    """Points as they come, in a file that a later run reads."""
+class SavedPoints:
+    """Points in a file, written as they are computed."""
 
     def __init__(self, out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
         self.path = out / "curves.json"
-        self.found: dict[Point, list[float]] = {}
+        self.results: dict[Point, list[float]] = {}
         if self.path.exists():
             rows: list[dict[str, Any]] = json.loads(self.path.read_text())
-            self.found = {Point(**row["point"]): row["map"] for row in rows}
+            self.results = {Point(**row["point"]): row["map"] for row in rows}
 
-    def add(self, point: Point, ways: list[float]) -> None:
-        self.found[point] = ways
-        rows = [{"point": asdict(one), "map": value} for one, value in self.found.items()]
+    def add(self, point: Point, both: list[float]) -> None:
+        self.results[point] = both
+        rows = [{"point": asdict(key), "map": value} for key, value in self.results.items()]
         self.path.write_text(json.dumps(rows, indent=1))
 
 
@@ -179,49 +171,49 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--splits", type=int, nargs="+", default=[100, 101, 102])
     parser.add_argument("--curves", nargs="+", choices=CURVES, default=list(CURVES))
-    parser.add_argument("--fine-tune", action="store_true")
-    parser.add_argument("--only-tuned", action="store_true", help="no frozen points")
+    parser.add_argument("--fine-tune", action="store_true", help="add fine-tuned points")
+    parser.add_argument("--only-fine-tuned", action="store_true", help="omit frozen points")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--figure", type=Path)
-    arguments = parser.parse_args()
-    backbone = EfficientNetLite0(arguments.device)
-    ready, _ = load_benchmark_features(arguments.folder, backbone, track=progress_bar)
-    split = ready.split(arguments.splits[0])
-    most = min(len(split.database_images), len(split.database_texts))
-    kinds = [*([] if arguments.only_tuned else [False]), *([True] if arguments.fine_tune else [])]
-    kept = Kept(arguments.out)
-    wanted = dict.fromkeys(
+    options = parser.parse_args()
+    backbone = EfficientNetLite0(options.device)
+    benchmark, _ = load_benchmark_features(options.folder, backbone, track=progress_bar)
+    split = benchmark.split(options.splits[0])
+    database = min(len(split.database_images), len(split.database_texts))
+    features = {} if options.only_fine_tuned else {"frozen": False}
+    if options.fine_tune or options.only_fine_tuned:
+        features["fine-tuned"] = True
+    saved = SavedPoints(options.out)
+    points = dict.fromkeys(
         point
-        for curve in arguments.curves
-        for tuned in kinds
-        for point in points_of(curve, tuned, most, arguments.splits)
+        for curve in options.curves
+        for fine_tuned in features.values()
+        for point in make_points(curve, fine_tuned, database, options.splits)
     )
-    todo = [point for point in wanted if point not in kept.found]
+    todo = [point for point in points if point not in saved.results]
     with tempfile.TemporaryDirectory() as scratch:
         files: list[Path] = []
-        if any(point.tuned for point in todo):
-            for part in (ready.auxiliary_images, ready.images):
+        if any(point.fine_tuned for point in todo):
+            for images in (benchmark.auxiliary_images, benchmark.images):
                 files.append(Path(scratch) / f"{len(files)}.npy")
-                np.save(
-                    files[-1], decode_all(part.items, backbone.size, arguments.device, no_progress)
-                )
+                pixels = decode_all(images.items, backbone.size, options.device, no_progress)
+                np.save(files[-1], pixels)
         spawn = multiprocessing.get_context("spawn")
-        data = Data(ready, files, arguments.device)
-        with ProcessPoolExecutor(arguments.jobs, spawn, _start, (data,)) as pool:
-            of = {pool.submit(maps, point): point for point in todo}
-            for one in progress_bar(as_completed(of), "points", total=len(of)):
-                kept.add(of[one], one.result())
-    for curve in arguments.curves:
-        for tuned in kinds:
-            read = "end to end" if tuned else "frozen"
-            print(f"\n| {curve}, {read} | I → T / T → I |\n|---|---|")
-            points = points_of(curve, tuned, most, arguments.splits)
-            for count, rows in by_count(curve, points, kept.found).items():
-                print(f"| {count:,} | {shown(rows)} |", flush=True)
-    if arguments.figure:
-        draw(kept.found, kinds, arguments.figure, most)
+        data = WorkerData(benchmark, files, options.device)
+        with ProcessPoolExecutor(options.jobs, spawn, _init_worker, (data,)) as pool:
+            futures = {pool.submit(compute, point): point for point in todo}
+            for future in progress_bar(as_completed(futures), "points", total=len(futures)):
+                saved.add(futures[future], future.result())
+    for curve in options.curves:
+        for name, fine_tuned in features.items():
+            print(f"\n| {curve}, {name} | I → T / T → I |\n|---|---|")
+            curve_points = make_points(curve, fine_tuned, database, options.splits)
+            for count, rows in by_count(curve, curve_points, saved.results).items():
+                print(f"| {count:,} | {mean_cell(rows)} |", flush=True)
+    if options.figure:
+        draw(saved.results, features, options.figure, database)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""How long a query takes that asks many shards and waits for the slowest of them: a simulation.
+"""Simulate the time of a query that waits for the slowest of many shards.
 
     python benchmarks/fanout.py --items 1e10 --ms-per-million 0.5 --shard 1e8
 
-A shard's time is its scan (items times the measured unit cost), stretched by a lognormal noise of
-the given spread, plus, rarely, a pause (garbage collection, compaction, a busy neighbour), plus a
-network round trip. Merging k results of n shards costs n log k steps and is counted, too.
+The time of a shard is its scan (items times the measured unit cost) with lognormal noise, plus a
+network round trip, plus a rare pause (garbage collection, compaction, a busy neighbor). Merging k
+results of n shards takes n log k steps.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import argparse
 import numpy as np
 import numpy.typing as npt
 
-MERGE_NS = 50.0  # one comparison and move while merging sorted lists, measured in NumPy
+MERGE_NS = 50.0  # per comparison and move when merging sorted lists, measured in NumPy
 
 
 def shard_times(
     rng: np.random.Generator, shape: tuple[int, ...], options: argparse.Namespace
 ) -> npt.NDArray[np.float64]:
-    """Milliseconds of each asked shard."""
+    """Return milliseconds per shard."""
     scan = options.ms_per_million * options.shard / 1e6
     times: npt.NDArray[np.float64] = scan * rng.lognormal(0.0, options.spread, shape)
     times += options.network_ms * rng.lognormal(0.0, 0.25, shape)
@@ -30,19 +30,21 @@ def shard_times(
 
 
 def simulate(options: argparse.Namespace) -> list[dict[str, float]]:
-    """Percentiles of the query time for 1, 10, ... shards, without and with a hedged request."""
+    """Return percentiles of the query time for 1, 10, ... shards, without and with hedging."""
     rng = np.random.default_rng(options.seed)
-    most = max(1, -(-int(options.items) // int(options.shard)))
+    max_shards = max(1, -(-int(options.items) // int(options.shard)))
     rows = []
-    for shards in sorted({10**power for power in range(12) if 10**power < most} | {most}):
+    for shards in sorted(
+        {10**power for power in range(12) if 10**power < max_shards} | {max_shards}
+    ):
         times = shard_times(rng, (options.queries, shards), options)
-        # Hedging: what is not back by the 95th percentile of a shard is asked of a replica.
-        probe_budget = float(np.quantile(times, 0.95))
-        second = probe_budget + shard_times(rng, times.shape, options)
+        # Hedging: a shard slower than the 95th percentile is queried on a replica as well.
+        timeout = float(np.quantile(times, 0.95))
+        second = timeout + shard_times(rng, times.shape, options)
         merge = shards * options.k * np.log2(max(2, options.k)) * MERGE_NS / 1e6
         row = {"shards": float(shards)}
-        for name, part in (("plain", times), ("hedged", np.minimum(times, second))):
-            slowest = part.max(axis=1) + merge
+        for name, values in (("plain", times), ("hedged", np.minimum(times, second))):
+            slowest = values.max(axis=1) + merge
             for percent in (50, 99, 99.9):
                 row[f"{name} p{percent:g}"] = float(np.percentile(slowest, percent))
         rows.append(row)
@@ -50,13 +52,15 @@ def simulate(options: argparse.Namespace) -> list[dict[str, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--items", type=float, default=1e10)
-    parser.add_argument("--shard", type=float, default=1e8, help="items a shard holds")
+    parser.add_argument("--shard", type=float, default=1e8, help="items per shard")
     parser.add_argument("--ms-per-million", type=float, default=0.5, help="see docs/scale.md")
     parser.add_argument("--spread", type=float, default=0.15, help="sigma of the lognormal noise")
-    parser.add_argument("--pause-rate", type=float, default=0.002, help="share of slow answers")
-    parser.add_argument("--pause-ms", type=float, default=50.0, help="mean of a pause")
+    parser.add_argument(
+        "--pause-rate", type=float, default=0.002, help="fraction of slow responses"
+    )
+    parser.add_argument("--pause-ms", type=float, default=50.0, help="mean length of a pause")
     parser.add_argument("--network-ms", type=float, default=0.5)
     parser.add_argument("--k", type=int, default=100)
     parser.add_argument("--queries", type=int, default=10_000)

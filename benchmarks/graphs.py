@@ -1,9 +1,9 @@
-"""How much of an exact answer a graph index gives over codes that repeat.
+"""Measure the recall of graph indexes on codes that repeat.
 
     python benchmarks/graphs.py
 
-Items are drawn from some distinct codes of 32 bits, 1,000 queries are flipped copies of items.
-Recall: of the ten results, how many are as near as the tenth of the exact answer.
+Items have one of a number of distinct 32-bit codes, and 1,000 queries are copies of items with
+flipped bits. Recall: the fraction of the ten results that are as near as the tenth exact result.
 Needs `pip install 'transhash[usearch]'`.
 """
 
@@ -22,34 +22,33 @@ def recall(distances: np.ndarray, exact: np.ndarray) -> float:
 
 def measure(distinct: int, seed: int) -> tuple[float, float]:
     rng = np.random.default_rng(seed)
-    kinds = rng.integers(0, 256, (distinct, BITS // 8), dtype=np.uint8)
-    codes = kinds[rng.integers(0, distinct, ITEMS)] if distinct < ITEMS else kinds
+    codes = rng.integers(0, 256, (distinct, BITS // 8), dtype=np.uint8)
+    if distinct < ITEMS:
+        codes = codes[rng.integers(0, distinct, ITEMS)]
     flips = np.packbits(rng.random((QUERIES, BITS)) < 0.05, axis=1)
     queries = codes[rng.integers(0, ITEMS, QUERIES)] ^ flips
     flat = faiss.IndexBinaryFlat(BITS)
     flat.add(codes)
     exact = flat.search(queries, K)[0]
-    graph = faiss.IndexBinaryHNSW(BITS, 16)
-    graph.add(codes)
-    other = Index(ndim=BITS, metric=MetricKind.Hamming, dtype=ScalarKind.B1)
-    other.add(np.arange(ITEMS), codes)
-    found = other.search(queries, K)
-    # A walk that ends early leaves places empty.
-    lengths = np.arange(K)[None] < np.asarray(found.counts)[:, None]
-    theirs = np.where(lengths, found.distances, BITS + 1)
-    ours = graph.search(queries, K)
-    return (
-        recall(np.where(ours[1] < 0, BITS + 1, ours[0]), exact),
-        recall(theirs, exact),
-    )
+    faiss_graph = faiss.IndexBinaryHNSW(BITS, 16)
+    faiss_graph.add(codes)
+    usearch_graph = Index(ndim=BITS, metric=MetricKind.Hamming, dtype=ScalarKind.B1)
+    usearch_graph.add(np.arange(ITEMS), codes)
+    matches = usearch_graph.search(queries, K)
+    # Both return fewer than K results if the graph search ends early.
+    valid = np.arange(K)[None] < np.asarray(matches.counts)[:, None]
+    usearch_distances = np.where(valid, matches.distances, BITS + 1)
+    distances, ids = faiss_graph.search(queries, K)
+    faiss_distances = np.where(ids < 0, BITS + 1, distances)
+    return recall(faiss_distances, exact), recall(usearch_distances, exact)
 
 
 if __name__ == "__main__":
     print(f"{ITEMS:,} items of {BITS} bits, {QUERIES:,} queries, k = {K}, seeds 0 to 2")
     for distinct in (ITEMS, 2_000, 200):
-        each = np.array([measure(distinct, seed) for seed in range(3)])
-        mean, spread = each.mean(axis=0), each.std(axis=0)
+        values = np.array([measure(distinct, seed) for seed in range(3)])
+        mean, deviation = values.mean(axis=0), values.std(axis=0)
         print(
-            f"{distinct:>6,} distinct codes   FAISS HNSW {mean[0]:.3f} ± {spread[0]:.3f}"
-            f"   USearch HNSW {mean[1]:.3f} ± {spread[1]:.3f}"
+            f"{distinct:>6,} distinct codes   FAISS HNSW {mean[0]:.3f} ± {deviation[0]:.3f}"
+            f"   USearch HNSW {mean[1]:.3f} ± {deviation[1]:.3f}"
         )

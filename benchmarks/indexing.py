@@ -1,11 +1,11 @@
-"""Memory and time of indexing N pictures, each N in a process of its own.
+"""Measure memory and time of indexing N images, each N in a separate process.
 
     python benchmarks/indexing.py 1000 10000 100000 [--network]
 
-The pictures are small JPEGs made here, all different. Features are the colours of 8 x 8 pixels, so
-that what is measured is the way from files to catalog and index; with --network they are those of
-EfficientNet-Lite0, which add a fixed amount. Prints a JSON line for each N and, from the last two,
-what a million would need.
+The images are small JPEGs generated here, all different. Features are the colors of 8 x 8 pixels,
+to measure reading, catalog and index. With --network they are those of EfficientNet-Lite0, which
+add a fixed amount of memory. Prints a JSON line per N, and an estimate for a million images from
+the last two.
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ from transhash.features.decode import Pixels
 from transhash.features.images import EfficientNetLite0, ImageFeatures
 from transhash.index import open_index
 from transhash.model.encoder import Encoder
-from transhash.model.query_encoder import QueryEncoder
 from transhash.search.catalog import Catalog
-from transhash.search.engine import SearchEngine
+from transhash.search.writer import IndexWriter
 
 
-class Colours:
-    """Stand-in features: the pixels of a small picture."""
+class ColorFeatures:
+    """Image features without a network: the pixels of a small image."""
 
-    name, size, device, step = "colours", 8, "cpu", 4
+    name, size, device, batch_size = "colors", 8, "cpu", 4
 
-    def key(self) -> str:
-        return "colours:1"
+    def cache_key(self) -> str:
+        return "colors:1"
 
     def network(self) -> None:
         return None
@@ -50,19 +49,19 @@ class Colours:
         return pixels.reshape(len(pixels), 192).astype(np.float32)
 
 
-class Signs:
-    """Stand-in hasher: random directions."""
+class RandomHasher:
+    """A hasher with random projections."""
 
     bits = 64
 
     def encode_images(self, rows: Features) -> Codes:
         rng = np.random.default_rng(0)
-        directions = rng.standard_normal((rows.shape[1], self.bits)).astype(np.float32)
-        return Codes.from_projections((rows - rows.mean()) @ directions)
+        axes = rng.standard_normal((rows.shape[1], self.bits)).astype(np.float32)
+        return Codes.from_projections((rows - rows.mean()) @ axes)
 
 
-def draw(folder: Path, count: int) -> None:
-    """`count` pictures in folders of a thousand."""
+def write_images(folder: Path, count: int) -> None:
+    """Write `count` images to subfolders of a thousand."""
     rng = np.random.default_rng(0)
     for start in range(0, count, 1000):
         part = folder / f"{start // 1000:04d}"
@@ -74,48 +73,47 @@ def draw(folder: Path, count: int) -> None:
                 Image.fromarray(pixels).resize((64, 48)).save(path, quality=60)
 
 
-def measure(pictures: Path, network: bool) -> dict[str, float]:
-    """In this process: index the folder; seconds, and megabytes before and at most."""
-    features: ImageFeatures = EfficientNetLite0() if network else Colours()
-    with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder)
+def measure(folder: Path, network: bool) -> dict[str, float]:
+    """Index the folder in this process; return seconds and megabytes."""
+    features: ImageFeatures = EfficientNetLite0() if network else ColorFeatures()
+    with tempfile.TemporaryDirectory() as run_folder:
+        run = Path(run_folder)
         os.environ["TRANSHASH_CACHE"] = str(run / "cache")
-        engine = SearchEngine(
-            QueryEncoder.of(Encoder(Signs(), features, None), run),  # type: ignore[arg-type]
-            Catalog(run / "catalog.sqlite"),
-            {"images": open_index(f"grouped:{run / 'images'}", Signs.bits)},
-            run,
-        )
+        catalog = Catalog(run / "catalog.sqlite")
+        index = open_index(f"grouped:{run / 'images'}", RandomHasher.bits)
+        encoder = Encoder(RandomHasher(), features, None)  # type: ignore[arg-type]
+        writer = IndexWriter(encoder, catalog, {"images": index})
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         start = time.perf_counter()
-        images = read_images(pictures)
+        images = read_images(folder)
         listed = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        done = engine.add_images(images)
+        first = writer.add_images(images)
         seconds = time.perf_counter() - start
         start = time.perf_counter()
-        again = engine.add_images(images)
+        second = writer.add_images(images)
         unchanged = time.perf_counter() - start
         start = time.perf_counter()
-        checked = engine.add_images(images, reread=True)
+        third = writer.add_images(images, reread=True)
         reread = time.perf_counter() - start
-        assert done.added == again.unchanged == checked.unchanged == len(images)
-        engine.close()
+        assert first.added == second.unchanged == third.unchanged == len(images)
+        index.close()
+        catalog.close()
         return {
-            "pictures": len(images),
+            "images": len(images),
             "seconds": round(seconds, 1),
             "seconds_unchanged": round(unchanged, 1),
             "seconds_unchanged_reread": round(reread, 1),
             "mb_before": round(before),
             "mb_listed": round(listed),
-            "mb_at_most": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+            "mb_peak": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
             "mb_catalog": round((run / "catalog.sqlite").stat().st_size / 1e6),
         }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("counts", type=int, nargs="+")
-    parser.add_argument("--network", action="store_true")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("counts", type=int, nargs="+", help="numbers of images")
+    parser.add_argument("--network", action="store_true", help="use EfficientNet-Lite0")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure is not None:
@@ -124,16 +122,16 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for count in sorted(options.counts):
-            draw(Path(folder), count)
+            write_images(Path(folder), count)
             command = [sys.executable, __file__, "0", "--measure", folder]
             command += ["--network"] if options.network else []
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            rows.append(json.loads(done.stdout))
-            print(done.stdout.strip(), flush=True)
+            result = subprocess.run(command, check=True, capture_output=True, text=True)
+            rows.append(json.loads(result.stdout))
+            print(result.stdout.strip(), flush=True)
     if len(rows) > 1:
         a, b = rows[-2:]
-        slope = (b["mb_at_most"] - a["mb_at_most"]) / (b["pictures"] - a["pictures"])
-        print(json.dumps({"mb_at_1e6": round(b["mb_at_most"] + slope * (1e6 - b["pictures"]))}))
+        slope = (b["mb_peak"] - a["mb_peak"]) / (b["images"] - a["images"])
+        print(json.dumps({"mb_at_1e6": round(b["mb_peak"] + slope * (1e6 - b["images"]))}))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What an engine costs to fill, to ask and to read back, several side by side.
+"""Measure how fast index backends ingest, search and export codes.
 
     python benchmarks/ingest.py grouped: faiss: milvus:./lite.db milvus:http://host:19530/bench
 
-Codes of 64 bits around 1,000 centres; means and standard deviations over --seeds data sets, each
-sent to an emptied place. The places must be empty when it starts, and are again when it ends.
+Codes of 64 bits around 1,000 centers, means and standard deviations over --seeds data sets. The
+indexes must be empty, and are emptied after each data set.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from transhash.index import open_index
 
 
 def clustered(count: int, bits: int, rng: np.random.Generator) -> Codes:
-    """Each code is one of 1,000 centres with a tenth of its bits turned."""
-    centres = rng.random((1000, bits)) < 0.5
-    codes = centres[rng.integers(0, len(centres), count)]
+    """Return copies of 1,000 random codes with a tenth of the bits flipped."""
+    centers = rng.random((1000, bits)) < 0.5
+    codes = centers[rng.integers(0, len(centers), count)]
     codes ^= rng.random(codes.shape) < 0.1
     return Codes(np.packbits(codes, axis=1), bits)
 
@@ -41,10 +41,10 @@ def measure(url: str, options: argparse.Namespace, seed: int) -> dict[str, float
     index = open_index(url, options.bits)
     try:
         if len(index):
-            raise SystemExit(f"{url} holds {len(index):,} codes; name an empty place")
+            raise SystemExit(f"{url} has {len(index):,} codes. Pass an empty index.")
         ingest = timed(lambda: index.ingest(ids, codes))
         index.search(queries[:1], 10)
-        one = timed(lambda: [index.search(queries[i : i + 1], 10) for i in range(len(queries))])
+        single = timed(lambda: [index.search(queries[i : i + 1], 10) for i in range(len(queries))])
         batch = timed(lambda: index.search(queries, 10))
         export = timed(index.export)
         index.remove(ids)
@@ -52,32 +52,32 @@ def measure(url: str, options: argparse.Namespace, seed: int) -> dict[str, float
         index.close()
     return {
         "ingest/s": options.items / ingest,
-        "ms/query": 1e3 * one / options.queries,
+        "ms/query": 1e3 * single / options.queries,
         "ms/query in a batch": 1e3 * batch / options.queries,
         "export/s": options.items / export,
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("urls", nargs="+")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("urls", nargs="+", help="index URLs")
     parser.add_argument("--items", type=int, default=100_000)
     parser.add_argument("--queries", type=int, default=50)
     parser.add_argument("--bits", type=int, default=64)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     rows: dict[str, list[dict[str, float]]] = {url: [] for url in options.urls}
-    for seed in range(options.seeds):  # in turn, so that a busy minute hits all of them
-        for url, found in rows.items():
-            found.append(measure(url, options, seed))
+    for seed in range(options.seeds):  # backends take turns, so that a busy machine slows all
+        for url, results in rows.items():
+            results.append(measure(url, options, seed))
     columns = list(rows[options.urls[0]][0])
     print(f"{options.items:,} codes of {options.bits} bits, k = 10, {options.seeds} data sets\n")
-    print("| engine | " + " | ".join(columns) + " |")
+    print("| index | " + " | ".join(columns) + " |")
     print("|---" * (len(columns) + 1) + "|")
-    for url, found in rows.items():
+    for url, results in rows.items():
         cells = []
         for column in columns:
-            values = [row[column] for row in found]
+            values = [row[column] for row in results]
             digits = 0 if column.endswith("/s") else 2
             cells.append(f"{np.mean(values):,.{digits}f} ± {np.std(values):,.{digits}f}")
         print(f"| `{url}` | " + " | ".join(cells) + " |")

@@ -1,11 +1,11 @@
-"""What captions add where auxiliary rows have labels, too: THN by labels alone, and by both.
+"""Compare THN trained on labels with THN trained on labels and pairs.
 
     python benchmarks/labels_and_pairs.py FOLDER --bits 32 64 128
 
-Both learn from the same rows of a split. MAP of the target by class (image -> text / text ->
-image) by Hamming distance and as the page ranks, and the place of a held-out caption's own picture
-among the held-out pictures that share a label with it, as a share of those (0 first, .5 chance).
-Mean and deviation over splits.
+Both train on the same rows of a split. Prints MAP of the target by class (image -> text / text ->
+image) with Hamming and with weighted ranking, and the rank of a held-out caption's own image among
+the held-out images that share a label with it, as a fraction (0 is first, .5 is chance). Mean and
+deviation over splits.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from common import maps, mean_cells, row_pairs
 
 from transhash.data.collection import label_matrix
-from transhash.data.relation import GradedRelation, LabelRelation, Relation, SparseRelation
+from transhash.data.relation import GradedRelation, LabelRelation, Relation
 from transhash.data.training_set import TrainingSet
 from transhash.features.images import EfficientNetLite0
 from transhash.hashers.thn import THN
 from transhash.progress import progress_bar
-from transhash.scoring.directions import directions_of, score_directions
+from transhash.scoring.directions import build_directions, score_directions
 from transhash.training.split_data import build_split, load_benchmark_features
 
 
-def place_in_class(scores: npt.NDArray[np.float64], alike: npt.NDArray[np.bool_]) -> float:
-    """Mean share of its class that stands before a caption's own picture; ties count half."""
+def rank_in_class(scores: npt.NDArray[np.float64], related: npt.NDArray[np.bool_]) -> float:
+    """Return the mean fraction of its class that ranks before a caption's own image."""
     own = np.diag(scores)
-    shares = []
+    fractions = []
     for row in range(len(own)):
-        others = alike[row].copy()
+        others = related[row].copy()
         others[row] = False
         if others.any():
             rest = scores[row, others]
-            shares.append(((rest > own[row]) + 0.5 * (rest == own[row])).mean())
-    return float(np.mean(shares))
+            fractions.append(((rest > own[row]) + 0.5 * (rest == own[row])).mean())
+    return float(np.mean(fractions))
 
 
 def main() -> None:
@@ -44,56 +45,45 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--bits", type=int, nargs="+", default=[32, 64])
     parser.add_argument("--seeds", type=int, default=3)
-    arguments = parser.parse_args()
-    ready, _ = load_benchmark_features(arguments.folder, EfficientNetLite0(), track=progress_bar)
-    pictures, captions = ready.auxiliary_images, ready.auxiliary_texts
-    assert pictures.features is not None
-    assert pictures.labels is not None
-    classes = sorted(set().union(*pictures.labels))
-    truth = label_matrix(pictures.labels, classes)
-    print("| bits | taught by | MAP, Hamming | as the page ranks | place, Hamming | as the page |")
+    options = parser.parse_args()
+    benchmark, _ = load_benchmark_features(options.folder, EfficientNetLite0(), track=progress_bar)
+    images, captions = benchmark.auxiliary_images, benchmark.auxiliary_texts
+    assert images.features is not None
+    assert images.labels is not None
+    labels = label_matrix(images.labels, sorted(set().union(*images.labels)))
+    print("| bits | supervision | MAP, Hamming | weighted | rank, Hamming | weighted |")
     print("|---|---|---|---|---|---|")
-    for bits in arguments.bits:
-        found: dict[str, list[list[float]]] = {"labels": [], "labels and captions": []}
-        for seed in range(arguments.seeds):
-            task, rows = build_split(ready, seed), ready.split(seed).auxiliary_images
-            rest = np.setdiff1d(np.arange(len(pictures)), rows)
-            labels = LabelRelation(truth[rows], truth[rows])
-            keys = [str(row) for row in rows]
-            pairs = SparseRelation.from_pairs(keys, keys)
-            x = pictures.features[rows]
-            y = task.text_features.transform(captions.take(rows).items)
-            held_x = pictures.features[rest]
-            held_y = task.text_features.transform(captions.take(rest).items)
-            alike = truth[rest] @ truth[rest].T
+    for bits in options.bits:
+        results: dict[str, list[list[float]]] = {"labels": [], "labels and pairs": []}
+        for seed in range(options.seeds):
+            split, rows = build_split(benchmark, seed), benchmark.split(seed).auxiliary_images
+            rest = np.setdiff1d(np.arange(len(images)), rows)
+            by_label = LabelRelation(labels[rows], labels[rows])
             relations: dict[str, Relation] = {
-                "labels": labels,
-                "labels and captions": GradedRelation(labels, pairs),
+                "labels": by_label,
+                "labels and pairs": GradedRelation(by_label, row_pairs(len(rows))),
             }
+            texts = split.text_features.transform(captions.take(rows).items)
+            held_out_texts = split.text_features.transform(captions.take(rest).items)
+            related = labels[rest] @ labels[rest].T
+            target = split.training.target_images, split.training.target_texts
             for name, relation in relations.items():
-                training = TrainingSet(
-                    x, y, relation, task.training.target_images, task.training.target_texts
-                )
+                training = TrainingSet(images.features[rows], texts, relation, *target)
                 hasher = THN(bits=bits, seed=seed).fit(training)
-                scores = score_directions(directions_of(hasher, task.target))
-                finer = score_directions(directions_of(hasher, task.target, "weighted"))
-                z_x, z_y = hasher.project_auxiliary(held_x, held_y)
+                z_x, z_y = hasher.project_auxiliary(images.features[rest], held_out_texts)
                 signs = np.where(z_x > 0, 1.0, -1.0)
-                found[name].append(
+                results[name].append(
                     [
-                        scores["image_to_text"].map,
-                        scores["text_to_image"].map,
-                        finer["image_to_text"].map,
-                        finer["text_to_image"].map,
-                        place_in_class(np.where(z_y > 0, 1.0, -1.0) @ signs.T, alike),
-                        place_in_class(np.tanh(z_y.astype(np.float64)) @ signs.T, alike),
+                        *maps(score_directions(build_directions(hasher, split.test))),
+                        *maps(score_directions(build_directions(hasher, split.test, "weighted"))),
+                        rank_in_class(np.where(z_y > 0, 1.0, -1.0) @ signs.T, related),
+                        rank_in_class(np.tanh(z_y.astype(np.float64)) @ signs.T, related),
                     ]
                 )
-        for name, values in found.items():
-            mean, spread = np.mean(values, axis=0), np.std(values, axis=0, ddof=1)
-            shown = [f"{m:.3f} ± {s:.3f}" for m, s in zip(mean, spread)]
-            maps = f"{shown[0]} / {shown[1]} | {shown[2]} / {shown[3]}"
-            print(f"| {bits} | {name} | {maps} | {shown[4]} | {shown[5]} |", flush=True)
+        for name, values in results.items():
+            cells = mean_cells(values)
+            both = f"{cells[0]} / {cells[1]} | {cells[2]} / {cells[3]}"
+            print(f"| {bits} | {name} | {both} | {cells[4]} | {cells[5]} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""THN as printed, over λ, µ and the learning rate: does it learn anywhere?
+"""Measure THN-paper over λ, µ and the learning rate.
 
     python benchmarks/paper_sweep.py FOLDER --splits 0 1 2 --jobs 2
 
-For each setting MAP on held-out auxiliary items, MAP of the target image -> text / text -> image,
-and the distinct codes of the database. The paper chooses λ and the learning rate by cross-
-validation; its own rule here is the best mean on held-out items. Chance beside it.
+For each setting: MAP on held-out auxiliary items, MAP of the target image -> text / text -> image,
+and the number of distinct codes in the database. The paper chooses λ and the learning rate by
+cross-validation, which corresponds to the first row: the best held-out MAP.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+from common import DIRECTIONS, chances, maps
 
 from transhash.features.images import EfficientNetLite0
 from transhash.hashers import make_hasher
@@ -28,35 +29,27 @@ from transhash.training.split_data import SplitData, build_split, load_benchmark
 RATES = (1e-4, 1e-3, 1e-2, 1e-1)
 QUANTIZATIONS = (0.0, 1e-4, 1e-2, 1.0)  # λ
 ALIGNMENTS = (0.0, 1.0)  # µ
-WAYS = ("image_to_text", "text_to_image")
+
+_splits: dict[int, SplitData] = {}  # of a worker process
 
 
-_tasks: dict[int, SplitData] = {}
+def _init_worker(splits: dict[int, SplitData]) -> None:
+    _splits.update(splits)
 
 
-def _start(tasks: dict[int, SplitData]) -> None:
-    _tasks.update(tasks)
-
-
-def scored(setting: tuple[float, float, float], seed: int, bits: int) -> list[float]:
-    """Held-out MAP, MAP both ways, distinct codes of images and texts, chance both ways."""
+def measure(setting: tuple[float, float, float], seed: int, bits: int) -> list[float]:
+    """Return held-out MAP, MAP of both directions, distinct image and text codes, chance."""
     rate, lam, mu = setting
-    task = _tasks[seed]
+    split = _splits[seed]
     hasher = make_hasher(
-        "THN-paper",
-        bits=bits,
-        seed=seed,
-        learning_rate=rate,
-        quantization_weight=lam,
+        "THN-paper", bits=bits, seed=seed, learning_rate=rate, quantization_weight=lam,
         alignment_weight=mu,
-    )
-    hasher.fit(task.training)
-    directions = build_directions(hasher, task.test)
+    ).fit(split.training)  # fmt: skip
+    directions = build_directions(hasher, split.test)
     scores = score_directions(directions, 1)
-    codes = [directions[way].database.distinct() for way in reversed(WAYS)]
-    held_out = float(np.mean(held_out_map(hasher, task.held_out)))
-    chance = [scores[way].chance for way in WAYS]
-    return [held_out, *(scores[way].map for way in WAYS), *codes, *chance]
+    codes = [directions[direction].database.distinct() for direction in reversed(DIRECTIONS)]
+    held_out = float(np.mean(held_out_map(hasher, split.held_out)))
+    return [held_out, *maps(scores), *codes, *chances(scores)]
 
 
 def main() -> None:
@@ -65,35 +58,37 @@ def main() -> None:
     parser.add_argument("--splits", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--bits", type=int, default=32)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--device", default="cpu", help="that computes image features")
-    parser.add_argument("--json", type=Path, help="where every split's scores go")
-    arguments = parser.parse_args()
-    backbone = EfficientNetLite0(arguments.device)
-    ready, _ = load_benchmark_features(arguments.folder, backbone, track=progress_bar)
-    tasks = {seed: build_split(ready, seed) for seed in arguments.splits}
-    found: dict[tuple[float, ...], list[list[float]]] = {}
+    parser.add_argument("--device", default="cpu", help="device of the image features")
+    parser.add_argument("--json", type=Path, help="output file for the scores of every split")
+    options = parser.parse_args()
+    backbone = EfficientNetLite0(options.device)
+    benchmark, _ = load_benchmark_features(options.folder, backbone, track=progress_bar)
+    splits = {seed: build_split(benchmark, seed) for seed in options.splits}
+    results: dict[tuple[float, ...], list[list[float]]] = {}
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(arguments.jobs, spawn, _start, (tasks,)) as pool:
-        waiting = [
-            (setting, pool.submit(scored, setting, seed, arguments.bits))
+    with ProcessPoolExecutor(options.jobs, spawn, _init_worker, (splits,)) as pool:
+        futures = [
+            (setting, pool.submit(measure, setting, seed, options.bits))
             for setting in product(RATES, QUANTIZATIONS, ALIGNMENTS)
-            for seed in tasks
+            for seed in splits
         ]
-        for setting, one in progress_bar(waiting, "fits"):
-            found.setdefault(setting, []).append(one.result())
-            if arguments.json:
-                written = [[*key, rows] for key, rows in found.items()]
-                arguments.json.write_text(json.dumps(written))
+        for setting, future in progress_bar(futures, "fits"):
+            results.setdefault(setting, []).append(future.result())
+            if options.json:
+                rows = [[*key, values] for key, values in results.items()]
+                options.json.write_text(json.dumps(rows))
     print("| learning rate | λ | µ | held-out | I → T / T → I | distinct image, text codes |")
     print("|---|---|---|---|---|---|")
-    for (rate, lam, mu), rows in sorted(found.items(), key=lambda one: -np.mean(one[1], axis=0)[0]):
-        mean, spread = np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1)
+    best_first = sorted(results.items(), key=lambda item: -np.mean(item[1], axis=0)[0])
+    for (rate, lam, mu), values in best_first:
+        mean = np.mean(values, axis=0)
+        deviation = np.std(values, axis=0, ddof=min(1, len(values) - 1))
         print(
-            f"| {rate:g} | {lam:g} | {mu:g} | {mean[0]:.3f} ± {spread[0]:.3f} "
-            f"| {mean[1]:.3f} ± {spread[1]:.3f} / {mean[2]:.3f} ± {spread[2]:.3f} "
+            f"| {rate:g} | {lam:g} | {mu:g} | {mean[0]:.3f} ± {deviation[0]:.3f} "
+            f"| {mean[1]:.3f} ± {deviation[1]:.3f} / {mean[2]:.3f} ± {deviation[2]:.3f} "
             f"| {mean[3]:.0f}, {mean[4]:.0f} |"
         )
-    chance = np.mean([row[5:] for rows in found.values() for row in rows], axis=0)
+    chance = np.mean([row[5:] for values in results.values() for row in values], axis=0)
     print(f"chance {chance[0]:.3f} / {chance[1]:.3f}")
 
 

@@ -1,108 +1,87 @@
-"""THN by code length and ranking on a three-part folder, taught by labels and by captions alone.
+"""Measure THN by code length and ranking mode, trained on labels and on pairs.
 
     python benchmarks/ranking.py FOLDER --bits 16 32 64 128
 
-MAP, mean and deviation over splits, image -> text / text -> image, by Hamming distance, inside
-equal distances (ties) and over all items (all). "target" is scored by the target's labels and
-chooses nothing. "held-out captions": the auxiliary rows that no training saw, each to find its own
-caption or picture among all of them; what a person without labels can choose by.
+MAP, mean and deviation over splits, image -> text / text -> image. "target" is scored with the
+labels of the target. "held-out captions" needs no labels: auxiliary rows outside the training set
+search their own caption or image among all of them.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
 
 import numpy as np
+from common import DIRECTIONS, chances, maps, mean_cell, pairs_training_set, row_pairs
 
 from transhash.codes import Codes
-from transhash.data.relation import Relation, SparseRelation
-from transhash.data.training_set import TrainingSet
+from transhash.data.relation import Relation
 from transhash.evaluation import Scores, score_tie_groups
 from transhash.features.images import EfficientNetLite0
 from transhash.hashers.thn import THN
 from transhash.index.weighted import RANKING_MODES, RankingMode, query_weights, weighted_costs
 from transhash.progress import progress_bar
-from transhash.scoring.directions import directions_of, score_directions
+from transhash.scoring.directions import build_directions, score_directions
 from transhash.training.split_data import build_split, load_benchmark_features
 
-Maps = dict[RankingMode, list[float]]  # image -> text, text -> image
 
-
-def found(
-    encode_queries: np.ndarray, items: np.ndarray, relation: Relation, mode: RankingMode
+def score_projections(
+    queries: np.ndarray, items: np.ndarray, relation: Relation, mode: RankingMode
 ) -> Scores:
-    """Scores of finding what belongs to each asking item, from projections of both."""
-    queries, stored = Codes.from_projections(encode_queries), Codes.from_projections(items)
-    weights = query_weights(encode_queries, mode)
-    weighed = np.ones(encode_queries.shape, np.int64) if weights is None else weights
-    return Scores.of(
-        score_tie_groups(lambda r: -weighted_costs(queries[r], stored, weighed[r]), relation)
+    """Score the ranking of items for queries, both given as projections."""
+    query_codes, item_codes = Codes.from_projections(queries), Codes.from_projections(items)
+    weights = query_weights(queries, mode)
+    if weights is None:
+        weights = np.ones(queries.shape, np.int64)
+    return Scores.from_counts(
+        score_tie_groups(
+            lambda rows: -weighted_costs(query_codes[rows], item_codes, weights[rows]), relation
+        )
     )
-
-
-def shown(rows: list[list[float]]) -> str:
-    mean, spread = np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1)
-    return " / ".join(f"{m:.3f} ± {s:.3f}" for m, s in zip(mean, spread, strict=True))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--bits", type=int, nargs="+", default=[32, 64, 128])
     parser.add_argument("--splits", type=int, default=3)
-    parser.add_argument("--texts", help="as --text-features takes them")
-    arguments = parser.parse_args()
-    ready, _ = load_benchmark_features(arguments.folder, EfficientNetLite0(), track=progress_bar)
-    chance: list[float] = []
-    target: dict[tuple[str, int, str], list[list[float]]] = {}
-    captions: dict[tuple[str, int, str], list[list[float]]] = {}
-    start = time.monotonic()
-    for seed in range(arguments.splits):
-        task, split = build_split(ready, seed, texts=arguments.texts), ready.split(seed)
-        seen = split.auxiliary_images
-        unseen = np.setdiff1d(split.held_out_images, split.auxiliary_texts)
-
-        def rows(which: np.ndarray) -> tuple[np.ndarray, np.ndarray, SparseRelation]:
-            images = ready.auxiliary_images.take(which).features
-            assert images is not None
-            texts = task.text_features.transform(ready.auxiliary_texts.take(which).items)  # noqa: B023
-            keys = [str(row) for row in which]
-            return images, texts, SparseRelation.from_pairs(keys, keys)
-
-        kept = rows(unseen)
-        unlabelled = task.training.target_images, task.training.target_texts
-        taught = {"labels": task.training, "pairs": TrainingSet(*rows(seen), *unlabelled)}
-        for bits in arguments.bits:
-            for name, training in taught.items():
+    parser.add_argument("--text-features")
+    options = parser.parse_args()
+    benchmark, _ = load_benchmark_features(options.folder, EfficientNetLite0(), track=progress_bar)
+    chance: list[list[float]] = []
+    target: dict[tuple[str, int, RankingMode], list[list[float]]] = {}
+    captions: dict[tuple[str, int, RankingMode], list[list[float]]] = {}
+    for seed in range(options.splits):
+        data = build_split(benchmark, seed, texts=options.text_features)
+        split = benchmark.split(seed)
+        rest = np.setdiff1d(split.held_out_images, split.auxiliary_texts)
+        held_out = pairs_training_set(benchmark, rest, data)
+        pairs = pairs_training_set(benchmark, split.auxiliary_images, data)
+        for bits in options.bits:
+            for name, training in (("labels", data.training), ("pairs", pairs)):
                 hasher = THN(bits=bits, seed=seed).fit(training)
-                x, y = hasher.project_auxiliary(*kept[:2])
+                x, y = hasher.project_auxiliary(held_out.images, held_out.texts)
                 for mode in RANKING_MODES:
-                    scores = score_directions(
-                        directions_of(hasher, task.target, mode), ranking=mode
-                    )
-                    ways = [scores[way] for way in ("image_to_text", "text_to_image")]
-                    both = found(x, y, kept[2], mode), found(y, x, kept[2], mode)
+                    directions = build_directions(hasher, data.test, mode)
+                    scores = score_directions(directions, ranking=mode)
+                    relation = row_pairs(len(rest))
+                    own = (score_projections(x, y, relation, mode),
+                           score_projections(y, x, relation, mode))  # fmt: skip
+                    own_scores = dict(zip(DIRECTIONS, own))
                     key = name, bits, mode
-                    target.setdefault(key, []).append([score.map for score in ways])
-                    captions.setdefault(key, []).append([score.map for score in both])
-                    chance += [score.chance for score in ways] + [score.chance for score in both]
-                    print(
-                        f"# split {seed}, {bits} bits, {name}, {mode}: target "
-                        f"{ways[0].map:.4f} / {ways[1].map:.4f}, held-out captions "
-                        f"{both[0].map:.4f} / {both[1].map:.4f} of {len(unseen)} "
-                        f"({time.monotonic() - start:.0f} s)",
-                        flush=True,
-                    )
-    print(
-        f"chance {np.mean(chance[0::4]):.3f} / {np.mean(chance[1::4]):.3f} of the target, ", end=""
-    )
-    print(f"{np.mean(chance[2::4]):.3f} / {np.mean(chance[3::4]):.3f} of the held-out captions")
-    print("| taught by | bits | ranking | target | held-out captions |\n|---|---|---|---|---|")
-    for of in sorted(target, key=lambda k: (k[0], k[1], RANKING_MODES.index(k[2]))):
-        said = " | ".join(map(str, of))
-        print(f"| {said} | {shown(target[of])} | {shown(captions[of])} |")
+                    target.setdefault(key, []).append(maps(scores))
+                    captions.setdefault(key, []).append(maps(own_scores))
+                    chance.append(chances(scores) + chances(own_scores))
+    mean = np.mean(chance, axis=0)
+    print(f"chance {mean[0]:.3f} / {mean[1]:.3f} target, "
+          f"{mean[2]:.3f} / {mean[3]:.3f} held-out captions")  # fmt: skip
+    print("| supervision | bits | ranking | target | held-out captions |\n|---|---|---|---|---|")
+    for key in sorted(target, key=lambda k: (k[0], k[1], RANKING_MODES.index(k[2]))):
+        name, bits, mode = key
+        print(
+            f"| {name} | {bits} | {mode} | {mean_cell(target[key])} | {mean_cell(captions[key])} |"
+        )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Two Ray workers encode a folder of pictures, one of them is killed midway: is anything lost?
+"""Kill a Ray worker while it encodes images, and check that nothing is lost.
 
-    python benchmarks/ray_kill.py --pictures 20000
+    python benchmarks/ray_kill.py --images 20000
 
-`transhash encode --engine ray --workers 2` on small pictures made here, all different. When a third
-of the shards is there, one of the two worker processes gets SIGKILL. Afterwards every picture must
-be there once, with the code that one process without Ray gives it. Exits with 1 if not.
+Runs `transhash encode --executor ray --workers 2` on small generated images. When a third of the
+shards is written, one of the two worker processes gets SIGKILL. Afterwards every image must have
+one code, the same as without Ray. Exits with 1 if not.
 """
 
 from __future__ import annotations
@@ -14,99 +14,95 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from serve import build_run
 
 from transhash.model.shards import read_shards
 
-HERE = Path(__file__).resolve().parents[1]
-_SIZE = 96  # of a picture, as its codes are asked for
+SIZE, SHARDS = 96, 40
 
 
-def draw(folder: Path, count: int) -> None:
+def write_images(folder: Path, count: int) -> None:
     folder.mkdir()
     rng = np.random.default_rng(0)
     for number in range(count):
         coarse = Image.fromarray(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8))
-        picture = coarse.resize((_SIZE, _SIZE), Image.Resampling.BICUBIC)
-        picture.save(folder / f"{number:06}.jpg", quality=85)
+        image = coarse.resize((SIZE, SIZE), Image.Resampling.BICUBIC)
+        image.save(folder / f"{number:06}.jpg", quality=85)
 
 
-def command(run: Path, pictures: Path, to: Path, shard: int, *more: str) -> list[str]:
-    told = ("encode", str(run), "--images", str(pictures), "--out", str(to))
-    return [sys.executable, "-m", "transhash", *told, "--shard-size", str(shard), *more]
+def encode_command(run: Path, images: Path, out: Path, shard: int, *options: str) -> list[str]:
+    arguments = ("encode", str(run), "--images", str(images), "--out", str(out))
+    return [sys.executable, "-m", "transhash", *arguments, "--shard-size", str(shard), *options]
 
 
-def workers() -> list[int]:
-    """Processes of Ray's actors that encode."""
-    found = []
+def worker_ids() -> list[int]:
+    """Return the process ids of Ray's encoding actors."""
+    ids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 name = (entry / "cmdline").read_bytes()
             except OSError:
-                continue  # gone meanwhile
+                continue  # the process has ended
             if name.startswith(b"ray::") and b"_RayWorker" in name:
-                found.append(int(entry.name))
-    return sorted(found)
+                ids.append(int(entry.name))
+    return sorted(ids)
 
 
-def codes_of(folder: Path) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    doubled = 0
-    for part in read_shards(folder):
-        for name, code in zip(part.ids, part.codes.packed, strict=True):
-            doubled += name in found
-            found[name] = code.tobytes()
-    if doubled:
-        raise SystemExit(f"{doubled} pictures are there twice")
-    return found
+def read_codes(folder: Path) -> dict[str, bytes]:
+    codes: dict[str, bytes] = {}
+    duplicates = 0
+    for shard in read_shards(folder):
+        for name, code in zip(shard.ids, shard.codes.packed, strict=True):
+            duplicates += name in codes
+            codes[name] = code.tobytes()
+    if duplicates:
+        raise SystemExit(f"{duplicates} images have two codes. See {folder}.")
+    return codes
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--pictures", type=int, default=20_000)
-    arguments = parser.parse_args()
-    count = arguments.pictures
-    shard = max(1, count // 40)
-    with tempfile.TemporaryDirectory() as made:
-        place = Path(made)
-        with tarfile.open(HERE / "tests/runs/run-2163542.tar.xz") as packed:
-            packed.extractall(place, filter="data")
-        run, pictures = place / "run", place / "pictures"
-        draw(pictures, count)
+    parser.add_argument("--images", type=int, default=20_000)
+    count = parser.parse_args().images
+    shard = max(1, count // SHARDS)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        run, images = build_run(folder, 100), folder / "images"
+        write_images(images, count)
         start = time.perf_counter()
-        subprocess.run(command(run, pictures, place / "alone", shard), check=True)
-        alone = time.perf_counter() - start
+        subprocess.run(encode_command(run, images, folder / "local", shard), check=True)
+        local_seconds = time.perf_counter() - start
         start = time.perf_counter()
-        on_ray = command(run, pictures, place / "ray", shard, "--engine", "ray", "--workers", "2")
-        job = subprocess.Popen(on_ray)
-        while len(list((place / "ray").glob("*.parquet"))) < 13:
+        options = ("--executor", "ray", "--workers", "2")
+        job = subprocess.Popen(encode_command(run, images, folder / "ray", shard, *options))
+        while len(list((folder / "ray").glob("*.parquet"))) < SHARDS // 3:
             if job.poll() is not None:
-                raise SystemExit("the job ended before a worker could be killed")
+                raise SystemExit("The job ended before a worker could be killed. Use more images.")
             time.sleep(0.2)
-        before = workers()
-        os.kill(before[0], signal.SIGKILL)
-        there = len(list((place / "ray").glob("*.parquet")))
+        workers = worker_ids()
+        os.kill(workers[0], signal.SIGKILL)
+        written = len(list((folder / "ray").glob("*.parquet")))
         print(
-            f"killed one of {len(before)} workers when {there} of 40 shards were there", flush=True
+            f"killed one of {len(workers)} workers after {written} of {SHARDS} shards", flush=True
         )
         if job.wait():
-            raise SystemExit(f"the job ended with {job.returncode}")
+            raise SystemExit(f"The job failed with exit code {job.returncode}. See above.")
         seconds = time.perf_counter() - start
-        wanted, found = codes_of(place / "alone"), codes_of(place / "ray")
-        lost = wanted.keys() - found.keys()
-        other = sum(found[name] != code for name, code in wanted.items() if name in found)
+        expected, codes = read_codes(folder / "local"), read_codes(folder / "ray")
+        lost = expected.keys() - codes.keys()
+        wrong = sum(codes[name] != code for name, code in expected.items() if name in codes)
         print(
-            f"{len(found):,} of {count:,} pictures, {len(lost):,} lost, {other:,} with another "
-            f"code; {seconds:.0f} s on Ray with the kill, {alone:.0f} s alone"
+            f"{len(codes):,} of {count:,} images, {len(lost):,} lost, {wrong:,} with another code; "
+            f"{seconds:.0f} s on Ray with the kill, {local_seconds:.0f} s without Ray"
         )
-        if lost or other or len(found) != count:
+        if lost or wrong or len(codes) != count:
             raise SystemExit(1)
 
 

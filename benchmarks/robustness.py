@@ -1,11 +1,11 @@
-"""Does THN hold up where it is not tuned? Worlds drawn by formula, one row a case.
+"""Measure how robust THN is, on random data with known properties.
 
     python benchmarks/robustness.py                 # all cases, three seeds each
-    python benchmarks/robustness.py --only classes  # those whose name contains a word
+    python benchmarks/robustness.py --only classes  # cases whose name contains a word
 
-A world: class means and items in a shared latent space, each modality a random linear view of it
-with private nuisance and noise; target items are shifted and warped, differently in each modality.
-THN-D is THN without the unlabelled target items. MAP in expectation over ties.
+Items lie around class means in a shared latent space. Each modality is a random linear view of it
+with nuisance dimensions and noise; target items are shifted and warped, differently per modality.
+THN-D is THN without the unlabeled target items. MAP in expectation over ties.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from common import mean_cell, row_pairs
 
-from transhash.data.relation import LabelRelation, Relation, SparseRelation
+from transhash.data.relation import LabelRelation, Relation
 from transhash.data.training_set import TrainingSet
 from transhash.evaluation import evaluate
 from transhash.hashers import make_hasher
@@ -54,26 +55,26 @@ CASES = [
 ]
 
 
-class World:
+class RandomData:
     def __init__(self, case: Case, seed: int) -> None:
         self.case, self.rng = case, np.random.default_rng([seed, 0xAB])
         self.means = self.rng.standard_normal((case.classes, LATENT))
         self.views = [self.rng.standard_normal((LATENT, d)) for d in (300, 400)]
         self.private = [self.rng.standard_normal((NUISANCE, d)) for d in (300, 400)]
         self.warps = [self.rng.standard_normal((LATENT, LATENT)) / LATENT**0.5 for _ in range(2)]
-        ways = [self.rng.standard_normal(LATENT) for _ in range(2)]
-        self.shifts = [way / np.linalg.norm(way) * LATENT**0.5 for way in ways]
+        axes = [self.rng.standard_normal(LATENT) for _ in range(2)]
+        self.shifts = [axis / np.linalg.norm(axis) * LATENT**0.5 for axis in axes]
 
     def draw(self, n: int, view: int, target: bool) -> tuple[Array, npt.NDArray[np.int64]]:
         case, rng = self.case, self.rng
         labels = rng.integers(0, case.classes, n)
         if target and case.skewed[view]:
-            few = rng.random(n) < 0.8
-            labels[few] = rng.integers(0, min(4, case.classes), int(few.sum()))
+            skewed = rng.random(n) < 0.8
+            labels[skewed] = rng.integers(0, min(4, case.classes), int(skewed.sum()))
         latent = self.means[labels] + 0.9 * rng.standard_normal((n, LATENT))
-        return self.seen(latent, view, target), labels
+        return self.observe(latent, view, target), labels
 
-    def seen(self, latent: Array, view: int, target: bool) -> Array:
+    def observe(self, latent: Array, view: int, target: bool) -> Array:
         if target:
             latent = latent + self.case.warp * latent @ self.warps[view]
             latent = latent + self.case.shift * self.shifts[view]
@@ -87,12 +88,11 @@ class World:
         if self.case.pairs:
             labels = self.rng.integers(0, self.case.classes, n)
             latent = self.means[labels] + 0.9 * self.rng.standard_normal((n, LATENT))
-            x, y = self.seen(latent, 0, False), self.seen(latent, 1, False)
-            keys = [str(i) for i in range(n)]
-            relation = SparseRelation.from_pairs(keys, keys)
+            x, y = self.observe(latent, 0, False), self.observe(latent, 1, False)
+            relation = row_pairs(n)
         else:
-            (x, of_x), (y, of_y) = self.draw(n, 0, False), self.draw(n, 1, False)
-            relation = LabelRelation(self.one_hot(of_x), self.one_hot(of_y))
+            (x, x_labels), (y, y_labels) = self.draw(n, 0, False), self.draw(n, 1, False)
+            relation = LabelRelation(self.one_hot(x_labels), self.one_hot(y_labels))
         t_x, t_y = (self.draw(TARGET, view, True)[0] for view in (0, 1))
         return TrainingSet(
             x.astype(np.float32), y.astype(np.float32), relation, t_x.astype(np.float32),
@@ -104,50 +104,46 @@ class World:
 
 
 def run(case: Case, method: str, seed: int) -> tuple[float, float, float, int]:
-    """MAP both ways, seconds to fit, distinct image codes in the database."""
-    world = World(case, seed)
-    training = world.training()
-    sets = [world.draw(n, view, True) for view in (0, 1) for n in (QUERIES, DATABASE)]
+    """Return MAP of both directions, seconds to fit, and distinct image codes in the database."""
+    data = RandomData(case, seed)
+    training = data.training()
+    sets = [data.draw(n, view, True) for view in (0, 1) for n in (QUERIES, DATABASE)]
     start = time.perf_counter()
     hasher = make_hasher(method, bits=case.bits, seed=seed).fit(training)
     seconds = time.perf_counter() - start
-    for alarm in getattr(hasher, "alarms_", []):
-        print(f"  ALARM {case.name}, {method}, seed {seed}: {alarm}")
+    for warning in getattr(hasher, "warnings_", []):
+        print(f"  WARNING {case.name}, {method}, seed {seed}: {warning}")
     q_x, d_x = (hasher.encode_images(x.astype(np.float32)) for x, _ in sets[:2])
     q_y, d_y = (hasher.encode_texts(y.astype(np.float32)) for y, _ in sets[2:])
-    labels = [world.one_hot(part) for _, part in sets]
-    there = evaluate(q_x, d_y, labels[0], labels[3]).map
-    back = evaluate(q_y, d_x, labels[2], labels[1]).map
-    return there, back, seconds, d_x.distinct()
+    labels = [data.one_hot(part) for _, part in sets]
+    image_to_text = evaluate(q_x, d_y, labels[0], labels[3]).map
+    text_to_image = evaluate(q_y, d_x, labels[2], labels[1]).map
+    return image_to_text, text_to_image, seconds, d_x.distinct()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="a word of the case's name")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", default="", help="only cases whose name contains this")
     parser.add_argument("--seeds", type=int, default=3)
-    arguments = parser.parse_args()
-    print("| case | THN I->T / T->I | THN-D | THN - THN-D | distinct codes | s a fit |")
+    options = parser.parse_args()
+    print("| case | THN I->T / T->I | THN-D | THN - THN-D | distinct codes | s per fit |")
     print("|---|---|---|---|---|---|")
     for case in CASES:
-        if arguments.only not in case.name:
+        if options.only not in case.name:
             continue
-        found = {
-            method: np.array([run(case, method, seed) for seed in range(arguments.seeds)])
+        results = {
+            method: np.array([run(case, method, seed) for seed in range(options.seeds)])
             for method in case.methods
         }
-        ours, without = found["THN"], found["THN-D"]
-        gain = 100 * (ours[:, :2].mean(axis=1) - without[:, :2].mean(axis=1))
+        thn, thn_d = results["THN"], results["THN-D"]
+        gain = 100 * (thn[:, :2].mean(axis=1) - thn_d[:, :2].mean(axis=1))
+        deviation = gain.std(ddof=1) if len(gain) > 1 else 0
+        cells = [mean_cell(rows[:, :2].tolist()) for rows in (thn, thn_d)]
         print(
-            f"| {case.name} | {_cell(ours)} | {_cell(without)} | {gain.mean():+.1f} ± "
-            f"{gain.std(ddof=1) if len(gain) > 1 else 0:.1f} | {ours[:, 3].min():.0f} "
-            f"| {ours[:, 2].mean():.1f} |",
+            f"| {case.name} | {cells[0]} | {cells[1]} | {gain.mean():+.1f} ± {deviation:.1f} "
+            f"| {thn[:, 3].min():.0f} | {thn[:, 2].mean():.1f} |",
             flush=True,
         )
-
-
-def _cell(rows: Array) -> str:
-    mean, spread = rows.mean(axis=0), rows.std(axis=0, ddof=1) if len(rows) > 1 else rows[0] * 0
-    return f"{mean[0]:.3f} ± {spread[0]:.3f} / {mean[1]:.3f} ± {spread[1]:.3f}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The codes and the engines that benchmarks/search.py compares."""
+"""Codes and search libraries that benchmarks/search.py compares."""
 
 from __future__ import annotations
 
@@ -22,68 +22,61 @@ Search = Callable[[Packed, int, int], tuple[np.ndarray, np.ndarray]]  # queries,
 class Engine(NamedTuple):
     name: str
     search: Search  # -> distances, ids
-    build_s: float  # of processor time
-    bytes_an_item: float
+    build_s: float  # processor time
+    bytes_per_item: float
     exact: bool
-
-
-# ---- codes ---------------------------------------------------------------------------------
 
 
 def uniform(count: int, bits: int, seed: int) -> Packed:
     return np.random.default_rng(seed).integers(0, 256, (count, bits // 8), dtype=np.uint8)
 
 
-def near(centres: Packed, count: int, flip: np.ndarray, seed: int) -> Packed:
-    """Codes at random centres, bit j flipped with probability flip[j] (to 1/256)."""
+def add_noise(centers: Packed, count: int, flip: np.ndarray, seed: int) -> Packed:
+    """Return copies of random centers, bit j flipped with probability flip[j] (to 1/256)."""
     generator = np.random.default_rng(seed)
     limit = np.maximum(np.round(flip * 256), 0)
     parts = []
     for start in range(0, count, 1 << 18):
         size = min(1 << 18, count - start)
         flips = generator.integers(0, 256, (size, len(flip)), dtype=np.uint8) < limit
-        parts.append(centres[generator.integers(0, len(centres), size)] ^ np.packbits(flips, 1))
+        parts.append(centers[generator.integers(0, len(centers), size)] ^ np.packbits(flips, 1))
     return np.concatenate(parts)
 
 
 def clustered(count: int, bits: int, seed: int, flip: float) -> Packed:
-    """1,000 random centres, every bit flipped with probability `flip`."""
-    return near(uniform(1000, bits, 12345), count, np.full(bits, flip), seed)
+    """Return copies of 1,000 random codes, bits flipped with probability `flip`."""
+    return add_noise(uniform(1000, bits, 12345), count, np.full(bits, flip), seed)
 
 
 def resampled(codes: Packed, count: int, seed: int) -> Packed:
-    """A trained model's codes, and around them its own noise: how often each bit differs between
-    a code and its nearest other one."""
+    """Return copies of a model's codes, each bit flipped as often as between nearest codes."""
     sample = codes[np.random.default_rng(1).permutation(len(codes))[:2000]]
     bits = sample.shape[1] * 8
     distance = Codes(sample, bits).hamming(Codes(sample, bits)).astype(int)
     np.fill_diagonal(distance, bits + 1)
     differs = np.unpackbits(sample ^ sample[distance.argmin(1)], axis=1).mean(0)
-    return near(codes, count, differs, seed)
+    return add_noise(codes, count, differs, seed)
 
 
-# ---- engines -------------------------------------------------------------------------------
-
-
-def engines(packed: Packed, args: argparse.Namespace) -> Iterator[Engine]:
-    """Ours first, then exact ones, then approximate ones; all are built on all cores."""
+def build_engines(packed: Packed, args: argparse.Namespace) -> Iterator[Engine]:
+    """Yield transhash, then other exact engines, then approximate ones, built on all cores."""
     count, bits = len(packed), packed.shape[1] * 8
     faiss.omp_set_num_threads(core_count())
 
-    def ours() -> GroupedIndex:
+    def build_grouped() -> GroupedIndex:
         index = GroupedIndex(bits)
         index.add(np.arange(count), Codes(packed, bits))
         return index
 
-    index, seconds = _timed(ours)
+    index, seconds = _timed(build_grouped)
 
-    def search_ours(queries: Packed, k: int, threads: int) -> tuple[np.ndarray, np.ndarray]:
+    def search_grouped(queries: Packed, k: int, threads: int) -> tuple[np.ndarray, np.ndarray]:
         index.threads = threads
         ranking = index.search(Codes(queries, bits), k)
         return ranking.distances, ranking.ids
 
-    yield Engine("ours", search_ours, seconds, index.nbytes / count, True)
-    if native is not None and index._state.parts:  # a small one has no segment yet
+    yield Engine("ours", search_grouped, seconds, index.nbytes / count, True)
+    if native is not None and index._state.parts:  # a small index has no segment
         segment = index._state.parts[0].segment
 
         def scan(queries: Packed, k: int, threads: int) -> tuple[np.ndarray, np.ndarray]:
@@ -92,7 +85,7 @@ def engines(packed: Packed, args: argparse.Namespace) -> Iterator[Engine]:
 
         yield Engine("ours, scan only", scan, seconds, segment.words.nbytes / count, True)
     yield _faiss("faiss flat", lambda: faiss.IndexBinaryFlat(bits), packed, 0.0)
-    if args.must:
+    if args.required:
         return
     if count <= 10**6:
 
@@ -109,14 +102,14 @@ def engines(packed: Packed, args: argparse.Namespace) -> Iterator[Engine]:
         index.train(packed[: 1 << 16])
         return index
 
-    def hashed() -> Any:
+    def multihash() -> Any:
         index = faiss.IndexBinaryMultiHash(bits, max(1, bits // 16), 16)
         index.nflip = 1
         return index
 
     yield from _usearch(packed, graph=False)
     yield _faiss("faiss ivf", ivf, packed, 8.0)
-    yield _faiss("faiss multihash", hashed, packed, 8.0 * max(1, bits // 16))
+    yield _faiss("faiss multihash", multihash, packed, 8.0 * max(1, bits // 16))
     if count <= args.graphs_up_to:
         yield _faiss("faiss hnsw", lambda: faiss.IndexBinaryHNSW(bits, 16), packed, 16 * 2 * 4.0)
         yield from _usearch(packed, graph=True)
@@ -128,12 +121,12 @@ def _timed(make: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _faiss(name: str, make: Callable[[], Any], packed: Packed, extra: float) -> Engine:
-    def grown() -> Any:
+    def build() -> Any:
         index = make()
         index.add(packed)
         return index
 
-    index, seconds = _timed(grown)
+    index, seconds = _timed(build)
 
     def search(queries: Packed, k: int, threads: int) -> tuple[np.ndarray, np.ndarray]:
         faiss.omp_set_num_threads(threads)
@@ -151,8 +144,8 @@ def _usearch(packed: Packed, *, graph: bool) -> Iterator[Engine]:
     if not graph:
 
         def flat(queries: Packed, k: int, threads: int) -> tuple[np.ndarray, np.ndarray]:
-            found = search(packed, queries, k, MetricKind.Hamming, exact=True, threads=threads)
-            return _rows(found, len(queries))
+            matches = search(packed, queries, k, MetricKind.Hamming, exact=True, threads=threads)
+            return _to_rows(matches, len(queries))
 
         yield Engine("usearch exact", flat, 0.0, packed.shape[1], True)
         return
@@ -160,16 +153,16 @@ def _usearch(packed: Packed, *, graph: bool) -> Iterator[Engine]:
     _, seconds = _timed(lambda: index.add(np.arange(len(packed)), packed, threads=core_count()))
 
     def walk(queries: Packed, k: int, threads: int) -> tuple[np.ndarray, np.ndarray]:
-        return _rows(index.search(queries, k, threads=threads), len(queries))
+        return _to_rows(index.search(queries, k, threads=threads), len(queries))
 
     yield Engine("usearch hnsw", walk, seconds, index.memory_usage / len(packed), False)
 
 
-def _rows(found: Any, queries: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places that a walk left empty are -1, as FAISS has them."""
+def _to_rows(matches: Any, queries: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return distances and ids; missing results have distance -1, as in FAISS."""
     shape = (queries, -1)
-    distances = np.asarray(found.distances).reshape(shape)
+    distances = np.asarray(matches.distances).reshape(shape)
     if queries > 1:
-        empty = np.arange(distances.shape[1])[None] >= np.asarray(found.counts)[:, None]
+        empty = np.arange(distances.shape[1])[None] >= np.asarray(matches.counts)[:, None]
         distances = np.where(empty, -1, distances)
-    return distances, np.asarray(found.keys).reshape(shape)
+    return distances, np.asarray(matches.keys).reshape(shape)

@@ -1,12 +1,12 @@
-"""Load on the service: round trips, sustained rate, and a crowd with large pictures.
+"""Measure the HTTP service under load: latency, sustained rate, and large uploads.
 
     python benchmarks/serve.py                       # one million texts, random 32-bit codes
     python benchmarks/serve.py --items 100000 --seconds 10
-    python benchmarks/serve.py --learned --bits 64   # codes as THN gives them, resampled
-    python benchmarks/serve.py --run RUN [--index URL]   # a run of your own as it is
+    python benchmarks/serve.py --learned --bits 64   # resampled codes of THN
+    python benchmarks/serve.py --run RUN [--index URL]   # your own run
 
-Client and server are two processes on one machine, so on two cores they compete; a client
-elsewhere sees better figures. Random codes are the hard case: codes of real items repeat.
+Client and server are two processes on one machine and compete for its cores, so a remote client is
+faster. Random codes are the hardest case: codes of real items repeat.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from transhash.hashers import make_hasher
 from transhash.index import open_index
 from transhash.model.query_encoder import QueryEncoder
 from transhash.search.catalog import Catalog, NewItem
-from transhash.training.fit import InputPaths, fit_files, read_fit_data
+from transhash.training.fit import Fit, read_fit_data
 
 SERVER = """
 import sys
@@ -50,26 +50,22 @@ WORDS = ("small", "blue", "old", "by the door", "in the rain", "at night", "with
 
 
 def build_run(folder: Path, items: int, bits: int = 32, *, learned: bool = False) -> Path:
-    """A real encoder over drawn things, and `items` texts with random or learned codes."""
+    """Build a run of the synthetic data set with `items` texts of random or learned codes."""
     run = folder / f"run-{items}-{bits}{'-learned' * learned}"
     if (run / "complete").exists():
         return run
     if run.exists():
         shutil.rmtree(run)
     print(f"building a run of {items:,} texts in {run} ...", flush=True)
-    data = make_synthetic(folder / "drawn", per_class=8)
-    material = read_fit_data(
-        InputPaths(
-            auxiliary=data / "auxiliary.tsv", images=data / "images.tsv", texts=data / "texts.tsv"
-        )
-    )
+    data = make_synthetic(folder / "synthetic", per_class=8)
+    inputs = read_fit_data(data / "auxiliary.tsv", data / "images.tsv", data / "texts.tsv")
     method = "THN" if learned else "CVH"
     hasher = make_hasher(method, bits=bits)
-    fit_files(hasher, method, material, run, image_features("efficientnet-lite0"))
+    Fit(hasher, method, run, image_features("efficientnet-lite0")).run_files(inputs)
     rng = random.Random(0)
     if learned:
-        own = QueryEncoder(run).project_texts([sentence(rng) for _ in range(5000)])
-        codes = resampled(Codes.from_projections(own).packed, items, 0)
+        projections = QueryEncoder(run).project_texts([random_text(rng) for _ in range(5000)])
+        codes = resampled(Codes.from_projections(projections).packed, items, 0)
     else:
         codes = np.random.default_rng(0).integers(0, 256, (items, bits // 8), dtype=np.uint8)
     catalog = Catalog(run / "catalog.sqlite")
@@ -79,11 +75,13 @@ def build_run(folder: Path, items: int, bits: int = 32, *, learned: bool = False
         stored = catalog.add(
             "texts",
             [
-                NewItem(f"text-{start + i}", row.tobytes(), text=f"{sentence(rng)} ({start + i})")
+                NewItem(
+                    f"text-{start + i}", row.tobytes(), text=f"{random_text(rng)} ({start + i})"
+                )
                 for i, row in enumerate(block)
             ],
         )
-        numbers += [one.number for one in stored]
+        numbers += [item.number for item in stored]
         catalog.mark_done("", numbers[start:])
     catalog.close()
     for modality, ids, packed in (("texts", numbers, codes), ("images", [], codes[:0])):
@@ -94,13 +92,13 @@ def build_run(folder: Path, items: int, bits: int = 32, *, learned: bool = False
     return run
 
 
-def sentence(rng: random.Random) -> str:
+def random_text(rng: random.Random) -> str:
     return f"a {rng.choice(CLASSES)} {rng.choice(WORDS)}, and a {rng.choice(CLASSES)}"
 
 
 @contextmanager
 def serving(run: Path, index: str | None = None) -> Iterator[tuple[int, int]]:
-    """The service over a run, another process: its port and process id."""
+    """Run the service in another process, and yield its port and process id."""
     command = [sys.executable, "-c", SERVER, str(run), *([index] if index else [])]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -112,25 +110,25 @@ def serving(run: Path, index: str | None = None) -> Iterator[tuple[int, int]]:
 
 
 class Client:
-    """One keep-alive connection, by hand: a full HTTP library would cost more than the server."""
+    """One keep-alive connection; an HTTP library would need more time than the server."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host, self.port = host, port
         self.reader: asyncio.StreamReader | None = None
         self.writer: asyncio.StreamWriter | None = None
 
-    async def ask(self, head: str, body: bytes = b"") -> int:
-        """The status, or 0 where the connection broke."""
+    async def request(self, head: str, body: bytes = b"") -> int:
+        """Return the status, or 0 if the connection failed."""
         try:
-            # A connection that idled too long was closed by the server, as it should be.
+            # The server closes idle connections.
             if self.writer is None or self.reader is None or self.reader.at_eof():
                 self.close()
                 self.reader, self.writer = await asyncio.open_connection(self.host, self.port)
             length = f"Content-Length: {len(body)}\r\n" if body else ""
             host = f"Host: {self.host}:{self.port}\r\n"
             self.writer.write(f"{head} HTTP/1.1\r\n{host}{length}".encode())
-            kind = b"Content-Type: multipart/form-data; boundary=x\r\n" if body else b""
-            self.writer.write(kind + b"\r\n" + body)
+            content_type = b"Content-Type: multipart/form-data; boundary=x\r\n" if body else b""
+            self.writer.write(content_type + b"\r\n" + body)
             await self.writer.drain()
             reply = await self.reader.readuntil(b"\r\n\r\n")
             headers = reply.decode("latin-1").lower()
@@ -149,8 +147,8 @@ class Client:
         self.reader = self.writer = None
 
 
-class Tally:
-    """Statuses and seconds of one phase."""
+class RequestLog:
+    """Statuses and seconds of the requests of one phase."""
 
     def __init__(self) -> None:
         self.statuses: Counter[int] = Counter()
@@ -158,10 +156,10 @@ class Tally:
 
     async def time(self, client: Client, head: str, body: bytes = b"") -> None:
         start = time.perf_counter()
-        self.statuses[await client.ask(head, body)] += 1
+        self.statuses[await client.request(head, body)] += 1
         self.seconds.append(time.perf_counter() - start)
 
-    def report(self, name: str, wall: float, **more: object) -> dict[str, object]:
+    def report(self, name: str, wall: float, **extra: object) -> dict[str, object]:
         p50, p95, p99 = np.percentile(np.array(self.seconds) * 1000, (50, 95, 99))
         row = {
             "phase": name,
@@ -171,53 +169,53 @@ class Tally:
             "p95_ms": round(float(p95), 2),
             "p99_ms": round(float(p99), 2),
             "statuses": {str(status): n for status, n in sorted(self.statuses.items())},
-            **more,
+            **extra,
         }
         print(json.dumps(row), flush=True)
         return row
 
 
 def text_query(rng: random.Random) -> str:
-    return f"GET /api/search/text?among=texts&k=24&q={quote(sentence(rng))}"
+    return f"GET /api/search/text?modality=texts&k=24&q={quote(random_text(rng))}"
 
 
 async def closed_loop(port: int, clients: int, seconds: float, name: str) -> dict[str, object]:
-    """Every client asks again as soon as it is answered."""
-    tally, start = Tally(), time.perf_counter()
+    """Let every client send the next request as soon as it has a response."""
+    log, start = RequestLog(), time.perf_counter()
 
-    async def one(seed: int) -> None:
+    async def run_client(seed: int) -> None:
         client, rng = Client("127.0.0.1", port), random.Random(seed)
         while time.perf_counter() - start < seconds:
-            await tally.time(client, text_query(rng))
+            await log.time(client, text_query(rng))
         client.close()
 
-    await asyncio.gather(*(one(seed) for seed in range(clients)))
-    return tally.report(name, time.perf_counter() - start, clients=clients)
+    await asyncio.gather(*(run_client(seed) for seed in range(clients)))
+    return log.report(name, time.perf_counter() - start, clients=clients)
 
 
 async def open_loop(port: int, rate: float, seconds: float, name: str) -> dict[str, object]:
-    """So many questions a second whether answered or not, as strangers ask."""
-    tally, rng, idle = Tally(), random.Random(0), [Client("127.0.0.1", port) for _ in range(64)]
+    """Send requests at a fixed rate, whether answered or not."""
+    log, rng, idle = RequestLog(), random.Random(0), [Client("127.0.0.1", port) for _ in range(64)]
 
-    async def one(head: str) -> None:
+    async def send(head: str) -> None:
         client = idle.pop() if idle else Client("127.0.0.1", port)
-        await tally.time(client, head)
+        await log.time(client, head)
         idle.append(client)
 
     start, tasks = time.perf_counter(), []
     for i in range(int(rate * seconds)):
         await asyncio.sleep(max(0.0, start + i / rate - time.perf_counter()))
-        tasks.append(asyncio.create_task(one(text_query(rng))))
+        tasks.append(asyncio.create_task(send(text_query(rng))))
     await asyncio.gather(*tasks)
-    return tally.report(name, time.perf_counter() - start, offered_per_second=rate)
+    return log.report(name, time.perf_counter() - start, requests_per_second=rate)
 
 
-async def crowd(
+async def large_uploads(
     port: int, process: int, clients: int, seconds: float, size: int
 ) -> list[dict[str, object]]:
-    """Clients that send large pictures all at once, some too large; texts are asked meanwhile."""
-    uploads, texts, start = Tally(), Tally(), time.perf_counter()
-    bodies = [upload(noise_picture(size)), upload(bytes(size + (4 << 20)))]
+    """Upload large images from many clients, some too large, and search texts meanwhile."""
+    uploads, texts, start = RequestLog(), RequestLog(), time.perf_counter()
+    bodies = [upload(noise_image(size)), upload(bytes(size + (4 << 20)))]
 
     async def sender(seed: int) -> None:
         client = Client("127.0.0.1", port)
@@ -235,15 +233,15 @@ async def crowd(
     before = memory(process, "VmRSS")
     await asyncio.gather(reader(), *(sender(seed) for seed in range(clients)))
     wall = time.perf_counter() - start
-    more = {"clients": clients, "rss_before_mib": before, "rss_peak_mib": memory(process, "VmHWM")}
+    extra = {"clients": clients, "rss_before_mib": before, "rss_peak_mib": memory(process, "VmHWM")}
     return [
-        uploads.report("large uploads", wall, **more),
-        texts.report("texts meanwhile", wall),
+        uploads.report("large uploads", wall, **extra),
+        texts.report("text searches meanwhile", wall),
     ]
 
 
-def noise_picture(size: int) -> bytes:
-    """A real picture file of about `size` bytes: noise does not compress."""
+def noise_image(size: int) -> bytes:
+    """Return an image file of about `size` bytes; noise does not compress."""
     import io
 
     from PIL import Image
@@ -261,7 +259,7 @@ def upload(data: bytes) -> bytes:
 
 
 def memory(process: int, field: str) -> int | None:
-    """MiB, where the system has /proc."""
+    """Return MiB, or None on systems without /proc."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except OSError:
@@ -271,33 +269,33 @@ def memory(process: int, field: str) -> int | None:
 
 async def measure(port: int, process: int, options: argparse.Namespace) -> list[dict[str, object]]:
     client = Client("127.0.0.1", port)
-    for _ in range(600):  # until the model is warm
-        if await client.ask("GET /ready") == 200:
+    for _ in range(600):  # until the model is loaded
+        if await client.request("GET /ready") == 200:
             break
         await asyncio.sleep(0.1)
     await closed_loop(port, 2, 2, "warm-up")
     rows = [
         await closed_loop(port, 1, min(10.0, options.seconds), "one client"),
         await open_loop(port, options.rate, options.seconds, "sustained"),
-        await closed_loop(port, options.clients, options.seconds, "as fast as it goes"),
+        await closed_loop(port, options.clients, options.seconds, "closed loop"),
     ]
-    rows += await crowd(port, process, options.uploads, min(20.0, options.seconds), 9 << 20)
+    rows += await large_uploads(port, process, options.uploads, min(20.0, options.seconds), 9 << 20)
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--bits", type=int, default=32)
-    parser.add_argument("--learned", action="store_true", help="codes as THN gives them")
+    parser.add_argument("--learned", action="store_true", help="use resampled codes of THN")
     parser.add_argument("--run", type=Path, help="serve this run instead of building one")
-    parser.add_argument("--index", help="the engine that holds the codes of --run")
+    parser.add_argument("--index", help="index URL of --run")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--rate", type=float, default=150.0, help="offered searches a second")
+    parser.add_argument("--rate", type=float, default=150.0, help="requests per second")
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--uploads", type=int, default=64, help="clients with large pictures")
+    parser.add_argument("--uploads", type=int, default=64, help="clients with large images")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "transhash")
-    parser.add_argument("--json", type=Path, help="also write the rows here")
+    parser.add_argument("--json", type=Path, help="output file for the rows")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     run = options.run or build_run(

@@ -1,22 +1,19 @@
-"""A stranger's files, scored: what `third_party_photographs.py` or `third_party_clipart.py` wrote.
+"""Compare methods on a third-party collection.
 
+    python benchmarks/third_party_photographs.py FOLDER          # or third_party_clipart.py
     python benchmarks/third_party.py FOLDER --text-features words all-MiniLM-L6-v2/
     python benchmarks/third_party.py FOLDER --queries benchmarks/third_party_queries.csv
-    python benchmarks/third_party.py FOLDER --beside 2163542=CHECKOUT
-    python benchmarks/third_party.py FOLDER --methods THN THN@THN kNN@THN --tuning blocks=6 --device cuda
+    python benchmarks/third_party.py FOLDER --methods THN THN@THN --fine-tuning blocks=6
 
-A seed draws 80% of the bridge's pairs, three quarters of the pictures and of the texts as
-databases, which methods that use target items are given unlabelled, and the others as queries,
-which nothing is fitted on. Kinds are read for scoring only. MAP over the whole list and precision
-of the first ten, ties in expectation, mean and deviation over seeds. Beside the methods, all with
-their defaults: `random`; `keyword`, tf-idf of texts against the pictures' file names; and THN as
-another checkout of this repository has it, with its own text features. METHOD@TEACHER
-sees pictures through a backbone fine-tuned on those of the pairs and of the database, not on
-queries, by a teacher that learned from the same part, with the same bits and text features.
+A seed draws 80% of the auxiliary pairs for training, and three quarters of the images and of the
+texts as databases, which transductive methods also train on, unlabeled. The other items are
+queries. Labels are used for scoring only. Prints MAP of the full ranking and precision@10, ties in
+expectation, mean and deviation over seeds, with two baselines: `random`, and `keyword`, tf-idf of
+texts against image file names. METHOD@TEACHER uses a backbone that was fine-tuned on the training
+pairs and the database images.
 
-`--queries` fits on the whole bridge, with all pictures and texts as target, asks for pictures with
-the typed queries of the trial that the folder is named after, and counts right ones of the first
-ten (mean over seeds).
+`--queries` trains on all pairs and all target items, searches images with the typed queries, and
+prints the number of correct results in the top 10, mean over seeds.
 """
 
 from __future__ import annotations
@@ -24,12 +21,8 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
 import re
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,10 +30,10 @@ from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
-from fine_tune import variant_of
+from common import DIRECTIONS, mean_cells
+from fine_tune import parse_settings
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from transhash.codes import Codes
 from transhash.data.collection import AuxiliaryCollection, Images, Texts, label_matrix
 from transhash.data.manifest import (
     manifest_images,
@@ -51,304 +44,258 @@ from transhash.data.manifest import (
 )
 from transhash.data.training_set import TrainingSet
 from transhash.evaluation import DistanceHistogram, Scores
-from transhash.experiments.plan import Cell
+from transhash.experiments.plan import MethodSpec
 from transhash.features.backbone import FineTunedFeatures
 from transhash.features.decode import Pixels
 from transhash.features.images import ImageFeatures, image_features
+from transhash.features.stream import extract_readable
 from transhash.features.texts import CombinedTextFeatures, TextEmbedder, TextFeatures, text_features
 from transhash.hashers.base import Hasher, Scorer
 from transhash.hashers.fine_tuning import fine_tune
 from transhash.hashers.fine_tuning.batches import decode_all
 from transhash.hashers.methods import make_method
 from transhash.index.weighted import RankingMode
-from transhash.model.encoder import extract_readable
 from transhash.progress import progress_bar
-from transhash.scoring.directions import (
-    LabeledCodes,
-    ScoredDirection,
-    both_directions,
-    directions_of,
-)
+from transhash.scoring.directions import ScoredDirection, TieGroups, build_directions
 from transhash.training.fine_tune import FineTuningRequest, require_backbone
 from transhash.training.split_data import LabeledFeatures, LabelMatrix, TestSet
 
-WAYS = ("image_to_text", "text_to_image")
 Rows = npt.NDArray[np.int64]
-CountedRankings = Mapping[str, DistanceHistogram | Iterable[DistanceHistogram]]
+Rankings = Mapping[str, TieGroups]  # by direction
+Ranker = Callable[["CollectionSplit", int], Rankings]  # split and seed
 
 
 @dataclass(frozen=True)
-class Trial:
-    """The files of a folder: pairs, and a target that nothing pairs; image features computed."""
+class ThirdPartyCollection:
+    """Auxiliary pairs, and target images and texts with labels; image features are computed."""
 
-    images: Images  # of the bridge, row by row with
-    captions: Texts
-    pictures: Images
+    auxiliary_images: Images
+    auxiliary_texts: Texts
+    images: Images
     texts: Texts
-    kinds: list[str]
-    picture_kinds: LabelMatrix
-    text_kinds: LabelMatrix
+    classes: list[str]
+    image_labels: LabelMatrix
+    text_labels: LabelMatrix
 
     @classmethod
-    def read(cls, folder: Path, features: ImageFeatures) -> Trial:
-        bridge = read_manifest(folder / "bridge.csv")
-        pictures, texts = read_images(folder / "pictures.csv"), read_texts(folder / "texts.csv")
-        with (folder / "kinds.csv").open(encoding="utf-8", newline="") as rows:
-            kind_of = {row["item"]: row["kind"] for row in csv.DictReader(rows)}
-        kinds = sorted(set(kind_of.values()))
+    def read(cls, folder: Path, features: ImageFeatures) -> ThirdPartyCollection:
+        auxiliary = read_manifest(folder / "auxiliary.csv")
+        images, texts = read_images(folder / "images.csv"), read_texts(folder / "texts.csv")
+        with (folder / "labels.csv").open(encoding="utf-8", newline="") as rows:
+            label = {row["item"]: row["label"] for row in csv.DictReader(rows)}
+        classes = sorted(set(label.values()))
 
-        def of(items: Images | Texts) -> LabelMatrix:
-            return label_matrix([{kind_of[name]} for name in items.ids], kinds)
+        def labels(items: Images | Texts) -> LabelMatrix:
+            return label_matrix([{label[name]} for name in items.ids], classes)
 
-        def computed(images: Images) -> Images:
-            rows, kept, bad = extract_readable(features, images, progress_bar)
-            if bad:
-                raise SystemExit(f"{len(bad)} pictures cannot be read; make the folder anew")
-            return replace(kept, features=rows)
+        def extract(images: Images) -> Images:
+            rows, readable, problems = extract_readable(features, images, progress_bar)
+            if problems:
+                raise SystemExit(f"{len(problems)} images cannot be read. Create the folder again.")
+            return replace(readable, features=rows)
 
         return cls(
-            computed(manifest_images(bridge)), manifest_texts(bridge), computed(pictures), texts,
-            kinds, of(pictures), of(texts),
+            extract(manifest_images(auxiliary)), manifest_texts(auxiliary), extract(images), texts,
+            classes, labels(images), labels(texts),
         )  # fmt: skip
 
-    def reading_with(self, tuned: FineTunedFeatures, pixels: Sequence[Pixels]) -> Trial:
-        """The same files, all pictures as a fine-tuned backbone reads them."""
-        images, pictures = map(tuned.extract, pixels)
+    def with_features(
+        self, features: FineTunedFeatures, pixels: Sequence[Pixels]
+    ) -> ThirdPartyCollection:
+        auxiliary, target = map(features.extract, pixels)
         return replace(
             self,
-            images=replace(self.images, features=images),
-            pictures=replace(self.pictures, features=pictures),
+            auxiliary_images=replace(self.auxiliary_images, features=auxiliary),
+            images=replace(self.images, features=target),
         )
 
 
 @dataclass(frozen=True)
-class Part:
-    """What one fit learns from and is asked: rows of the trial, and the texts that ask."""
+class CollectionSplit:
+    """Rows of a collection for training, databases and queries, and query texts."""
 
-    trial: Trial
+    collection: ThirdPartyCollection
     pairs: Rows
-    pictures: Rows  # databases
-    texts: Rows
-    asking_pictures: Rows
-    asking_texts: Sequence[str]
-    asking_kinds: LabelMatrix
+    database_images: Rows
+    database_texts: Rows
+    query_images: Rows
+    query_texts: Sequence[str]
+    query_text_labels: LabelMatrix
 
     @classmethod
-    def drawn(cls, trial: Trial, seed: int) -> Part:
+    def draw(cls, collection: ThirdPartyCollection, seed: int) -> CollectionSplit:
         rng = np.random.default_rng(seed)
-        pairs = rng.permutation(len(trial.captions))[: round(0.8 * len(trial.captions))]
-        pictures, texts = rng.permutation(len(trial.pictures)), rng.permutation(len(trial.texts))
-        cut, below = round(0.75 * len(pictures)), round(0.75 * len(texts))
+        count = len(collection.auxiliary_texts)
+        pairs = rng.permutation(count)[: round(0.8 * count)]
+        images = rng.permutation(len(collection.images))
+        texts = rng.permutation(len(collection.texts))
+        last_image, last_text = round(0.75 * len(images)), round(0.75 * len(texts))
         return cls(
-            trial, np.sort(pairs), np.sort(pictures[:cut]), np.sort(texts[:below]),
-            np.sort(pictures[cut:]), trial.texts.take(texts[below:]).items,
-            trial.text_kinds[texts[below:]],
+            collection, np.sort(pairs), np.sort(images[:last_image]), np.sort(texts[:last_text]),
+            np.sort(images[last_image:]), collection.texts.take(texts[last_text:]).items,
+            collection.text_labels[texts[last_text:]],
         )  # fmt: skip
 
     @classmethod
-    def typed(cls, trial: Trial, queries: Sequence[str], kinds: LabelMatrix) -> Part:
-        pairs, pictures = np.arange(len(trial.captions)), np.arange(len(trial.pictures))
-        return cls(
-            trial, pairs, pictures, np.arange(len(trial.texts)), pictures[:1], queries, kinds
+    def with_queries(
+        cls, collection: ThirdPartyCollection, queries: Sequence[str], labels: LabelMatrix
+    ) -> CollectionSplit:
+        """Use all rows for training and databases."""
+        pairs, images = (
+            np.arange(len(collection.auxiliary_texts)),
+            np.arange(len(collection.images)),
         )
+        texts = np.arange(len(collection.texts))
+        return cls(collection, pairs, images, texts, images[:1], queries, labels)
 
-    def extract_readable(self, rows: Rows) -> npt.NDArray[Any]:
-        assert self.trial.pictures.features is not None
-        return np.asarray(self.trial.pictures.features[rows])
+    def image_vectors(self, rows: Rows) -> npt.NDArray[Any]:
+        assert self.collection.images.features is not None
+        return np.asarray(self.collection.images.features[rows])
 
-    def target(self, encode_queries: npt.NDArray[Any], texts: npt.NDArray[Any]) -> TestSet:
-        shown, told = self.trial.picture_kinds, self.trial.text_kinds
+    def test_set(self, query_texts: npt.NDArray[Any], texts: npt.NDArray[Any]) -> TestSet:
+        def images(rows: Rows) -> LabeledFeatures:
+            return LabeledFeatures(self.image_vectors(rows), self.collection.image_labels[rows])
+
         return TestSet(
-            LabeledFeatures(
-                self.extract_readable(self.asking_pictures), shown[self.asking_pictures]
-            ),
-            LabeledFeatures(encode_queries, self.asking_kinds),
-            LabeledFeatures(self.extract_readable(self.pictures), shown[self.pictures]),
-            LabeledFeatures(texts, told[self.texts]),
+            images(self.query_images),
+            LabeledFeatures(query_texts, self.query_text_labels),
+            images(self.database_images),
+            LabeledFeatures(texts, self.collection.text_labels[self.database_texts]),
         )
 
 
-class Remembered:
-    """A model's rows, computed once a text: every fit asks for the same texts."""
+class CachedEmbedder:
+    """An embedding model that embeds each text once, because every fit uses the same texts."""
 
-    def __init__(self, meaning: TextEmbedder) -> None:
-        self.meaning, self.name = meaning, meaning.name
-        self.known: dict[str, npt.NDArray[np.float32]] = {}
+    def __init__(self, embedder: TextEmbedder) -> None:
+        self.embedder, self.name = embedder, embedder.name
+        self.cache: dict[str, npt.NDArray[np.float32]] = {}
 
-    def rows(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        new = list(dict.fromkeys(text for text in texts if text not in self.known))
-        self.known.update(zip(new, self.meaning.rows(new) if new else ()))
-        return np.array([self.known[text] for text in texts])
-
-
-REMEMBERED: dict[str, Any] = {}  # by the name of the text features
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        new = list(dict.fromkeys(text for text in texts if text not in self.cache))
+        self.cache.update(zip(new, self.embedder.embed(new) if new else ()))
+        return np.array([self.cache[text] for text in texts])
 
 
-def not_fitted_error(named: str) -> TextFeatures:
-    words = text_features(None if named == "words" else named)
-    if isinstance(words, CombinedTextFeatures):
-        words.meaning = REMEMBERED.setdefault(named, Remembered(words.meaning))
-    return words
+_EMBEDDERS: dict[str, Any] = {}  # by the name of the text features
+
+
+def cached_text_features(name: str) -> TextFeatures:
+    features = text_features(name)
+    if isinstance(features, CombinedTextFeatures):
+        features.embedder = _EMBEDDERS.setdefault(name, CachedEmbedder(features.embedder))
+    return features
 
 
 def training_set(
-    part: Part, learner: Hasher | Scorer, named: str
+    split: CollectionSplit, method: Hasher | Scorer, text_name: str
 ) -> tuple[TrainingSet, TextFeatures]:
-    """What a method of the package learns from, as `transhash fit` would give it; no kind is."""
-    trial = part.trial
-    images, captions = trial.images.take(part.pairs), trial.captions.take(part.pairs)
-    bridge = AuxiliaryCollection.from_collections(images, captions)
-    texts = trial.texts.take(part.texts).items
-    words = not_fitted_error(named)
-    words.fit(captions.items, *([texts] if learner.uses_target else ()))
+    """Return the training set that `transhash fit` would use, and fitted text features."""
+    collection = split.collection
+    images = collection.auxiliary_images.take(split.pairs)
+    captions = collection.auxiliary_texts.take(split.pairs)
+    auxiliary = AuxiliaryCollection.from_collections(images, captions)
+    texts = collection.texts.take(split.database_texts).items
+    features = cached_text_features(text_name)
+    features.fit(captions.items, *([texts] if method.uses_target else ()))
     assert images.features is not None
     training = TrainingSet(
-        images.features, words.transform(captions.items), bridge.relation,
-        part.extract_readable(part.pictures), words.transform(texts),
+        images.features, features.transform(captions.items), auxiliary.relation,
+        split.image_vectors(split.database_images), features.transform(texts),
     )  # fmt: skip
-    return training, words
+    return training, features
 
 
-def learned(
-    part: Part, learner: Hasher | Scorer, named: str, ranking: RankingMode
-) -> CountedRankings:
-    """What it ranks once it is fitted."""
-    training, words = training_set(part, learner, named)
-    learner.fit(training)
+def rank_with_method(
+    split: CollectionSplit, method: Hasher | Scorer, text_name: str, ranking: RankingMode
+) -> Rankings:
+    training, features = training_set(split, method, text_name)
+    method.fit(training)
     assert training.target_texts is not None
-    target = part.target(words.transform(part.asking_texts), training.target_texts)
-    ways: Mapping[str, Any] = (
-        directions_of(learner, target, ranking)
-        if isinstance(learner, Hasher)
-        else directions_of(learner, target)
+    test = split.test_set(features.transform(split.query_texts), training.target_texts)
+    directions: Mapping[str, Any] = (
+        build_directions(method, test, ranking)
+        if isinstance(method, Hasher)
+        else build_directions(method, test)
     )
-    return {way: each.counted() for way, each in ways.items()}
+    return {name: direction.tie_groups() for name, direction in directions.items()}
 
 
-class TunedTrials:
-    """The trial as fine-tuned backbones read it: one of a teacher's fits serves all methods."""
+class FineTunedCollections:
+    """The collection with features of fine-tuned backbones; methods share those of a teacher."""
 
-    def __init__(self, trial: Trial, features: ImageFeatures, settings: dict[str, Any]) -> None:
-        self.trial, self.features, self.settings = trial, features, settings
-        self.known: dict[tuple[str, str, int, int], Trial] = {}  # rows; backbones are not kept
+    def __init__(
+        self, collection: ThirdPartyCollection, features: ImageFeatures, settings: dict[str, Any]
+    ) -> None:
+        self.collection, self.features, self.settings = collection, features, settings
+        self.cache: dict[tuple[str, str, int, int], ThirdPartyCollection] = {}
 
     @cached_property
     def pixels(self) -> list[Pixels]:
-        """Of the bridge and of the target, decoded once a backbone is to learn from them."""
         size, device = self.features.size, self.features.device
-        parts = (self.trial.images, self.trial.pictures)
+        parts = (self.collection.auxiliary_images, self.collection.images)
         return [decode_all(images.items, size, device, progress_bar) for images in parts]
 
-    def request(self, cell: Cell) -> FineTuningRequest:
-        told = {"bits": cell.bits, "seed": cell.seed}
-        return FineTuningRequest.of(cell.teacher, told, {"seed": cell.seed, **self.settings})
+    def request(self, teacher: str, bits: int, seed: int) -> FineTuningRequest:
+        settings = {"seed": seed, **self.settings}
+        return FineTuningRequest.from_names(teacher, {"bits": bits, "seed": seed}, settings)
 
-    def read(self, part: Part, cell: Cell, named: str) -> Part:
-        """The same rows of the trial as the backbone of a cell's teacher reads it."""
-        key = (cell.teacher, named, cell.bits, cell.seed)  # a seed has one part in a run
-        if key not in self.known:
-            request, (images, pictures) = self.request(cell), self.pixels
-            training, _ = training_set(part, request.teacher, named)
-            tuned = fine_tune(
-                require_backbone(self.features), images[part.pairs], pictures[part.pictures],
-                training, request.teacher.fit(training), request.settings, track=progress_bar,
+    def apply(
+        self, split: CollectionSplit, teacher: str, bits: int, seed: int, text_name: str
+    ) -> CollectionSplit:
+        """Return the split with features of a backbone fine-tuned on its training items."""
+        key = (teacher, text_name, bits, seed)  # a seed has one split
+        if key not in self.cache:
+            request, (images, target_images) = self.request(teacher, bits, seed), self.pixels
+            training, _ = training_set(split, request.teacher, text_name)
+            features = fine_tune(
+                require_backbone(self.features), images[split.pairs],
+                target_images[split.database_images], training, request.teacher.fit(training),
+                request.settings, track=progress_bar,
             )  # fmt: skip
-            self.known[key] = self.trial.reading_with(tuned, self.pixels)
-        return replace(part, trial=self.known[key])
+            self.cache[key] = self.collection.with_features(features, self.pixels)
+        return replace(split, collection=self.cache[key])
 
 
-def scored(part: Part, score: npt.NDArray[Any], back: npt.NDArray[Any]) -> CountedRankings:
-    """What numbers for every query and item rank; `back` is of texts that ask."""
-    target = part.target(np.zeros(0), np.zeros(0))
-    numbers, encode_queries = (score, back), (target.query_images, target.query_texts)
+def rank_by_score(
+    split: CollectionSplit, image_scores: npt.NDArray[Any], text_scores: npt.NDArray[Any]
+) -> Rankings:
+    """Rank by scores of query images with texts, and of query texts with images."""
+    test = split.test_set(np.zeros(0), np.zeros(0))
+    parts = (
+        (image_scores, test.query_images, test.database_texts),
+        (text_scores, test.query_texts, test.database_images),
+    )
     return {
-        way: ScoredDirection(given.__getitem__, query.labels, modality.labels).counted()
-        for way, given, query, modality in zip(
-            WAYS, numbers, encode_queries, (target.database_texts, target.database_images)
-        )
+        name: ScoredDirection(scores.__getitem__, queries.labels, database.labels).tie_groups()
+        for name, (scores, queries, database) in zip(DIRECTIONS, parts)
     }
 
 
-def random(part: Part, seed: int) -> CountedRankings:
+def rank_randomly(split: CollectionSplit, seed: int) -> Rankings:
     rng = np.random.default_rng(seed)
-    return scored(
-        part,
-        rng.random((len(part.asking_pictures), len(part.texts))),
-        rng.random((len(part.asking_texts), len(part.pictures))),
+    return rank_by_score(
+        split,
+        rng.random((len(split.query_images), len(split.database_texts))),
+        rng.random((len(split.query_texts), len(split.database_images))),
     )
 
 
-def keyword(part: Part) -> CountedRankings:
-    """tf-idf of texts against file names without their numbers."""
+def rank_by_keyword(split: CollectionSplit, seed: int) -> Rankings:
+    """Rank by tf-idf of texts against file names without their numbers."""
 
     def names(rows: Rows) -> list[str]:
-        stems = [Path(trial.pictures.ids[row]).stem for row in rows]
+        stems = [Path(split.collection.images.ids[row]).stem for row in rows]
         return [" ".join(re.findall("[a-z]+", stem.lower())) for stem in stems]
 
-    trial = part.trial
-    texts = trial.texts.take(part.texts).items
-    words = TfidfVectorizer(stop_words="english").fit([*names(part.pictures), *texts])
-    return scored(
-        part,
-        (words.transform(names(part.asking_pictures)) @ words.transform(texts).T).toarray(),
-        (words.transform(part.asking_texts) @ words.transform(names(part.pictures)).T).toarray(),
+    texts = split.collection.texts.take(split.database_texts).items
+    images = names(split.database_images)
+    words = TfidfVectorizer(stop_words="english").fit([*images, *texts])
+    return rank_by_score(
+        split,
+        (words.transform(names(split.query_images)) @ words.transform(texts).T).toarray(),
+        (words.transform(split.query_texts) @ words.transform(images).T).toarray(),
     )
-
-
-BESIDE = """
-import sys
-import numpy as np
-from transhash.data.relation import SparseRelation
-from transhash.data.training_set import TrainingSet
-from transhash.features.texts import BagOfWords
-from transhash.hashers import make_hasher
-
-given = np.load(sys.argv[1])
-captions, texts, asking = (given[name].tolist() for name in ("captions", "texts", "asking_texts"))
-words = BagOfWords().fit([*captions, *texts])
-keys = [str(row) for row in range(len(captions))]
-rows = words.transform(texts)
-training = TrainingSet(given["images"], words.transform(captions),
-                       SparseRelation.from_pairs(keys, keys), given["pictures"], rows)
-hasher = make_hasher("THN", bits=int(given["bits"]), seed=int(given["seed"])).fit(training)
-np.savez(sys.argv[2], asking_pictures=hasher.encode_images(given["asking_pictures"]).packed,
-         asking_texts=hasher.encode_texts(words.transform(asking)).packed,
-         pictures=hasher.encode_images(given["pictures"]).packed,
-         texts=hasher.encode_texts(rows).packed)
-"""
-
-
-def beside(part: Part, checkout: Path, bits: int, seed: int) -> CountedRankings:
-    """THN and its text features as another checkout has them, in a process of its own."""
-    trial = part.trial
-    images = trial.images.take(part.pairs).features
-    assert images is not None
-    with tempfile.TemporaryDirectory() as place:
-        given, coded = Path(place) / "given.npz", Path(place) / "coded.npz"
-        np.savez(
-            given,
-            captions=trial.captions.take(part.pairs).items,
-            images=images,
-            texts=trial.texts.take(part.texts).items,
-            pictures=part.extract_readable(part.pictures),
-            asking_texts=list(part.asking_texts),
-            asking_pictures=part.extract_readable(part.asking_pictures),
-            bits=bits,
-            seed=seed,
-        )
-        env = {**os.environ, "PYTHONPATH": str(checkout.resolve() / "src")}
-        subprocess.run([sys.executable, "-c", BESIDE, given, coded], env=env, check=True)
-        codes = {name: Codes(packed, bits) for name, packed in np.load(coded).items()}
-    target = part.target(np.zeros(0), np.zeros(0))
-    return {
-        way: each.counted()
-        for way, each in both_directions(
-            LabeledCodes(codes["asking_pictures"], target.query_images.labels),
-            LabeledCodes(codes["asking_texts"], target.query_texts.labels),
-            LabeledCodes(codes["pictures"], target.database_images.labels),
-            LabeledCodes(codes["texts"], target.database_texts.labels),
-        ).items()
-    }
 
 
 def main() -> None:
@@ -356,113 +303,94 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--methods", nargs="+", default=["THN", "kNN", "ridge", "QCH", "CVH"])
     parser.add_argument("--text-features", nargs="+", default=["words"])
-    parser.add_argument("--image-features", default="efficientnet-lite0", help="as --features")
+    parser.add_argument("--image-features", default="efficientnet-lite0")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--bits", type=int, default=32)
     parser.add_argument("--ranking", choices=get_args(RankingMode), default="hamming")
-    parser.add_argument("--beside", metavar="NAME=CHECKOUT", help="THN of another checkout")
-    parser.add_argument("--tuning", nargs="+", default=[], metavar="KEY=VALUE", help="FineTuning's")
-    parser.add_argument("--device", default="cpu", help="of the backbone")
-    parser.add_argument("--queries", type=Path, help="a csv of trial, query, kinds")
-    parser.add_argument("--json", type=Path, help="where every seed's scores go")
-    arguments = parser.parse_args()
-    if arguments.tuning and not any("@" in method for method in arguments.methods):
-        parser.error("--tuning is of the backbones behind an @, and no method has one")
-    features = image_features(arguments.image_features, arguments.device)
-    trial = Trial.read(arguments.folder, features)
-    tuned = TunedTrials(trial, features, variant_of(f":{','.join(arguments.tuning)}").settings)
+    parser.add_argument(
+        "--fine-tuning", nargs="+", default=[], metavar="KEY=VALUE", help="settings for @TEACHER"
+    )
+    parser.add_argument("--device", default="cpu", help="device of the backbone")
+    parser.add_argument("--queries", type=Path, help="csv file: collection, query, labels")
+    parser.add_argument("--json", type=Path, help="output file for the scores of every seed")
+    options = parser.parse_args()
+    if options.fine_tuning and not any("@" in method for method in options.methods):
+        parser.error("--fine-tuning needs a method with a teacher, such as THN@THN.")
+    features = image_features(options.image_features, options.device)
+    collection = ThirdPartyCollection.read(options.folder, features)
+    fine_tuned = FineTunedCollections(collection, features, parse_settings(options.fine_tuning))
     print(
-        f"{len(trial.captions)} pairs, {len(trial.pictures)} pictures, {len(trial.texts)} texts, "
-        f"{len(trial.kinds)} kinds; {arguments.bits} bits, ranked by {arguments.ranking}"
+        f"{len(collection.auxiliary_texts)} pairs, {len(collection.images)} images, "
+        f"{len(collection.texts)} texts, {len(collection.classes)} classes; {options.bits} bits, "
+        f"{options.ranking} ranking"
     )
-    rankers = contenders(arguments, tuned)
-    found = (
-        typed(trial, arguments, rankers) if arguments.queries else table(trial, arguments, rankers)
-    )
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=1))
+    rankers: dict[str, Ranker] = {"random": rank_randomly, "keyword": rank_by_keyword}
+    for text_name in options.text_features:
+        for method in options.methods:
+            name = f"{method}, {Path(text_name).name}"
+            rankers[name] = make_ranker(method, text_name, options, fine_tuned)
+    measure = score_queries if options.queries else score_splits
+    results = measure(collection, options, rankers)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1))
 
 
-def contenders(
-    arguments: argparse.Namespace, tuned: TunedTrials
-) -> dict[str, Callable[[Part, int], CountedRankings]]:
-    """A name a row, in the order of the table."""
-    rows: dict[str, Callable[[Part, int], CountedRankings]] = {
-        "random": random,
-        "keyword": lambda part, seed: keyword(part),
-    }
-    if arguments.beside:
-        name, _, checkout = arguments.beside.partition("=")
-        rows[f"THN of {name}"] = lambda part, seed: beside(
-            part, Path(checkout), arguments.bits, seed
-        )
-    for named in arguments.text_features:
-        for method in arguments.methods:
-            rows[f"{method}, {Path(named).name}"] = _learning(method, named, arguments, tuned)
-    return rows
+def make_ranker(
+    name: str, text_name: str, options: argparse.Namespace, fine_tuned: FineTunedCollections
+) -> Ranker:
+    spec = MethodSpec.parse(name)
+    if spec.teacher:  # fail before the first fit
+        require_backbone(fine_tuned.features)
+        fine_tuned.request(spec.teacher, options.bits, 0)
 
-
-def _learning(
-    method: str, named: str, arguments: argparse.Namespace, tuned: TunedTrials
-) -> Callable[[Part, int], CountedRankings]:
-    if "@" in method:  # refused, if at all, before the first minute is spent
-        require_backbone(tuned.features)
-        tuned.request(Cell(method, arguments.bits, 0))
-
-    def rank(part: Part, seed: int) -> CountedRankings:
-        cell = Cell(method, arguments.bits, seed)
-        learner = make_method(cell.learner, bits=cell.bits, seed=seed)
-        read = tuned.read(part, cell, named) if cell.teacher else part
-        return learned(read, learner, named, arguments.ranking)
+    def rank(split: CollectionSplit, seed: int) -> Rankings:
+        method = make_method(spec.method, bits=options.bits, seed=seed)
+        if spec.teacher:
+            split = fine_tuned.apply(split, spec.teacher, options.bits, seed, text_name)
+        return rank_with_method(split, method, text_name, options.ranking)
 
     return rank
 
 
-def table(
-    trial: Trial,
-    arguments: argparse.Namespace,
-    rankers: dict[str, Callable[[Part, int], CountedRankings]],
+def score_splits(
+    collection: ThirdPartyCollection, options: argparse.Namespace, rankers: dict[str, Ranker]
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     print("| | MAP image -> text | text -> image | P@10 image -> text | text -> image |")
     print("|---|---|---|---|---|")
     for name, rank in rankers.items():
-        seeds = []
-        for seed in arguments.seeds:
-            counted = rank(Part.drawn(trial, seed), seed)
-            scores = [Scores.of(counted[way]) for way in WAYS]
-            seeds.append([s.map for s in scores] + [s.precision_at[10] for s in scores])
-        found[name] = seeds
-        mean, spread = np.mean(seeds, axis=0), np.std(seeds, axis=0, ddof=min(1, len(seeds) - 1))
-        cells = [f"{m:.3f} ± {s:.3f}" for m, s in zip(mean, spread)]
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
-    return found
+        rows = []
+        for seed in options.seeds:
+            rankings = rank(CollectionSplit.draw(collection, seed), seed)
+            scores = [Scores.from_counts(rankings[direction]) for direction in DIRECTIONS]
+            rows.append([s.map for s in scores] + [s.precision_at[10] for s in scores])
+        results[name] = rows
+        print(f"| {name} | {' | '.join(mean_cells(rows))} |", flush=True)
+    return results
 
 
-def typed(
-    trial: Trial,
-    arguments: argparse.Namespace,
-    rankers: dict[str, Callable[[Part, int], CountedRankings]],
+def score_queries(
+    collection: ThirdPartyCollection, options: argparse.Namespace, rankers: dict[str, Ranker]
 ) -> dict[str, Any]:
-    with arguments.queries.open(encoding="utf-8", newline="") as rows:
-        asked = [row for row in csv.DictReader(rows) if row["trial"] == arguments.folder.name]
-    queries = [row["query"] for row in asked]
-    kinds = label_matrix([row["kinds"].split("|") for row in asked], trial.kinds)
-    part = Part.typed(trial, queries, kinds)
-    found = {}
+    with options.queries.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["collection"] == options.folder.name]
+    queries = [row["query"] for row in rows]
+    labels = label_matrix([row["labels"].split("|") for row in rows], collection.classes)
+    split = CollectionSplit.with_queries(collection, queries, labels)
+    results = {}
     for name, rank in rankers.items():
-        right = []
-        for seed in arguments.seeds:
-            counted = rank(part, seed)["text_to_image"]
-            blocks = [counted] if isinstance(counted, DistanceHistogram) else counted
-            right.append(np.concatenate([10 * block.precision_at(10) for block in blocks]))
-        found[name] = np.mean(right, axis=0).tolist()
-    print(f"| query | right kinds | {' | '.join(found)} |\n|---|---|{'---|' * len(found)}")
-    for row, values in zip(asked, zip(*found.values())):
+        correct = []
+        for seed in options.seeds:
+            groups = rank(split, seed)["text_to_image"]
+            blocks = [groups] if isinstance(groups, DistanceHistogram) else groups
+            correct.append(np.concatenate([10 * block.precision_at(10) for block in blocks]))
+        results[name] = np.mean(correct, axis=0).tolist()
+    print(f"| query | correct labels | {' | '.join(results)} |\n|---|---|{'---|' * len(results)}")
+    for row, values in zip(rows, zip(*results.values())):
         cells = " | ".join(f"{value:.1f}" for value in values)
-        print(f"| {row['query']} | {row['kinds'].replace('|', ', ')} | {cells} |")
-    print(f"| mean | | {' | '.join(f'{np.mean(one):.1f}' for one in found.values())} |")
-    return {"queries": queries, **found}
+        print(f"| {row['query']} | {row['labels'].replace('|', ', ')} | {cells} |")
+    print(f"| mean | | {' | '.join(f'{np.mean(values):.1f}' for values in results.values())} |")
+    return {"queries": queries, **results}
 
 
 if __name__ == "__main__":

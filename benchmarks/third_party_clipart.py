@@ -1,16 +1,15 @@
-"""Trial "clipart": emoji with their names -> clip art <- WordNet's entries.
+"""Create the third-party collection "clipart": emoji, clip art and WordNet entries.
 
-    python benchmarks/third_party_clipart.py FOLDER --downloads PLACE
+    python benchmarks/third_party_clipart.py FOLDER --downloads DOWNLOADS
 
 Needs Debian's apt-get and dpkg-deb, Pillow, fonttools, and 700 MB.
 
-- Bridge: the emoji of Noto that show animals, plants, food, places, activities and objects, one
-  code point each, with Unicode's English name and keywords ("owl; bird, wise").
-- Target pictures: drawings of openclipart, known by their file names alone, in folders of kinds.
-- Target texts: WordNet 3.0: words of a sense and what it says of it, 6 words or more. Taken are
-  senses whose first word is a single one in small letters of which it is the first sense; at most
-  80 a kind.
-- Kinds: of a picture by its folder, of a text by what it lies below in WordNet (KINDS has both).
+- Auxiliary pairs: Noto emoji of animals, plants, food, places, activities and objects, one code
+  point each, with Unicode's English name and keywords ("owl; bird, wise").
+- Target images: drawings of openclipart.
+- Target texts: WordNet 3.0 senses: their words and a gloss of 6 words or more. Only senses whose
+  first word is a single lower-case word with this as its first sense, at most 80 per class.
+- Classes: of an image by its folder, of a text by the senses above it in WordNet (see CLASSES).
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from xml.etree import ElementTree
 from fontTools.ttLib import TTFont
 from PIL import Image
 from third_party_sources import (
+    LabeledImage,
+    LabeledText,
     Package,
-    Picture,
-    Text,
     WordNet,
     clip_art,
-    drawn,
-    opened_wordnet,
-    unpacked,
-    write_trial,
+    open_wordnet,
+    sample_texts,
+    unpack,
+    write_collection,
 )
 
 EMOJI = Package(
@@ -51,9 +50,9 @@ NAMES = Package(
     "41-0.1",
     "35d30d5d3bee4d8244e95236259c4c2a0db06e21bad696515751fcfeee4d0260",
 )
-SHOWN = {"Animals & Nature", "Food & Drink", "Travel & Places", "Activities", "Objects"}
-# Kind -> folders of openclipart, and senses of WordNet; a sense is of the first kind that has it.
-KINDS: dict[str, tuple[list[str], list[str]]] = {
+EMOJI_GROUPS = {"Animals & Nature", "Food & Drink", "Travel & Places", "Activities", "Objects"}
+# Folders of openclipart and senses of WordNet; a sense belongs to the first class that has it.
+CLASSES: dict[str, tuple[list[str], list[str]]] = {
     "bird": (["animals/birds"], ["bird.1"]),
     "mammal": (["animals/mammals"], ["mammal.1"]),
     "insect": (["animals/bugs"], ["insect.1", "arachnid.1"]),
@@ -86,16 +85,17 @@ KINDS: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
-def bridge(downloads: Path) -> Iterator[tuple[str, Image.Image, str]]:
-    emoji = unpacked(EMOJI, downloads) / "usr/share/fonts/truetype/noto/NotoColorEmoji.ttf"
+def auxiliary_pairs(downloads: Path) -> Iterator[tuple[str, Image.Image, str]]:
+    """Yield name, image and caption of each emoji."""
+    emoji = unpack(EMOJI, downloads) / "usr/share/fonts/truetype/noto/NotoColorEmoji.ttf"
     font = TTFont(emoji)
     glyphs, pixels = font.getBestCmap(), font["CBDT"].strikeData[0]
-    told = unpacked(NAMES, downloads) / "usr/share/unicode/cldr/common/annotations/en.xml"
+    annotations = unpack(NAMES, downloads) / "usr/share/unicode/cldr/common/annotations/en.xml"
     names: dict[str | None, str] = {}
     keywords: dict[str | None, str] = {}
-    for one in ElementTree.parse(told).iter("annotation"):
-        (names if one.get("type") == "tts" else keywords)[one.get("cp")] = one.text or ""
-    for character in shown_emoji(downloads):
+    for entry in ElementTree.parse(annotations).iter("annotation"):
+        (names if entry.get("type") == "tts" else keywords)[entry.get("cp")] = entry.text or ""
+    for character in emoji_characters(downloads):
         glyph = pixels.get(glyphs.get(ord(character), ""))
         if glyph is None or character not in names:
             continue
@@ -105,50 +105,49 @@ def bridge(downloads: Path) -> Iterator[tuple[str, Image.Image, str]]:
         yield name, Image.open(BytesIO(glyph.imageData)), caption.removesuffix("; ")
 
 
-def shown_emoji(downloads: Path) -> Iterator[str]:
-    """Single characters of the groups that show things."""
+def emoji_characters(downloads: Path) -> Iterator[str]:
+    """Yield the emoji of EMOJI_GROUPS that are single characters."""
     group = ""
-    listed = unpacked(GROUPS, downloads) / "usr/share/unicode/emoji/emoji-test.txt"
-    for line in listed.read_text("utf-8").splitlines():
+    path = unpack(GROUPS, downloads) / "usr/share/unicode/emoji/emoji-test.txt"
+    for line in path.read_text("utf-8").splitlines():
         if line.startswith("# group: "):
             group = line.removeprefix("# group: ")
-        elif "; fully-qualified" in line and group in SHOWN:
+        elif "; fully-qualified" in line and group in EMOJI_GROUPS:
             points = [point for point in line.partition(";")[0].split() if point != "FE0F"]
             if len(points) == 1:
                 yield chr(int(points[0], 16))
 
 
-def pictures(downloads: Path) -> Iterator[Picture]:
-    kind_of = {folder: kind for kind, (folders, _) in KINDS.items() for folder in folders}
-    for place, image in clip_art(downloads, re.compile("|".join(kind_of))):
-        above = [folder for folder in kind_of if place.startswith(f"{folder}/")]
-        if above:
-            yield Picture(Path(place).name, image, kind_of[max(above, key=len)])
+def target_images(downloads: Path) -> Iterator[LabeledImage]:
+    label_of = {folder: label for label, (folders, _) in CLASSES.items() for folder in folders}
+    for path, image in clip_art(downloads, re.compile("|".join(label_of))):
+        parents = [folder for folder in label_of if path.startswith(f"{folder}/")]
+        if parents:
+            yield LabeledImage(Path(path).name, image, label_of[max(parents, key=len)])
 
 
-def texts(wordnet: WordNet) -> Iterator[Text]:
-    kinds = {kind: senses for kind, (_, senses) in KINDS.items()}
-    for sense, kind in wordnet.kinds_of_senses(kinds).items():
+def target_texts(wordnet: WordNet) -> Iterator[LabeledText]:
+    classes = {label: senses for label, (_, senses) in CLASSES.items()}
+    for sense, label in wordnet.classes_of_senses(classes).items():
         words, gloss = wordnet.words(sense), wordnet.glosses[sense]
         first = words[0]
         if not re.fullmatch("[a-z]+", first) or wordnet.senses[first][0] != sense:
             continue
         if len(gloss.split()) >= 6:
-            yield Text(first, f"{', '.join(words)}: {gloss}", kind)
+            yield LabeledText(first, f"{', '.join(words)}: {gloss}", label)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--downloads", type=Path, default=Path("downloads"))
-    arguments = parser.parse_args()
-    downloads = arguments.downloads.resolve()
-    wordnet = opened_wordnet(downloads)
-    write_trial(
-        arguments.folder,
-        bridge(downloads),
-        pictures(downloads),
-        drawn(texts(wordnet), most=80),
+    options = parser.parse_args()
+    downloads = options.downloads.resolve()
+    write_collection(
+        options.folder,
+        auxiliary_pairs(downloads),
+        target_images(downloads),
+        sample_texts(target_texts(open_wordnet(downloads)), limit=80),
     )
 
 

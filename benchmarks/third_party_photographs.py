@@ -1,17 +1,17 @@
-"""Trial "photographs": clip art with keywords -> photographs <- an old dictionary.
+"""Create the third-party collection "photographs": clip art, photographs and a dictionary.
 
-    python benchmarks/third_party_photographs.py FOLDER --downloads PLACE
+    python benchmarks/third_party_photographs.py FOLDER --downloads DOWNLOADS
 
 Needs Debian's apt-get and dpkg-deb, Pillow, and 1 GB.
 
-- Bridge: drawings of openclipart with title and keywords as their authors wrote them (many in
-  Italian, some empty of sense), out of the folders that hold pictures of things.
-- Target pictures: photographs, most of them cut out: PNG stamps of Tux Paint that are not in a
+- Auxiliary pairs: drawings of openclipart with title and keywords by their authors (many in
+  Italian, some meaningless), from folders that show objects.
+- Target images: photographs, most of them cut out: PNG stamps of Tux Paint that are not in a
   folder of cartoons, and photographs of GCompris. Their captions are not used.
 - Target texts: GCIDE (Webster 1913 and later): the first definition of a noun, 12 to 60 words,
-  at most 100 a kind.
-- Kinds: of a picture by its folder (PICTURES), elsewhere by its file name looked up in WordNet; of
-  a text by its headword in WordNet; in both the first sense of the noun counts.
+  at most 100 per class.
+- Classes: of an image by its folder (IMAGE_FOLDERS), else by the first sense of its file name in
+  WordNet; of a text by the first sense of its headword.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from xml.etree import ElementTree
 
 from PIL import Image
 from third_party_sources import (
-    Kinds,
+    ClassSenses,
+    LabeledImage,
+    LabeledText,
     Package,
-    Picture,
-    Text,
     WordNet,
     clip_art,
-    drawn,
-    opened_wordnet,
-    unpacked,
-    write_trial,
+    open_wordnet,
+    sample_texts,
+    unpack,
+    write_collection,
 )
 
 CAPTIONS = Package(
@@ -59,7 +59,7 @@ DICTIONARY = Package(
     "0.48.5+nmu2",
     "7b0af5cfde3cbdef5e9d6e78f92ec335ced7c2790f37a40f49bebc6f7347ac0f",
 )
-KINDS: Kinds = {
+CLASSES: ClassSenses = {
     "sea animal": ["fish.1", "aquatic mammal.1", "crustacean.1", "mollusk.1"],
     "bird": ["bird.1"],
     "mammal": ["mammal.1"],
@@ -81,7 +81,7 @@ KINDS: Kinds = {
     "heavenly body": ["celestial body.1"],
     "body part": ["external body part.1", "sense organ.1"],
 }
-PICTURES = {  # folder, and those in it -> kind; the longest name that fits counts
+IMAGE_FOLDERS = {  # class of the images in and below a folder; the longest name wins
     "animals/birds": "bird",
     "animals/fish": "sea animal",
     "animals/shellfish": "sea animal",
@@ -110,7 +110,7 @@ PICTURES = {  # folder, and those in it -> kind; the longest name that fits coun
     "explore_monuments/resource": "building",
     "solar_system/resource": "heavenly body",
 }
-# Files of GCompris that hold photographs, and the folders in them.
+# Files of GCompris with photographs, and the folders in them.
 PHOTOGRAPHS = {
     "categorization": ["images/fishes", "images/tools", "images/monuments", "images/others"],
     "erase": [""],
@@ -120,87 +120,91 @@ PHOTOGRAPHS = {
     "lang": ["words_sample"],
     "solar_system": [""],
 }
-# Folders of openclipart that show things: no icons, signs, flags, shapes, cards, maps.
-BRIDGE = re.compile(
+# Folders of openclipart that show objects: no icons, signs, flags, shapes, cards, maps.
+AUXILIARY_FOLDERS = re.compile(
     r"animals|buildings|containers|education|electronics|food|geography/astronomy|office|people"
     r"|plants|recreation/(?!games)|science|tools|transportation/(vehicles|boating)|unsorted"
 )
-DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"  # of dictd
+DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"  # base 64 of dictd
 
 
-def bridge(downloads: Path) -> Iterator[tuple[str, Image.Image, str]]:
-    """Drawings with title and keywords; what is none of the author's words is left out."""
+def auxiliary_pairs(downloads: Path) -> Iterator[tuple[str, Image.Image, str]]:
+    """Yield name, image and caption: title and keywords, except automatic ones."""
     dc, rdf = "{http://purl.org/dc/elements/1.1/}", "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}"
-    top = unpacked(CAPTIONS, downloads) / "usr/share/openclipart/svg"
-    for place, image in clip_art(downloads, BRIDGE):
+    top = unpack(CAPTIONS, downloads) / "usr/share/openclipart/svg"
+    for path, image in clip_art(downloads, AUXILIARY_FOLDERS):
         try:
-            work = ElementTree.parse(top / f"{place}.svg").getroot()
+            root = ElementTree.parse(top / f"{path}.svg").getroot()
         except (ElementTree.ParseError, FileNotFoundError):
             continue
-        title = next((one.text for one in work.iter(f"{dc}title") if one.text), "")
-        found = [one.text for bag in work.iter(f"{dc}subject") for one in bag.iter(f"{rdf}li")]
-        keywords = [(word or "").strip() for word in found]
+        title = next((node.text for node in root.iter(f"{dc}title") if node.text), "")
+        nodes = [node for bag in root.iter(f"{dc}subject") for node in bag.iter(f"{rdf}li")]
+        keywords = [(node.text or "").strip() for node in nodes]
         keywords = [word for word in keywords if word not in ("", "hash", "unsorted")]
         caption = "; ".join(part for part in (title.strip(), ", ".join(keywords)) if part)
         if caption:
-            yield Path(place).name, image, " ".join(caption.split())
+            yield Path(path).name, image, " ".join(caption.split())
 
 
-def pictures(downloads: Path, wordnet: WordNet) -> Iterator[Picture]:
-    kind_of_sense = wordnet.kinds_of_senses(KINDS)
+def target_images(downloads: Path, wordnet: WordNet) -> Iterator[LabeledImage]:
+    label_of_sense = wordnet.classes_of_senses(CLASSES)
     files = {**stamps(downloads), **gcompris(downloads)}
-    for place, content in sorted(files.items()):
-        folder, _, name = place.rpartition("/")
-        above = [one for one in PICTURES if f"{folder}/".startswith(f"{one}/")]
-        kind = PICTURES[max(above, key=len)] if above else named_kind(name, wordnet, kind_of_sense)
-        if kind:
-            yield Picture(name, Image.open(BytesIO(content)), kind)
+    for path, content in sorted(files.items()):
+        folder, _, name = path.rpartition("/")
+        parents = [top for top in IMAGE_FOLDERS if f"{folder}/".startswith(f"{top}/")]
+        label = (
+            IMAGE_FOLDERS[max(parents, key=len)]
+            if parents
+            else label_of_name(name, wordnet, label_of_sense)
+        )
+        if label:
+            yield LabeledImage(name, Image.open(BytesIO(content)), label)
 
 
-def named_kind(name: str, wordnet: WordNet, kind_of_sense: dict[str, str]) -> str | None:
-    """Of the whole name, else of its last word; a plural s may go."""
+def label_of_name(name: str, wordnet: WordNet, label_of_sense: dict[str, str]) -> str | None:
+    """Look up the full name, then its last word, each also without a plural s."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])|[^A-Za-z]+", " ", name).lower().split()
-    for tried in (" ".join(words), *words[-1:]):
-        for word in (tried, tried.removesuffix("s")):
+    for phrase in (" ".join(words), *words[-1:]):
+        for word in (phrase, phrase.removesuffix("s")):
             if word in wordnet.senses:
-                return kind_of_sense.get(wordnet.senses[word][0])
+                return label_of_sense.get(wordnet.senses[word][0])
     return None
 
 
 def stamps(downloads: Path) -> dict[str, bytes]:
-    top = unpacked(STAMPS, downloads) / "usr/share/tuxpaint/stamps"
-    kept = [
+    top = unpack(STAMPS, downloads) / "usr/share/tuxpaint/stamps"
+    paths = [
         path.relative_to(top)
         for path in top.rglob("*.png")
         if path.relative_to(top).parts[0] != "symbols" and "cartoon" not in path.parts
     ]
-    return {path.with_suffix("").as_posix(): (top / path).read_bytes() for path in kept}
+    return {path.with_suffix("").as_posix(): (top / path).read_bytes() for path in paths}
 
 
 def gcompris(downloads: Path) -> dict[str, bytes]:
-    top = unpacked(GCOMPRIS, downloads) / "usr/share/gcompris-qt/rcc"
-    found = {}
+    top = unpack(GCOMPRIS, downloads) / "usr/share/gcompris-qt/rcc"
+    files = {}
     for stem, folders in PHOTOGRAPHS.items():
         for path, content in resources((top / f"{stem}.rcc").read_bytes()):
-            place = path.removeprefix("gcompris/src/activities/")
+            name = path.removeprefix("gcompris/src/activities/")
             inside = [f"{stem}/resource/{folder}".rstrip("/") for folder in folders]
-            if place.endswith(".webp") and place.startswith(tuple(f"{one}/" for one in inside)):
-                found[place.removesuffix(".webp")] = content
-    return found
+            if name.endswith(".webp") and name.startswith(tuple(f"{top}/" for top in inside)):
+                files[name.removesuffix(".webp")] = content
+    return files
 
 
 def resources(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Paths and contents in a Qt resource file, of those that are stored uncompressed."""
+    """Yield path and content of the uncompressed files in a Qt resource file."""
     _, version, tree, contents, names = struct.unpack(">4sIIII", data[:20])
     size = 14 if version < 2 else 22
 
-    def walk(number: int, above: str) -> Iterator[tuple[str, bytes]]:
+    def walk(number: int, parent: str) -> Iterator[tuple[str, bytes]]:
         at = tree + number * size
         name_at, flags = struct.unpack(">IH", data[at : at + 6])
         name_at += names
         length = 2 * struct.unpack(">H", data[name_at : name_at + 2])[0]
         own = data[name_at + 6 : name_at + 6 + length].decode("utf-16-be") if number else ""
-        path = f"{above}/{own}".strip("/")
+        path = f"{parent}/{own}".strip("/")
         if flags & 2:  # a folder
             count, first = struct.unpack(">II", data[at + 6 : at + 14])
             for child in range(first, first + count):
@@ -213,33 +217,34 @@ def resources(data: bytes) -> Iterator[tuple[str, bytes]]:
     yield from walk(0, "")
 
 
-def texts(downloads: Path, wordnet: WordNet) -> Iterator[Text]:
-    """The first noun entry of each headword whose first sense in WordNet is of a kind."""
-    kind_of_sense = wordnet.kinds_of_senses(KINDS)
-    top = unpacked(DICTIONARY, downloads) / "usr/share/dictd"
+def target_texts(downloads: Path, wordnet: WordNet) -> Iterator[LabeledText]:
+    """Yield the first noun entry of each headword whose first sense has a class."""
+    label_of_sense = wordnet.classes_of_senses(CLASSES)
+    top = unpack(DICTIONARY, downloads) / "usr/share/dictd"
     entries = gzip.decompress((top / "gcide.dict.dz").read_bytes())
-    done = set()
+    words = set()
     for line in (top / "gcide.index").read_text("utf-8").splitlines():
         word, start, length = line.split("\t")[:3]
         senses = wordnet.senses.get(word.lower(), [])
-        kind = kind_of_sense.get(senses[0]) if senses else None
-        if kind is None or word in done or not word.isalpha():
+        label = label_of_sense.get(senses[0]) if senses else None
+        if label is None or word in words or not word.isalpha():
             continue
-        entry = entries[number(start) : number(start) + number(length)].decode("utf-8", "replace")
+        first = parse_number(start)
+        entry = entries[first : first + parse_number(length)].decode("utf-8", "replace")
         text = definition(entry)
         if entry.startswith(word) and text:
-            done.add(word)
-            yield Text(word.lower(), f"{word}: {text}", kind)
+            words.add(word)
+            yield LabeledText(word.lower(), f"{word}: {text}", label)
 
 
 def definition(entry: str) -> str:
-    """What the entry says first: no pronunciation, origin, source, label or later sense."""
+    """Return the first sense without pronunciation, origin, source and labels."""
     head = re.match(r"[^\n]*\\(\s*\([^)]*\))?,\s+n\.", entry[:200])
     if not head or re.search(r", (v|a|adv|prep|p)\. ", head[0]):
         return ""
     body = entry[head.end() :]
     body = re.sub(r"\[[\"'`^~=:*,-]*([A-Za-z]{1,2})[\"'`^~=:*,-]*\]", r"\1", body)  # p[^e]che
-    for _ in range(2):  # one in another, too: [1913 Webster], [F. ... [See ...]]
+    for _ in range(2):  # also nested: [1913 Webster], [F. ... [See ...]]
         body = re.sub(r"\[[^\[\]]*\]", " ", body)
     body = re.split(r"\n {3}2\. |\n {3}\{|\n {3}Syn:", body)[0]
     body = re.sub(r"\(([A-Z][a-z]*\.,?\s*(&\s*)?)+\)", " ", body)  # (Zool.)
@@ -249,7 +254,7 @@ def definition(entry: str) -> str:
     return " ".join(words[:60]) if len(words) >= 12 else ""
 
 
-def number(digits: str) -> int:
+def parse_number(digits: str) -> int:
     value = 0
     for digit in digits:
         value = 64 * value + DIGITS.index(digit)
@@ -257,17 +262,17 @@ def number(digits: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--downloads", type=Path, default=Path("downloads"))
-    arguments = parser.parse_args()
-    downloads = arguments.downloads.resolve()
-    wordnet = opened_wordnet(downloads)
-    write_trial(
-        arguments.folder,
-        bridge(downloads),
-        pictures(downloads, wordnet),
-        drawn(texts(downloads, wordnet), most=100),
+    options = parser.parse_args()
+    downloads = options.downloads.resolve()
+    wordnet = open_wordnet(downloads)
+    write_collection(
+        options.folder,
+        auxiliary_pairs(downloads),
+        target_images(downloads, wordnet),
+        sample_texts(target_texts(downloads, wordnet), limit=100),
     )
 
 

@@ -1,11 +1,11 @@
-"""What the recipes of the trials share: Debian packages, WordNet, pictures, and the folder.
+"""Shared by the scripts that create third-party collections: Debian packages, WordNet, images.
 
-A trial's folder, as `trial.py` reads it:
+The folder of a collection, as `third_party.py` reads it:
 
-    bridge.csv        image, text       pictures with their captions; nothing else relates them
-    pictures.csv      image             the target's pictures, in pictures/
-    texts.csv         id, text          the target's texts, from a third source
-    kinds.csv         item, kind        of pictures and texts: for scoring, no method sees it
+    auxiliary.csv     image, text       auxiliary pairs: images with captions
+    images.csv        image             target images, in images/
+    texts.csv         id, text          target texts, from another source
+    labels.csv        item, label       class of each target item, for scoring only
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ import numpy as np
 from PIL import Image
 
 Image.MAX_IMAGE_PIXELS = None  # some drawings of openclipart have 169 million
-LONGEST = 256  # pixels of a picture's longer side, as it is written
-FEWEST = 8  # pictures, or texts: a kind with fewer is left out
-Kinds = Mapping[str, Sequence[str]]  # kind -> WordNet senses it stands for, such as "bird.1"
+MAX_SIDE = 256  # pixels of the longer side of a saved image
+MIN_ITEMS = 8  # classes with fewer images or texts are dropped
+ClassSenses = Mapping[str, Sequence[str]]  # class -> WordNet senses such as "bird.1"
 
 
 class Package(NamedTuple):
-    """A Debian package of one version, known by its digest."""
+    """One version of a Debian package, identified by its digest."""
 
     name: str
     version: str
     sha256: str
 
 
-class Picture(NamedTuple):
-    """A picture by the name its author gave it."""
+class LabeledImage(NamedTuple):
+    """An image with its file name and class."""
 
     name: str
     image: Image.Image
-    kind: str
+    label: str
 
 
-class Text(NamedTuple):
+class LabeledText(NamedTuple):
     name: str
     text: str
-    kind: str
+    label: str
 
 
-def unpacked(package: Package, downloads: Path) -> Path:
-    """The folder of the package's files; fetched with `apt-get download`, never installed."""
-    files, kept = downloads / package.name, downloads / f"{package.name}.deb"
+def unpack(package: Package, downloads: Path) -> Path:
+    """Download and unpack a package, without installing it, and return the folder of its files."""
+    files, archive = downloads / package.name, downloads / f"{package.name}.deb"
     downloads.mkdir(parents=True, exist_ok=True)
-    if not kept.exists():
-        named = f"{package.name}={package.version}"
-        subprocess.run(["apt-get", "download", named], cwd=downloads, check=True)
-        next(downloads.glob(f"{package.name}_*.deb")).rename(kept)
-    if hashlib.sha256(kept.read_bytes()).hexdigest() != package.sha256:
-        raise SystemExit(f"{kept} is not version {package.version}; remove it and start again")
+    if not archive.exists():
+        name = f"{package.name}={package.version}"
+        subprocess.run(["apt-get", "download", name], cwd=downloads, check=True)
+        next(downloads.glob(f"{package.name}_*.deb")).rename(archive)
+    if hashlib.sha256(archive.read_bytes()).hexdigest() != package.sha256:
+        raise SystemExit(f"{archive} is not version {package.version}. Delete it and retry.")
     if not files.exists():
         draft = downloads / f"{package.name}.draft"
-        subprocess.run(["dpkg-deb", "-x", kept, draft], check=True)
+        subprocess.run(["dpkg-deb", "-x", archive, draft], check=True)
         draft.rename(files)
     return files
 
@@ -76,23 +76,23 @@ WORDNET = Package(
 
 
 class WordNet:
-    """Nouns of WordNet 3.0, by `word.N`: the word's N-th sense, most frequent first."""
+    """Nouns of WordNet 3.0. `word.N` is the N-th sense of a word, most frequent first."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @cached_property
     def senses(self) -> dict[str, list[str]]:
-        """Word -> its senses (offsets in data.noun), most frequent first."""
-        found = {}
+        """Map a word to its senses (offsets in data.noun), most frequent first."""
+        senses = {}
         for fields in self._lines("index.noun"):
             count = int(fields[2])
-            found[fields[0].replace("_", " ")] = fields[-count:]
-        return found
+            senses[fields[0].replace("_", " ")] = fields[-count:]
+        return senses
 
     @cached_property
     def lines(self) -> dict[str, list[str]]:
-        """Sense -> the fields of its line before the gloss."""
+        """Map a sense to the fields of its line before the gloss."""
         return {fields[0]: fields for fields in self._lines("data.noun")}
 
     @cached_property
@@ -103,17 +103,17 @@ class WordNet:
 
     @cached_property
     def tag_counts(self) -> dict[str, int]:
-        """Sense key -> how often the sense was met in the texts that WordNet's makers tagged."""
+        """Map a sense key to its count in the tagged texts of WordNet."""
         rows = (line.split() for line in (self.folder / "cntlist.rev").open(encoding="utf-8"))
         return {key: int(count) for key, _, count in rows}
 
     @cached_property
     def narrower(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
+        result: dict[str, list[str]] = {}
         for sense in self.lines:
             for wider in self.wider(sense):
-                found.setdefault(wider, []).append(sense)
-        return found
+                result.setdefault(wider, []).append(sense)
+        return result
 
     def sense(self, name: str) -> str:
         word, _, number = name.rpartition(".")
@@ -124,8 +124,8 @@ class WordNet:
         return [fields[4 + 2 * k].replace("_", " ") for k in range(int(fields[3], 16))]
 
     def tag_count(self, sense: str, word: str) -> int:
-        fields, place = self.lines[sense], self.words(sense).index(word)
-        lemma, number = fields[4 + 2 * place].lower(), int(fields[5 + 2 * place], 16)
+        fields, i = self.lines[sense], self.words(sense).index(word)
+        lemma, number = fields[4 + 2 * i].lower(), int(fields[5 + 2 * i], 16)
         return self.tag_counts.get(f"{lemma}%1:{fields[1]}:{number:02}::", 0)
 
     def wider(self, sense: str) -> list[str]:
@@ -134,33 +134,33 @@ class WordNet:
         return [to for mark, to in zip(rest[::4], rest[1::4]) if mark in ("@", "@i")]
 
     def below(self, sense: str) -> set[str]:
-        """The sense and all narrower ones."""
-        found, left = set(), [sense]
-        while left:
-            one = left.pop()
-            if one not in found:
-                found.add(one)
-                left += self.narrower.get(one, [])
-        return found
+        """Return the sense and all narrower ones."""
+        result, queue = set(), [sense]
+        while queue:
+            next_sense = queue.pop()
+            if next_sense not in result:
+                result.add(next_sense)
+                queue += self.narrower.get(next_sense, [])
+        return result
 
-    def kinds_of_senses(self, kinds: Kinds) -> dict[str, str]:
-        """Sense -> its kind; the first kind of the list that has it."""
-        found: dict[str, str] = {}
-        for kind, names in kinds.items():
+    def classes_of_senses(self, classes: ClassSenses) -> dict[str, str]:
+        """Map each sense to the first class that contains it."""
+        result: dict[str, str] = {}
+        for label, names in classes.items():
             for name in names:
                 for sense in self.below(self.sense(name)):
-                    found.setdefault(sense, kind)
-        return found
+                    result.setdefault(sense, label)
+        return result
 
     def _lines(self, name: str) -> Iterator[list[str]]:
         with (self.folder / name).open(encoding="utf-8") as lines:
             for line in lines:
-                if not line.startswith("  "):  # the licence
+                if not line.startswith("  "):  # the license
                     yield line.partition(" | ")[0].split()
 
 
-def opened_wordnet(downloads: Path) -> WordNet:
-    return WordNet(unpacked(WORDNET, downloads) / "usr/share/wordnet")
+def open_wordnet(downloads: Path) -> WordNet:
+    return WordNet(unpack(WORDNET, downloads) / "usr/share/wordnet")
 
 
 CLIP_ART = Package(
@@ -171,78 +171,80 @@ CLIP_ART = Package(
 
 
 def clip_art(downloads: Path, folders: re.Pattern[str]) -> Iterator[tuple[str, Image.Image]]:
-    """Drawings and their places, such as animals/birds/crow_01; those that show nothing go."""
-    top = unpacked(CLIP_ART, downloads) / "usr/share/openclipart/png"
-    for place in sorted(path.relative_to(top).as_posix() for path in top.rglob("*.png")):
-        if folders.match(place):
-            image = on_white(Image.open(top / place))
+    """Yield paths such as animals/birds/crow_01 and drawings that are not blank."""
+    top = unpack(CLIP_ART, downloads) / "usr/share/openclipart/png"
+    for path in sorted(path.relative_to(top).as_posix() for path in top.rglob("*.png")):
+        if folders.match(path):
+            image = on_white(Image.open(top / path))
             if np.asarray(image.convert("L")).min() < 250:
-                yield place.removesuffix(".png"), image
+                yield path.removesuffix(".png"), image
 
 
-def drawn(texts: Iterable[Text], most: int) -> list[Text]:
-    """At most so many of each kind, in the order of their names' digests."""
-    by_digest = sorted(texts, key=lambda one: hashlib.sha256(one.name.encode()).digest())
-    seen: Counter[str] = Counter()
-    kept = []
-    for one in by_digest:
-        seen[one.kind] += 1
-        if seen[one.kind] <= most:
-            kept.append(one)
-    return sorted(kept)
+def sample_texts(texts: Iterable[LabeledText], limit: int) -> list[LabeledText]:
+    """Return at most `limit` texts per class, chosen by the digests of their names."""
+    by_digest = sorted(texts, key=lambda text: hashlib.sha256(text.name.encode()).digest())
+    counts: Counter[str] = Counter()
+    sample = []
+    for text in by_digest:
+        counts[text.label] += 1
+        if counts[text.label] <= limit:
+            sample.append(text)
+    return sorted(sample)
 
 
 def on_white(image: Image.Image) -> Image.Image:
-    """Small enough to keep, and without transparency."""
+    """Return a small copy without transparency."""
     image = image.convert("RGBA")
-    image.thumbnail((LONGEST, LONGEST))
+    image.thumbnail((MAX_SIDE, MAX_SIDE))
     white = Image.new("RGBA", image.size, "white")
     white.alpha_composite(image)
     return white.convert("RGB")
 
 
-def write_trial(
+def write_collection(
     folder: Path,
-    bridge: Iterable[tuple[str, Image.Image, str]],
-    pictures: Iterable[Picture],
-    texts: Iterable[Text],
+    auxiliary: Iterable[tuple[str, Image.Image, str]],
+    images: Iterable[LabeledImage],
+    texts: Iterable[LabeledText],
 ) -> None:
-    """Write the folder; `bridge` has name, picture and caption."""
-    pictures, texts = list(pictures), list(texts)
-    shown, told = Counter(p.kind for p in pictures), Counter(t.kind for t in texts)
-    kinds = {kind for kind in shown if min(shown[kind], told[kind]) >= FEWEST}
-    rows: list[tuple[str, str]] = []
-    seen: set[bytes] = set()
-    for name, image, caption in bridge:
-        image = on_white(image)
-        content = hashlib.sha256(image.tobytes()).digest()
-        if content not in seen:  # the same drawing under two names is one pair
-            seen.add(content)
-            rows.append((_save(folder, "bridge", len(rows), name, image), caption))
-    shown_rows: list[tuple[str]] = []
-    kind_rows: list[tuple[str, str]] = []
-    for picture in pictures:
-        image = on_white(picture.image)
-        content = hashlib.sha256(image.tobytes()).digest()
-        if picture.kind in kinds and content not in seen:
-            seen.add(content)
-            path = _save(folder, "pictures", len(shown_rows), picture.name, image)
-            shown_rows.append((path,))
-            kind_rows.append((path, picture.kind))
-    kept = [text for text in texts if text.kind in kinds]
-    kind_rows += [(text.name, text.kind) for text in kept]
-    _write(folder / "bridge.csv", ("image", "text"), rows)
-    _write(folder / "pictures.csv", ("image",), shown_rows)
-    _write(folder / "texts.csv", ("id", "text"), [(text.name, text.text) for text in kept])
-    _write(folder / "kinds.csv", ("item", "kind"), kind_rows)
-    print(f"{len(rows)} pairs, {len(shown_rows)} pictures, {len(kept)} texts in {folder}")
-    counts = Counter(kind for _, kind in kind_rows[: len(shown_rows)])
-    for kind in sorted(kinds):
-        print(f"  {kind:<20} {counts[kind]:4} pictures {told[kind]:4} texts")
+    """Write the folder; `auxiliary` yields name, image and caption."""
+    images, texts = list(images), list(texts)
+    image_counts = Counter(image.label for image in images)
+    text_counts = Counter(text.label for text in texts)
+    classes = {c for c in image_counts if min(image_counts[c], text_counts[c]) >= MIN_ITEMS}
+    digests: set[bytes] = set()
+
+    def is_new(image: Image.Image) -> bool:  # some drawings have two names
+        digest = hashlib.sha256(image.tobytes()).digest()
+        new = digest not in digests
+        digests.add(digest)
+        return new
+
+    pairs: list[tuple[str, str]] = []
+    for name, original, caption in auxiliary:
+        image = on_white(original)
+        if is_new(image):
+            pairs.append((_save(folder, "auxiliary", len(pairs), name, image), caption))
+    labels: list[tuple[str, str]] = []
+    for target in images:
+        image = on_white(target.image)
+        if target.label in classes and is_new(image):
+            labels.append((_save(folder, "images", len(labels), target.name, image), target.label))
+    image_rows = [(path,) for path, _ in labels]
+    texts = [text for text in texts if text.label in classes]
+    labels += [(text.name, text.label) for text in texts]
+    _write(folder / "auxiliary.csv", ("image", "text"), pairs)
+    _write(folder / "images.csv", ("image",), image_rows)
+    _write(folder / "texts.csv", ("id", "text"), [(text.name, text.text) for text in texts])
+    _write(folder / "labels.csv", ("item", "label"), labels)
+    print(f"{len(pairs)} pairs, {len(image_rows)} images, {len(texts)} texts in {folder}")
+    counts = Counter(label for _, label in labels[: len(image_rows)])
+    for label in sorted(classes):
+        print(f"  {label:<20} {counts[label]:4} images {text_counts[label]:4} texts")
 
 
 def _save(folder: Path, part: str, number: int, name: str, image: Image.Image) -> str:
-    """Its path in the folder: its own name, which keyword search reads, and a number."""
+    """Save under its own name, which keyword search uses, and a number; return the path."""
     plain = re.sub(r"[^\w-]+", "_", name, flags=re.ASCII)
     path = f"{part}/{plain}-{number:04}.png"
     (folder / part).mkdir(parents=True, exist_ok=True)

@@ -1,21 +1,21 @@
-"""How well criteria without target labels order settings that are known to differ.
+"""Measure how well criteria without target labels order settings of known quality.
 
     python benchmarks/unsupervised_criterion.py FOLDER --splits 0 1 2 --jobs 2 --out runs/criterion
 
-For each setting: MAP of the target, which labels are needed for, and what can be had without them:
+For each setting: MAP of the target, which needs labels, and the criteria, which do not:
 
-- held-out: MAP on held-out auxiliary items, which settings are chosen by so far;
+- held-out: MAP on held-out auxiliary items, which tuning uses;
 - round trip: held-out auxiliary image -> target images -> target texts -> auxiliary text and back,
-  each step a soft match of codes, scored by MAP against the relation of the two ends;
-- reverse: the same with both outer steps by frozen features, each domain around its own mean: the
-  target's relations, as guessed, teach the auxiliary ones;
-- neighbours: whether codes of target items keep the ten nearest by frozen features together, MAP;
-- density: entropy of soft matches among target items of a kind (Saito et al., 2021);
-- information: what a target image tells of the target text matched with it, in nats.
+  each step a soft match of codes, scored by MAP against the relation of both ends;
+- reverse: the same with both outer steps by centered frozen features, as if the predicted
+  relations of the target trained the auxiliary items;
+- neighbors: MAP of ranking the ten nearest target items by frozen features with codes;
+- density: entropy of soft matches among target items of one modality (Saito et al., 2021);
+- information: mutual information of target images and soft-matched target texts, in nats.
 
-Printed: Spearman's rank correlation of each with the target's MAP (mean of both ways) over the
-settings of THN and over all methods, each split by itself, then the mean; and what choosing by it
-costs against the best of the settings.
+Prints Spearman's rank correlation of each criterion with the mean MAP of the target, over the
+settings of THN and over all methods, and the loss in MAP of choosing by it. Both are computed per
+split, then averaged.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from common import maps
 from scipy import sparse as sp
 from scipy.stats import rankdata, spearmanr
 
@@ -44,18 +45,18 @@ from transhash.hashers.base import Hasher
 from transhash.hashers.thn.transfer import soft_match
 from transhash.hashers.tuning import held_out_map, map_both_directions, mean_map
 from transhash.progress import progress_bar
-from transhash.scoring.directions import directions_of, score_directions
+from transhash.scoring.directions import build_directions, score_directions
 from transhash.training.split_data import SplitData, build_split, load_benchmark_features
 
 Signs = npt.NDArray[np.float32]
-_TEMPERATURE = 0.1  # of a step of the round trip, cosines of codes
-_NEAR = 0.05  # of matches by features, and of density
-_NEAREST = 10
-TOGETHER = (  # by the mean of their ranks
+_CODE_TEMPERATURE = 0.1  # of soft matches of codes
+_FEATURE_TEMPERATURE = 0.05  # of soft matches of features, and of density
+_NEIGHBORS = 10
+COMBINATIONS = (  # by the mean of their ranks
     ("round trip", "information"),
-    ("round trip", "neighbours", "information"),
+    ("round trip", "neighbors", "information"),
 )
-CRITERIA = ("held-out", "round trip", "reverse", "neighbours", "density", "information")
+CRITERIA = ("held-out", "round trip", "reverse", "neighbors", "density", "information")
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("THN", {}),
@@ -83,189 +84,190 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def unlabelled(
+def score_criteria(
     hasher: Hasher,
     training: TrainingSet,
     held_out: AuxiliarySet,
-    reference: TrainingSet,
-    held_out_frozen: AuxiliarySet | None = None,
+    frozen: TrainingSet,
+    frozen_held_out: AuxiliarySet,
 ) -> dict[str, float]:
-    """What a fitted hasher scores by each criterion; `reference` has the frozen features."""
+    """Score a fitted hasher by each criterion; the last two arguments have frozen features."""
     assert training.target_images is not None
     assert training.target_texts is not None
+    assert frozen.target_images is not None
+    assert frozen.target_texts is not None
     x, y = (_signs(z) for z in hasher.project_auxiliary(held_out.images, held_out.texts))
     target_x = _signs(hasher.project_images(training.target_images))
     target_y = _signs(hasher.project_texts(training.target_texts))
-    assert reference.target_images is not None
-    assert reference.target_texts is not None
-    match = soft_match(target_x, target_y, _TEMPERATURE)
-    frozen = (held_out.images, reference.target_images), (held_out.texts, reference.target_texts)
-    if held_out_frozen is not None:
-        frozen = (held_out_frozen.images, frozen[0][1]), frozen[1]
-    outer = [_by_features(*side) for side in frozen]
+    match = soft_match(target_x, target_y, _CODE_TEMPERATURE)
+    match_back = soft_match(target_y, target_x, _CODE_TEMPERATURE)
+    to_images, from_images = _match_features(frozen_held_out.images, frozen.target_images)
+    to_texts, from_texts = _match_features(held_out.texts, frozen.target_texts)
+    neighbors = (
+        _neighbor_map(target_x, frozen.target_images),
+        _neighbor_map(target_y, frozen.target_texts),
+    )
     return {
         "held-out": float(np.mean(held_out_map(hasher, held_out))),
-        "round trip": _both_ways(
-            _way(x, target_x, target_y, y), _way(y, target_y, target_x, x), held_out
+        "round trip": _mean_map(
+            _chain(x, target_x, target_y, y), _chain(y, target_y, target_x, x), held_out
         ),
-        "reverse": _both_ways(
-            outer[0][0] @ match @ outer[1][1],
-            outer[1][0] @ soft_match(target_y, target_x, _TEMPERATURE) @ outer[0][1],
-            held_out,
+        "reverse": _mean_map(
+            to_images @ match @ from_texts, to_texts @ match_back @ from_images, held_out
         ),
-        "neighbours": (
-            _neighbours(target_x, reference.target_images)
-            + _neighbours(target_y, reference.target_texts)
-        ) / 2,
+        "neighbors": sum(neighbors) / 2,
         "density": (_density(target_x) + _density(target_y)) / 2,
         "information": _entropy(match.mean(axis=0)) - _entropy(match),
-    }  # fmt: skip
+    }
 
 
 def _signs(projections: npt.NDArray[Any]) -> Signs:
     return np.where(projections > 0, np.float32(1), np.float32(-1))
 
 
-def _way(*steps: Signs) -> npt.NDArray[Any]:
-    found = np.eye(len(steps[0]))
-    for one, other in pairwise(steps):
-        found = found @ soft_match(one, other, _TEMPERATURE)
-    return found
+def _chain(*steps: Signs) -> npt.NDArray[Any]:
+    result = np.eye(len(steps[0]))
+    for a, b in pairwise(steps):
+        result = result @ soft_match(a, b, _CODE_TEMPERATURE)
+    return result
 
 
-def _by_features(own: Features, target: Features) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Soft matches auxiliary -> target and back, by rows around the mean of each domain."""
-    x, y = own - own.mean(axis=0), target - target.mean(axis=0)
-    return soft_match(x, y, _NEAR), soft_match(y, x, _NEAR)
+def _match_features(
+    auxiliary: Features, target: Features
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return soft matches auxiliary -> target and back, each domain centered."""
+    x, y = auxiliary - auxiliary.mean(axis=0), target - target.mean(axis=0)
+    return soft_match(x, y, _FEATURE_TEMPERATURE), soft_match(y, x, _FEATURE_TEMPERATURE)
 
 
-def _both_ways(there: npt.NDArray[Any], back: npt.NDArray[Any], held_out: AuxiliarySet) -> float:
-    blocks = score_tie_groups(lambda rows: there[rows], held_out.relation)
-    more = score_tie_groups(lambda rows: back[rows], held_out.relation, from_texts=True)
-    return float(np.mean([mean_map(blocks), mean_map(more)]))
+def _mean_map(
+    image_scores: npt.NDArray[Any], text_scores: npt.NDArray[Any], held_out: AuxiliarySet
+) -> float:
+    by_image = score_tie_groups(lambda rows: image_scores[rows], held_out.relation)
+    by_text = score_tie_groups(lambda rows: text_scores[rows], held_out.relation, from_texts=True)
+    return float(np.mean([mean_map(by_image), mean_map(by_text)]))
 
 
 def _density(codes: Signs) -> float:
     cosine = codes @ codes.T / codes.shape[1]
     np.fill_diagonal(cosine, -np.inf)
-    weights = np.exp((cosine - cosine.max(axis=1, keepdims=True)) / _NEAR)
+    weights = np.exp((cosine - cosine.max(axis=1, keepdims=True)) / _FEATURE_TEMPERATURE)
     return _entropy(weights / weights.sum(axis=1, keepdims=True))
 
 
-def _entropy(shares: npt.NDArray[Any]) -> float:
-    return float(-(shares * np.log(np.maximum(shares, 1e-12))).sum(axis=-1).mean())
+def _entropy(probabilities: npt.NDArray[Any]) -> float:
+    logs = np.log(np.maximum(probabilities, 1e-12))
+    return float(-(probabilities * logs).sum(axis=-1).mean())
 
 
-def _neighbours(codes: Signs, features: Features) -> float:
+def _neighbor_map(codes: Signs, features: Features) -> float:
     rows = features - features.mean(axis=0)
     rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
-    like = rows @ rows.T
-    np.fill_diagonal(like, -np.inf)
-    nearest = np.argsort(-like, axis=1, kind="stable")[:, :_NEAREST]
-    similar = np.zeros(like.shape, np.float32)
+    cosine = rows @ rows.T
+    np.fill_diagonal(cosine, -np.inf)
+    nearest = np.argsort(-cosine, axis=1, kind="stable")[:, :_NEIGHBORS]
+    similar = np.zeros(cosine.shape, np.float32)
     np.put_along_axis(similar, nearest, 1.0, axis=1)
-    others = 1 - np.eye(len(rows), dtype=np.float32)  # an item is no neighbour of its own
-    relation = SparseRelation(sp.csr_array(similar), sp.csr_array(others))
+    known = 1 - np.eye(len(rows), dtype=np.float32)  # an item is not its own neighbor
+    relation = SparseRelation(sp.csr_array(similar), sp.csr_array(known))
     packed = Codes.from_projections(codes)
     return map_both_directions(packed, packed, relation)[0]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A setting on a split, by labels or pairs."""
+    """A setting on a split."""
 
     split: int
-    relation: str
+    supervision: str
     method: str
     settings: dict[str, Any]
 
     def __str__(self) -> str:
-        said = ", ".join(f"{key}={value}" for key, value in self.settings.items())
-        return f"{self.method} {said}".strip()
+        settings = ", ".join(f"{key}={value}" for key, value in self.settings.items())
+        return f"{self.method} {settings}".strip()
 
 
-def scored(trial: Trial, task: SplitData) -> dict[str, Any]:
+_splits: dict[tuple[int, str], SplitData] = {}  # of a worker process
+
+
+def _init_worker(splits: dict[tuple[int, str], SplitData]) -> None:
+    _splits.update(splits)
+
+
+def run_trial(trial: Trial) -> dict[str, Any]:
+    split = _splits[trial.split, trial.supervision]
     hasher = make_hasher(trial.method, bits=32, seed=trial.split, **trial.settings)
-    hasher.fit(task.training)
-    scores = score_directions(directions_of(hasher, task.target), 1)
-    ways = [scores[way].map for way in ("image_to_text", "text_to_image")]
-    found = unlabelled(hasher, task.training, task.held_out, task.training)
-    return {"setting": str(trial), "split": trial.split, "relation": trial.relation,
-            "method": trial.method, "map": ways, **found}  # fmt: skip
+    hasher.fit(split.training)
+    scores = score_directions(build_directions(hasher, split.test), 1)
+    return {
+        "setting": str(trial),
+        "split": trial.split,
+        "supervision": trial.supervision,
+        "method": trial.method,
+        "map": maps(scores),
+        **score_criteria(hasher, split.training, split.held_out, split.training, split.held_out),
+    }
 
 
-_tasks: dict[tuple[int, str], SplitData] = {}
-
-
-def _start(tasks: dict[tuple[int, str], SplitData]) -> None:
-    _tasks.update(tasks)
-
-
-def _work(trial: Trial) -> dict[str, Any]:
-    return scored(trial, _tasks[trial.split, trial.relation])
-
-
-def report(rows: list[dict[str, Any]]) -> None:
-    """Rank correlations and what a choice costs, each split by itself, then the mean."""
-    print("| relation | settings of | criterion | Spearman | chosen, points below the best |")
+def print_table(rows: list[dict[str, Any]]) -> None:
+    print("| supervision | settings of | criterion | Spearman | points below the best setting |")
     print("|---|---|---|---|---|")
-    for relation in dict.fromkeys(row["relation"] for row in rows):
-        for who in ("THN", "all"):
+    for supervision in dict.fromkeys(row["supervision"] for row in rows):
+        for group in ("THN", "all"):
             chosen = [
                 row for row in rows
-                if row["relation"] == relation and (who == "all" or row["method"] == "THN")
+                if row["supervision"] == supervision and (group == "all" or row["method"] == group)
             ]  # fmt: skip
-            told: dict[str, list[tuple[float, float]]] = {}
+            results: dict[str, list[tuple[float, float]]] = {}
             for split in dict.fromkeys(row["split"] for row in chosen):
-                some = [row for row in chosen if row["split"] == split]
-                right = np.array([np.mean(row["map"]) for row in some])
-                by = {name: np.array([row[name] for row in some]) for name in CRITERIA}
-                for names in TOGETHER:
-                    by[" + ".join(names)] = np.sum([rankdata(by[name]) for name in names], axis=0)
-                for name, values in by.items():
-                    lost = 100 * (right.max() - right[values.argmax()])
-                    told.setdefault(name, []).append((spearmanr(values, right).statistic, lost))
-            for name, each in told.items():
-                mean, spread = np.mean(each, axis=0), np.std(each, axis=0, ddof=1)
+                part = [row for row in chosen if row["split"] == split]
+                mean = np.array([np.mean(row["map"]) for row in part])
+                values = {name: np.array([row[name] for row in part]) for name in CRITERIA}
+                for names in COMBINATIONS:
+                    ranks = [rankdata(values[name]) for name in names]
+                    values[" + ".join(names)] = np.sum(ranks, axis=0)
+                for name, criterion in values.items():
+                    loss = 100 * (mean.max() - mean[criterion.argmax()])
+                    correlation = spearmanr(criterion, mean).statistic
+                    results.setdefault(name, []).append((correlation, loss))
+            for name, pairs in results.items():
+                m, d = np.mean(pairs, axis=0), np.std(pairs, axis=0, ddof=1)
                 print(
-                    f"| {relation} | {who} | {name} | {mean[0]:.2f} ± {spread[0]:.2f} "
-                    f"| {mean[1]:.1f} ± {spread[1]:.1f} |"
+                    f"| {supervision} | {group} | {name} | {m[0]:.2f} ± {d[0]:.2f} "
+                    f"| {m[1]:.1f} ± {d[1]:.1f} |"
                 )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--splits", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--relations", nargs="+", default=["labels", "pairs"])
+    parser.add_argument("--supervision", nargs="+", default=["labels", "pairs"])
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    ready, _ = load_benchmark_features(arguments.folder, EfficientNetLite0(), track=progress_bar)
-    tasks = {
-        (split, relation): build_split(replace(ready, supervision=relation), split)
-        for split in arguments.splits
-        for relation in arguments.relations
+    options = parser.parse_args()
+    benchmark, _ = load_benchmark_features(options.folder, EfficientNetLite0(), track=progress_bar)
+    splits = {
+        (split, supervision): build_split(replace(benchmark, supervision=supervision), split)
+        for split in options.splits
+        for supervision in options.supervision
     }
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    kept = arguments.out / "criterion.json"  # a run that was stopped goes on from there
-    rows: list[dict[str, Any]] = json.loads(kept.read_text()) if kept.exists() else []
-    done = {(row["setting"], row["split"], row["relation"]) for row in rows}
-    trials = [
-        trial
-        for setting in SETTINGS
-        for about in tasks
-        if (str(trial := Trial(*about, *setting)), *about) not in done
-    ]
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / "criterion.json"  # an interrupted run resumes from it
+    rows: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+    finished = {(row["setting"], row["split"], row["supervision"]) for row in rows}
+    trials = [Trial(*key, *setting) for setting in SETTINGS for key in splits]
+    trials = [t for t in trials if (str(t), t.split, t.supervision) not in finished]
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(arguments.jobs, spawn, _start, (tasks,)) as pool:
-        for row in progress_bar(pool.map(_work, trials), "settings", total=len(trials)):
+    with ProcessPoolExecutor(options.jobs, spawn, _init_worker, (splits,)) as pool:
+        for row in progress_bar(pool.map(run_trial, trials), "settings", total=len(trials)):
             rows.append(row)
-            kept.write_text(json.dumps(rows, indent=1))
+            path.write_text(json.dumps(rows, indent=1))
     for row in rows:
-        print(row["split"], row["relation"], row["setting"], np.round(row["map"], 3),
+        print(row["split"], row["supervision"], row["setting"], np.round(row["map"], 3),
               [round(row[name], 4) for name in CRITERIA])  # fmt: skip
-    report(rows)
+    print_table(rows)
 
 
 if __name__ == "__main__":

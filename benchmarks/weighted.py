@@ -1,10 +1,10 @@
-"""What a finer ranking costs in a `grouped:` index: processor time a query, by codes and length.
+"""Measure the cost of ranking modes in a `grouped:` index: processor time per query.
 
     python benchmarks/weighted.py                  # 1e6 items, a minute or two
     python benchmarks/weighted.py --items 1e7
 
-One thread, k = 24, median and 95th percentile of 40 queries near stored items, |z| half-normal.
-Clustered: 1,000 random centres, each bit flipped with probability 0.02.
+One thread, k = 24, median and 95th percentile of 40 queries near stored items, with half-normal
+absolute projections. Clustered codes: 1,000 random centers, bits flipped with probability 0.02.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from transhash.index.weighted import RANKING_MODES, query_weights
 QUERIES = 40
 
 
-def drawn(kind: str, items: int, bits: int, rng: np.random.Generator) -> Codes:
+def make_codes(kind: str, items: int, bits: int, rng: np.random.Generator) -> Codes:
     if kind == "uniform":
         return Codes(rng.integers(0, 256, (items, bits // 8), dtype=np.uint8), bits)
     packed = rng.integers(0, 256, (1000, bits // 8), dtype=np.uint8)[rng.integers(0, 1000, items)]
-    for byte in range(bits // 8):  # column by column: a float for every bit would be gigabytes
+    for byte in range(bits // 8):  # a float per bit would take gigabytes
         packed[:, byte] ^= np.packbits(rng.random((items, 8)) < 0.02, axis=1)[:, 0]
     return Codes(packed, bits)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--items", type=float, default=1e6)
     items = int(parser.parse_args().items)
     rng = np.random.default_rng(0)
-    print("| codes | bits | hamming | ties | all |\n|---|---|---|---|---|")
+    print(f"| codes | bits | {' | '.join(RANKING_MODES)} |\n|---|---|---|---|---|")
     for kind in ("uniform", "clustered"):
         for bits in (32, 64, 128):
-            codes = drawn(kind, items, bits, rng)
+            codes = make_codes(kind, items, bits, rng)
             index = GroupedIndex(bits)
             index.add(np.arange(items), codes)
             index.threads = 1
@@ -49,9 +49,9 @@ def main() -> None:
             for mode in RANKING_MODES:
                 weights, seconds = query_weights(z, mode), []
                 for q in range(QUERIES):
-                    of_bits = None if weights is None else weights[q : q + 1]
+                    bit_weights = None if weights is None else weights[q : q + 1]
                     start = time.process_time()
-                    index.search(queries[q : q + 1], 24, of_bits)
+                    index.search(queries[q : q + 1], 24, bit_weights)
                     seconds.append(time.process_time() - start)
                 p50, p95 = np.percentile(1000 * np.array(seconds), [50, 95])
                 cells.append(f"{p50:.2f} ({p95:.2f})")

@@ -1,0 +1,52 @@
+"""Functions shared by the benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from transhash.data.benchmark import Benchmark
+from transhash.data.relation import Rows, SparseRelation
+from transhash.data.training_set import TrainingSet
+from transhash.evaluation import Scores
+from transhash.training.split_data import SplitData
+
+DIRECTIONS = ("image_to_text", "text_to_image")
+
+
+def maps(scores: Mapping[str, Scores]) -> list[float]:
+    """Return MAP image -> text and text -> image."""
+    return [scores[direction].map for direction in DIRECTIONS]
+
+
+def chances(scores: Mapping[str, Scores]) -> list[float]:
+    """Return MAP of a random ranking, image -> text and text -> image."""
+    return [scores[direction].chance for direction in DIRECTIONS]
+
+
+def mean_cells(rows: Sequence[Sequence[float]]) -> list[str]:
+    """Return mean ± standard deviation over the rows, for each column."""
+    mean = np.mean(rows, axis=0)
+    deviation = np.std(rows, axis=0, ddof=1) if len(rows) > 1 else np.zeros_like(mean)
+    return [f"{m:.3f} ± {d:.3f}" for m, d in zip(mean, deviation)]
+
+
+def mean_cell(rows: Sequence[Sequence[float]]) -> str:
+    """Return mean ± standard deviation of both directions, as one table cell."""
+    return " / ".join(mean_cells(rows))
+
+
+def row_pairs(count: int) -> SparseRelation:
+    """Return the relation of image i to text i only."""
+    keys = [str(row) for row in range(count)]
+    return SparseRelation.from_pairs(keys, keys)
+
+
+def pairs_training_set(benchmark: Benchmark, rows: Rows, split: SplitData) -> TrainingSet:
+    """Return auxiliary rows as pairs, without labels, and the target items of the split."""
+    images = benchmark.auxiliary_images.take(rows).features
+    assert images is not None
+    captions = split.text_features.transform(benchmark.auxiliary_texts.take(rows).items)
+    target = split.training.target_images, split.training.target_texts
+    return TrainingSet(images, captions, row_pairs(len(rows)), *target)
