@@ -1,4 +1,4 @@
-"""A history of changes that a writer, a dictionary and a checker go through alike."""
+"""A sequence of changes that can be applied to an index and to a dictionary."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ class SmallIndex(GroupedIndex):
 
 
 def change(step: int) -> tuple[str, np.ndarray[Any, Any], Codes]:
-    """The step-th change: verb, ids, codes."""
+    """Return the step-th change: method, ids, codes."""
     generator = np.random.default_rng(step)
-    verb = ["add", "add", "update", "remove"][step % 4]
+    method = ["add", "add", "update", "remove"][step % 4]
     count = int(generator.integers(1, 30)) if step % 9 else 90  # some go straight to a segment
     fresh = step * 100 + np.arange(count)
     known = generator.choice((step + 1) * 100, count, replace=False)
     packed = generator.integers(0, 256, (count, BITS // 8), dtype=np.uint8)
-    return verb, fresh if verb == "add" else known, Codes(packed, BITS)
+    return method, fresh if method == "add" else known, Codes(packed, BITS)
 
 
 def apply(target: Index | Items, step: int) -> None:
-    verb, ids, codes = change(step)
+    method, ids, codes = change(step)
     if isinstance(target, dict):
-        if verb == "remove":
+        if method == "remove":
             for i in ids.tolist():
                 target.pop(i, None)
         else:
             target.update(zip(ids.tolist(), map(bytes, codes.packed)))
-    elif verb == "remove":
+    elif method == "remove":
         target.remove(ids)
     else:
-        getattr(target, verb)(ids, codes)
+        getattr(target, method)(ids, codes)
 
 
 def items_of(index: Index) -> Items:

@@ -1,9 +1,9 @@
-"""Kills a process that writes an index, again and again; nothing it acknowledged may be lost.
+"""Kills a process that writes an index, repeatedly; nothing it acknowledged may be lost.
 
     python tests/fault_injection/index_kills.py --rounds 200
 
-Odd rounds die at a call that changes the disk (some in the middle of a write), even ones whenever
-the clock says so. A change that was under way may be there, but only as a whole.
+In odd rounds the process dies at a call that changes the disk (some in the middle of a write), in
+even ones at a random time. A change in progress may be there, but only completely.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from index_history import BITS, Items, SmallIndex, apply, items_of
 
 
 def die_at_call(count: int) -> None:
-    """Kills this process at its count-th call that changes the disk."""
+    """Kill this process at its count-th call that changes the disk."""
     calls = 0
 
     def dying(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,7 +56,7 @@ def write_until_killed(folder: Path, first: int, die: int, acknowledged: int) ->
 
 
 def kill_writers(folder: Path, rounds: int, seed: int = 7) -> int:
-    """The number of changes that were acknowledged; an AssertionError says what was lost."""
+    """Return the number of acknowledged changes; raise an AssertionError if one was lost."""
     model: Items = {}
     chance = random.Random(seed)
     step = acknowledged = 0
@@ -78,18 +78,17 @@ def kill_writers(folder: Path, rounds: int, seed: int = 7) -> int:
         assert os.WTERMSIG(status) == signal.SIGKILL, f"the writer failed by itself in round {kill}"
         with os.fdopen(reading, "rb") as pipe:
             count = len(pipe.read()) // 4
-        for done in range(step, step + count):
-            apply(model, done)
+        for number in range(step, step + count):
+            apply(model, number)
         step += count
         acknowledged += count
-        index = SmallIndex.open(folder, BITS)
-        found = items_of(index)
-        index.verify()
-        index.close()
-        if found != model:
+        with SmallIndex.open(folder, BITS) as index:
+            items = items_of(index)
+            index.verify()
+        if items != model:
             apply(model, step)
             step += 1
-            assert found == model, f"round {kill}: neither the state before nor after step {step}"
+            assert items == model, f"round {kill}: neither the state before nor after step {step}"
     return acknowledged
 
 
@@ -97,6 +96,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=200)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        acknowledged = kill_writers(Path(place) / "index", options.rounds)
+    with tempfile.TemporaryDirectory() as folder:
+        acknowledged = kill_writers(Path(folder) / "index", options.rounds)
     print(f"{options.rounds} kills, {acknowledged:,} acknowledged changes, 0 lost")

@@ -158,7 +158,7 @@ class Log:
 
     def _write_error(self, error: OSError) -> EngineError:
         return EngineError(
-            f"{self._path} cannot be written ({error.strerror}), so nothing was stored. "
+            f"Cannot write {self._path} ({error.strerror}). Nothing was stored. "
             "Free disk space and try again."
         )
 
