@@ -62,11 +62,10 @@ def encode_shards(
     run, folder = Path(run), Path(folder)
     job = _start_job(run, items, modality, folder, shard_size)
     missing = [number for number in range(job.shards) if not shard_path(folder, number).exists()]
-    keys = text_keys(items) if items.ids_are_row_numbers else items.ids
-    stored_keys = None if keys is items.ids else keys
+    keys = text_keys(items) if modality == "texts" else items.ids
     if missing and executor == "ray":
         shards = [
-            (shard_path(folder, number), _slice(items, rows), stored_keys and stored_keys[rows])
+            (shard_path(folder, number), items.take(rows), [keys[row] for row in rows])
             for number in missing
             for rows in [job.rows(number)]
         ]
@@ -77,9 +76,9 @@ def encode_shards(
             pass
     elif missing:
         encoder = Encoder.load(run, device)
-        rows = [row for number in missing for row in range(*job.rows(number).indices(len(items)))]
+        rows = [row for number in missing for row in job.rows(number)]
         rest = items if len(rows) == len(items) else items.take(rows)
-        rest_keys = stored_keys and [stored_keys[row] for row in rows]
+        rest_keys = [keys[row] for row in rows]
         # Only the last shard may be shorter, so batches of this size are the shards.
         batches = encoder.encode_batches(
             rest, modality, shard_size,
@@ -118,7 +117,7 @@ def encode_file(
         write_bytes(path, buffer.getvalue())
     else:
         ids = [items.ids[i] for batch in batches for i in batch.readable]
-        write_codes(path, ids, codes, problems)
+        write_codes(path, ids, ids, codes, problems)
     return EncodeResult(len(codes), 1, 0, problems)
 
 
@@ -157,15 +156,10 @@ def _start_job(
     return job
 
 
-def _slice(items: Collection[Any], rows: slice) -> Collection[Any]:
-    features = None if items.features is None else items.features[rows]
-    return Collection(items.ids[rows], items.items[rows], features=features)
-
-
 def encode_on_ray(
     run: Path,
     modality: Modality,
-    shards: Sequence[tuple[Path, Collection[Any], Sequence[str] | None]],
+    shards: Sequence[tuple[Path, Collection[Any], Sequence[str]]],
     workers: int | None,
     device: str,
 ) -> Iterator[int]:
@@ -190,7 +184,7 @@ def encode_on_ray(
             "path": str(path.absolute()),
             "ids": list(part.ids),
             "items": [str(item) for item in part.items],
-            "keys": list(keys or ()),
+            "keys": list(keys),
         }
         for path, part, keys in shards
     ]
@@ -220,5 +214,5 @@ class _RayWorker:
             for encoded in self.encoder.encode_batches(
                 part, self.modality, len(part), cache=False, workers=self.workers
             ):
-                write_batch(Path(str(path)), part, encoded, [str(key) for key in keys] or None)
+                write_batch(Path(str(path)), part, encoded, [str(key) for key in keys])
         return {"items": [len(ids) for ids in batch["ids"]]}

@@ -134,6 +134,7 @@ class Encoder:
         return Codes.concatenate(batch.codes for batch in batches), readable, problems
 
     def encode_texts(self, texts: Texts | Sequence[str]) -> Codes:
+        """Return one code per text."""
         return Codes.from_projections(self.project_texts(texts))
 
     def encode_image(self, source: Path | bytes) -> Codes:
@@ -271,19 +272,15 @@ class Encoder:
 
     @classmethod
     def from_pretrained(
-        cls,
-        name: str | Path,
-        *,
-        device: str = "cpu",
-        revision: str | None = None,
-        token: str | None = None,
-        cache_dir: str | Path | None = None,
-        local_files_only: bool = False,
+        cls, name: str | Path, *, device: str = "cpu", **download_options: Any
     ) -> Encoder:
-        """Load an encoder from a folder or from the Hugging Face Hub."""
+        """Load an encoder from a folder or from the Hugging Face Hub.
+
+        Options are those of `huggingface_hub.snapshot_download`, such as `revision` and `token`.
+        """
         from transhash.model.hub import fetch
 
-        return cls.load(fetch(name, revision, token, cache_dir, local_files_only), device)
+        return cls.load(fetch(name, **download_options), device)
 
     def push_to_hub(
         self,

@@ -58,23 +58,12 @@ def save_with_model_card(encoder: Encoder, folder: Path) -> None:
         write_bytes(draft / _CARD, model_card(report).encode())
 
 
-def fetch(
-    name: str | Path,
-    revision: str | None,
-    token: str | None,
-    cache_dir: str | Path | None,
-    local_files_only: bool,
-) -> Path:
+def fetch(name: str | Path, **options: Any) -> Path:
     """Return the folder of that name, or a local copy of the repository on the Hub."""
     if Path(name).is_dir():
         return Path(name)
     with _hub(f"{name} is not a folder and cannot be fetched from the Hub") as hub:
-        return Path(
-            hub.snapshot_download(
-                str(name), revision=revision, token=token, cache_dir=cache_dir,
-                local_files_only=local_files_only, allow_patterns=_FILES,
-            )
-        )  # fmt: skip
+        return Path(hub.snapshot_download(str(name), allow_patterns=_FILES, **options))
 
 
 def upload(

@@ -41,8 +41,8 @@ class EncodeJob:
     def shards(self) -> int:
         return -(-self.items // self.shard_size)
 
-    def rows(self, number: int) -> slice:
-        return slice(number * self.shard_size, (number + 1) * self.shard_size)
+    def rows(self, number: int) -> range:
+        return range(number * self.shard_size, min((number + 1) * self.shard_size, self.items))
 
 
 class CodeShard(NamedTuple):
@@ -122,12 +122,12 @@ def shard_path(folder: Path, number: int) -> Path:
 
 
 def write_batch(
-    path: Path, items: Collection[Any], batch: EncodedBatch, keys: Sequence[str] | None = None
+    path: Path, items: Collection[Any], batch: EncodedBatch, keys: Sequence[str]
 ) -> None:
     """Write a batch as one shard."""
     ids = [items.ids[i] for i in batch.readable]
-    batch_keys = None if keys is None else [keys[i] for i in batch.readable]
-    write_codes(path, ids, batch.codes, batch_problems(items, batch), batch_keys)
+    batch_keys = [keys[i] for i in batch.readable]
+    write_codes(path, ids, batch_keys, batch.codes, batch_problems(items, batch))
 
 
 def batch_problems(items: Collection[Any], batch: EncodedBatch) -> list[Problem]:
@@ -137,11 +137,11 @@ def batch_problems(items: Collection[Any], batch: EncodedBatch) -> list[Problem]
 def write_codes(
     path: Path,
     ids: Sequence[str],
+    keys: Sequence[str],
     codes: Codes,
-    problems: Sequence[Problem] = (),
-    keys: Sequence[str] | None = None,
+    problems: Sequence[Problem],
 ) -> None:
-    """Write a parquet file with columns id, code and, if it is not the id, item key.
+    """Write a parquet file with columns id, code and, if they differ from the ids, item key.
 
     Skipped items are listed in its metadata.
     """
@@ -152,7 +152,7 @@ def write_codes(
         pa.binary(codes.bits // 8), len(codes), [None, pa.py_buffer(codes.packed.tobytes())]
     )
     columns = {"id": pa.array(ids, pa.string()), "code": packed}
-    if keys is not None:
+    if keys != ids:
         columns["key"] = pa.array(keys, pa.string())
     skipped = json.dumps([problem._asdict() for problem in problems])
     metadata = {"bits": str(codes.bits), "skipped": skipped}

@@ -187,6 +187,7 @@ class SearchEngine:
         return self.similar_to_codes(codes, k, modality, weights)
 
     def code_of(self, item: Item) -> Codes:
+        """Return the stored code of an item."""
         return Codes(np.frombuffer(item.code, dtype=np.uint8)[None], self.query_encoder.bits)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from transhash.data.collection import MODALITIES, Modality
 from transhash.errors import IndexNotFoundError, TranshashError
 from transhash.index.grouped.grouped import GroupedIndex
 from transhash.model.encoder import Encoder
-from transhash.model.files import read_config, require_run
+from transhash.model.files import read_config
 from transhash.search.catalog import Catalog
 from transhash.search.consistency import check_catalog, compare, repair_index
 from transhash.search.feedback import FeedbackStore
@@ -33,7 +33,7 @@ def verify_run(run: Path, *, repair: bool = False) -> list[Finding]:
     """
     findings = []
     try:
-        Encoder.load(require_run(run))
+        Encoder.load(run)
     except TranshashError as error:
         findings.append(Finding("model", str(error)))
     votes = FeedbackStore(run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from transhash.search.sources import FileStamps
 from transhash.storage import content_digest
 
 if TYPE_CHECKING:
-    from transhash.model.encoder import EncodedBatch, Encoder
+    from transhash.model.encoder import Encoder
     from transhash.model.shards import CodeShard
 
 _log = logging.getLogger("transhash")
@@ -95,17 +95,7 @@ class IndexWriter:
             if numbers:
                 images, stamps = images.take(rows), stamps.take(rows)
                 self._count_unchanged("images", numbers, result)
-
-        def new_item(i: int, code: bytes, digest: bytes, small: bytes | None) -> NewItem:
-            item, key = images.items[i], images.ids[i]
-            path = os.path.abspath(item) if stamps and isinstance(item, Path) else None
-            stamp = stamps[i] if stamps else None
-            return NewItem(key, code, None, small, path, images.source, key, digest, stamp)
-
-        for batch in self._add(images, images.ids, "images", new_item, track, result):
-            if stamps is not None:
-                pairs = [(images.ids[i], stamp) for i in batch.unchanged if (stamp := stamps[i])]
-                self.catalog.sources.update_stamps("images", images.source, pairs)
+        self._add(images, images.ids, "images", stamps, track, result)
         if len(unique) and len(result.problems) == len(unique):
             first = result.problems[0]
             raise DataError(
@@ -117,17 +107,8 @@ class IndexWriter:
     def add_texts(self, texts: Any, track: Track = no_progress) -> IndexResult:
         """Encode and index texts: a file, a list, a data frame or a data set."""
         texts = to_texts(texts)
-        keys = text_keys(texts)
-
-        def new_item(i: int, code: bytes, digest: bytes, _: bytes | None) -> NewItem:
-            text = texts.items[i] if texts.features is None else None
-            return NewItem(
-                texts.ids[i], code, text, source=texts.source, key=keys[i], digest=digest
-            )
-
         result = IndexResult()
-        for _ in self._add(texts, keys, "texts", new_item, track, result):
-            pass
+        self._add(texts, text_keys(texts), "texts", None, track, result)
         return result
 
     def add_image(self, data: bytes, item_id: str, code: Codes) -> IndexResult:
@@ -167,11 +148,10 @@ class IndexWriter:
         items: Collection[Any],
         keys: Sequence[str],
         modality: Modality,
-        new_item: Callable[[int, bytes, bytes, bytes | None], NewItem],
+        stamps: FileStamps | None,
         track: Track,
         result: IndexResult,
-    ) -> Iterator[EncodedBatch]:
-        """Encode and write items; yield each batch after it was written."""
+    ) -> None:
         if not len(items):
             return
         unchanged: dict[int, int] = {}  # position -> number
@@ -189,14 +169,27 @@ class IndexWriter:
             thumbnails=True, is_unchanged=is_unchanged, track=track,
             description=f"indexing {modality}",
         ):  # fmt: skip
+            new = []
             rows = zip(batch.readable, batch.codes.packed, batch.digests, batch.thumbnails)
-            new = [new_item(i, code.tobytes(), digest, small) for i, code, digest, small in rows]
+            for i, code, digest, small in rows:
+                data = None if items.features is not None else items.items[i]
+                text = data if isinstance(data, str) else None
+                path = os.path.abspath(data) if isinstance(data, Path) else None
+                stamp = stamps[i] if stamps else None
+                new.append(
+                    NewItem(
+                        items.ids[i], code.tobytes(), text, small, path,
+                        items.source, keys[i], digest, stamp,
+                    )
+                )  # fmt: skip
             self._write(modality, new, batch.codes, result)
             self._count_unchanged(modality, [unchanged.pop(i) for i in batch.unchanged], result)
+            if stamps is not None:
+                pairs = [(keys[i], stamp) for i in batch.unchanged if (stamp := stamps[i])]
+                self.catalog.sources.update_stamps(modality, items.source, pairs)
             result.problems += [
                 Problem(items.describe(i), items.ids[i], reason) for i, reason in batch.unreadable
             ]
-            yield batch
 
     def _count_unchanged(
         self, modality: Modality, numbers: Sequence[int], result: IndexResult
