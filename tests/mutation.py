@@ -496,8 +496,8 @@ MUTANTS = (
     ),
     Mutant(
         "training/fit.py",
-        "self._fit_hasher(replace(hasher), split.rest, folder, track)",
-        "self._fit_hasher(replace(hasher), training, folder, track)",
+        "replace(hasher).fit(split.rest, folder",
+        "replace(hasher).fit(training, folder",
         "training/test_validation.py",
     ),
     # Sync and access.
@@ -566,7 +566,7 @@ MUTANTS = (
         "model/files.py",
         '"vocabulary.json", BACKBONE_FILE',
         '"vocabulary.json"',
-        "training/test_fine_tuned_run.py -k another_backbone",
+        "training/test_fine_tuned_run.py -k changed_backbone",
     ),
 )
 

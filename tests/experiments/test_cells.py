@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from transhash.data.training_set import TrainingSet
 from transhash.evaluation import evaluate
 from transhash.experiments.cells import describe_cell, training_record
 from transhash.experiments.plan import Cell
-from transhash.hashers.base import Scorer, Setting
+from transhash.hashers.base import FitOptions, Scorer, Setting
 from transhash.hashers.qch import QCH
 from transhash.training.split_data import build_split
 
@@ -28,9 +27,8 @@ class ProjectionScorer(Scorer):
     signs: bool = False
     name = "projections"
 
-    def fit(self, training: TrainingSet, **rest: Any) -> Self:
+    def _fit(self, training: TrainingSet, options: FitOptions) -> None:
         self.inner = QCH(bits=8).fit(training)
-        return self
 
     def score(self, images: np.ndarray, texts: np.ndarray) -> np.ndarray:
         x, y = self.inner.project_images(images), self.inner.project_texts(texts)

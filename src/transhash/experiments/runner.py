@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import torch
 from rich.console import Console
+from threadpoolctl import threadpool_limits
 
 from transhash.data.benchmark import Benchmark, load_benchmark, shrink_sizes
 from transhash.datasets.prepare import prepare_folder
@@ -41,6 +42,7 @@ from transhash.hashers import make_hasher, make_method
 from transhash.hashers.base import Setting
 from transhash.progress import Track, no_progress, progress_bar
 from transhash.storage import WriterLock, read_json
+from transhash.threads import cpu_count
 from transhash.training.fine_tune import (
     fine_tune_backbone,
     require_backbone,
@@ -51,7 +53,6 @@ from transhash.training.split_data import SplitData, build_split, with_image_fea
 
 _PER_CLASS = 100  # synthetic items per class and part
 _MAX_CACHED_SPLITS = 4  # of a seed: with and without target items, frozen and fine-tuned
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class CellResult(NamedTuple):
@@ -262,8 +263,8 @@ def run_plan(
     if failed:
         raise DataError(
             f"{len(failed)} of {len(cells)} cells failed, first {failed[0].cell}: "
-            f"{str(failed[0].outcome).rstrip('.')}. Finished cells are saved. See {out / 'failures.jsonl'}, then "
-            "run the same command again."
+            f"{str(failed[0].outcome).rstrip('.')}. Finished cells are saved. "
+            f"See {out / 'failures.jsonl'}, then run the same command again."
         )
 
 
@@ -344,11 +345,7 @@ def _processes(jobs: int, splits: SplitCache) -> Iterator[ProcessPoolExecutor]:
     """Start worker processes that share the CPU cores; cancel waiting tasks at the end."""
     threads = _thread_count(jobs)
     spawn = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-    arguments = (threads, splits)
-    with (
-        _limited_threads(threads),
-        ProcessPoolExecutor(jobs, spawn, initializer=_start_worker, initargs=arguments) as pool,
-    ):
+    with ProcessPoolExecutor(jobs, spawn, _start_worker, (threads, splits)) as pool:
         try:
             yield pool
         finally:
@@ -356,22 +353,7 @@ def _processes(jobs: int, splits: SplitCache) -> Iterator[ProcessPoolExecutor]:
 
 
 def _thread_count(jobs: int) -> int:
-    return max(1, (os.cpu_count() or jobs) // jobs)
-
-
-@contextmanager
-def _limited_threads(threads: int) -> Iterator[None]:
-    """Set the environment of new processes: NumPy reads these variables when it is imported."""
-    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    return max(1, cpu_count() // jobs)
 
 
 _splits: SplitCache | None = None  # of a worker process
@@ -383,6 +365,7 @@ def _start_worker(threads: int, splits: SplitCache) -> None:
     global _splits, _cached_split
     _splits, _cached_split = splits, lru_cache(maxsize=_MAX_CACHED_SPLITS)(splits)
     torch.set_num_threads(threads)
+    threadpool_limits(threads)
     parent = multiprocessing.parent_process()
     assert parent is not None
 

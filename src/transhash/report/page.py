@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Mapping, Sequence
+from importlib import resources
 
 from transhash.report.figures import css_variables
 from transhash.report.formats import html_table
@@ -15,36 +16,6 @@ _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 _NOTE = """The paper's numbers are not comparable cell by cell: the paper does not name its 16
 categories, its features came from a fine-tuned AlexNet, and public implementations define MAP
 differently."""
-
-_CSS = """
-:root { color-scheme: light dark; VARIABLES }
-@media (prefers-color-scheme: dark) { :root { DARK } }
-* { box-sizing: border-box }
-body { margin: 0 auto; max-width: 1080px; padding: 2.5rem 1.25rem 5rem; background: var(--paper);
-  color: var(--ink); font: 16px/1.55 FONT }
-h1 { font-size: 1.7rem; margin: 0 0 .3rem; letter-spacing: -.01em }
-h2 { font-size: 1.15rem; margin: 3rem 0 .8rem }
-p { max-width: 46rem; margin: .5rem 0 } .dim, figcaption, caption { opacity: .72 }
-.lead { font-size: 1.05rem } .lead b { color: var(--thn) }
-.wide { overflow-x: auto; margin: 1rem 0 2rem }
-table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums;
-  white-space: nowrap; min-width: 60% }
-caption { text-align: left; padding: 0 0 .5rem; white-space: normal }
-th, td { padding: .26rem .7rem; text-align: right; font-weight: 400 }
-thead th { border-bottom: 1px solid var(--faint); opacity: .72 }
-tr.group th { border: 0; text-align: center; padding-bottom: 0 }
-tbody { border-bottom: 1px solid var(--faint) }
-th.name, th.task { text-align: left } th.task { vertical-align: top; font-weight: 600 }
-tr.thn { background: color-mix(in srgb, var(--thn) 9%, transparent) }
-tr.chance { opacity: .6 } td small { opacity: .6; margin-left: .35em }
-td.break, th.break { border-left: 1px solid var(--faint) }
-.key { display: inline-block; width: .62em; height: .62em; border-radius: 50%; margin-right: .5em }
-figure { margin: 1.2rem 0 2.4rem } figure svg { width: 100%; height: auto; display: block }
-figcaption { font-size: .86rem; margin-top: .3rem }
-details { margin: 1rem 0 } summary { cursor: pointer; padding: .3rem 0; font-weight: 600 }
-footer { margin-top: 4rem; font-size: .82rem; opacity: .7 }
-@media print { body { max-width: none } details { display: block } }
-"""
 
 
 def build_page(
@@ -97,7 +68,8 @@ def themed(svg: str) -> str:
 def _style() -> str:
     light = " ".join(f"--{name}: {pair[0]};" for name, pair in css_variables().items())
     dark = " ".join(f"--{name}: {pair[1]};" for name, pair in css_variables().items())
-    return _CSS.replace("VARIABLES", light).replace("DARK", dark).replace("FONT", _FONT)
+    css = (resources.files("transhash.report") / "page.css").read_text(encoding="utf-8")
+    return css.replace("VARIABLES", light).replace("DARK", dark).replace("FONT", _FONT)
 
 
 def _lead(summary: Summary) -> str:

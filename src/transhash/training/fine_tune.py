@@ -12,8 +12,7 @@ import numpy as np
 
 from transhash.data.benchmark import Benchmark
 from transhash.data.collection import Images
-from transhash.data.relation import Rows
-from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
+from transhash.data.training_set import Features, TrainingSet
 from transhash.errors import DataError
 from transhash.features import BACKBONE_FILE
 from transhash.features.backbone import Backbone, FineTunedFeatures
@@ -25,7 +24,7 @@ from transhash.hashers.fine_tuning.loop import TimeBudget
 from transhash.hashers.world import SINGLE_PROCESS, World
 from transhash.progress import Track, no_progress
 from transhash.storage import write_json
-from transhash.training.split_data import LabeledFeatures, SplitData
+from transhash.training.split_data import SplitData
 
 FINE_TUNING_FOLDER = "fine-tuning"  # in a run folder: metrics, checkpoint and record
 _RECORD = "fine_tuning.json"
@@ -73,33 +72,6 @@ class TrainingImages:
     images: Images
     target_images: Images | None = None
     held_out: Images | None = None  # auxiliary images outside the training set
-
-    def extract_training(
-        self,
-        training: TrainingSet,
-        features: FineTunedFeatures,
-        track: Track = no_progress,
-        world: World = SINGLE_PROCESS,
-    ) -> TrainingSet:
-        """Return the training set with features of the fine-tuned backbone."""
-        target = self.target_images
-        return replace(
-            training,
-            images=_extract(features, self.images, track, world),
-            target_images=None if target is None else _extract(features, target, track, world),
-        )
-
-    def extract_held_out(
-        self,
-        held_out: AuxiliarySet,
-        features: FineTunedFeatures,
-        track: Track = no_progress,
-        world: World = SINGLE_PROCESS,
-    ) -> AuxiliarySet:
-        """Return the held-out items with features of the fine-tuned backbone."""
-        assert self.held_out is not None
-        images = _extract(features, self.held_out, track, world)
-        return AuxiliarySet(images, held_out.texts, held_out.relation)
 
 
 def require_backbone(features: ImageFeatures | None) -> Backbone:
@@ -176,31 +148,23 @@ def with_fine_tuned_images(
     track: Track = no_progress,
 ) -> SplitData:
     """Return the split with all image features from the fine-tuned backbone."""
-    rows, images, test = (
-        benchmark.split(split_seed),
-        split_images(benchmark, split_seed),
-        split.test,
+    rows = benchmark.split(split_seed)
+    auxiliary, target = benchmark.auxiliary_images, benchmark.images
+    parts = (
+        auxiliary.take(rows.auxiliary_images),
+        target.take(rows.target_images),
+        auxiliary.take(rows.held_out_images),
+        target.take(rows.query_images),
+        target.take(rows.database_images),
     )
-
-    def extract(part: LabeledFeatures, image_rows: Rows) -> LabeledFeatures:
-        return part._replace(features=_extract(features, benchmark.images.take(image_rows), track))
-
-    return replace(
-        split,
-        training=images.extract_training(split.training, features, track),
-        held_out=images.extract_held_out(split.held_out, features, track),
-        test=replace(
-            test,
-            query_images=extract(test.query_images, rows.query_images),
-            database_images=extract(test.database_images, rows.database_images),
-        ),
-    )
+    return split.replace_images(*(extract_images(features, part, track) for part in parts))
 
 
-def _extract(
+def extract_images(
     features: FineTunedFeatures, images: Images, track: Track, world: World = SINGLE_PROCESS
 ) -> Features:
+    """Return features of the fine-tuned backbone, whatever features the images have."""
     if not len(images):
         return features.extract(np.empty((0, features.size, features.size, 3), np.uint8))
-    files = replace(images, features=None)  # not the frozen backbone's rows
+    files = replace(images, features=None)
     return world.local_main_process_first(lambda: extract_readable(features, files, track)[0])

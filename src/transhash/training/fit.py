@@ -24,7 +24,6 @@ from transhash.features.images import ImageFeatures, image_features
 from transhash.features.stream import extract_readable
 from transhash.features.texts import TextFeatures, default_text_features, text_features
 from transhash.hashers import Hasher, find_method, make_hasher
-from transhash.hashers.thn import THN
 from transhash.hashers.training_loop import fingerprint
 from transhash.hashers.tuning import Trial, tune
 from transhash.hashers.world import SINGLE_PROCESS, World
@@ -33,11 +32,13 @@ from transhash.model.files import TrainedVotes, check_votes_allowed
 from transhash.progress import Track, no_progress
 from transhash.search.engine import SearchEngine
 from transhash.storage import WriterLock, read_json, write_json
+from transhash.threads import cpu_count, limit_threads
 from transhash.training.fine_tune import (
     FINE_TUNING_FOLDER,
     FineTuningRequest,
     TrainingImages,
     delete_backbone,
+    extract_images,
     fine_tune_backbone,
 )
 from transhash.training.report import alignment_map, build_report
@@ -147,11 +148,9 @@ class Fit:
 
     def check_world(self) -> None:
         """Refuse what cannot run in several processes."""
-        if self.world.size > 1 and (self.trials or not isinstance(self.hasher, THN)):
-            what = "Tuning" if self.trials else self.hasher.name
-            raise DataError(f"{what} runs in one process. Start it without torchrun.")
-        if isinstance(self.hasher, THN):
-            self.hasher.check(self.world)
+        if self.world.size > 1 and self.trials:
+            raise DataError("Tuning runs in one process. Start it without torchrun.")
+        self.hasher.check_world(self.world)
 
     def run_files(self, data: FitData) -> Self:
         """Fit on a user's files."""
@@ -206,7 +205,7 @@ class Fit:
             return self.track(items, f"validation, {description}", total, start)
 
         try:
-            fitted = self._fit_hasher(replace(hasher), split.rest, folder, track)
+            fitted = replace(hasher).fit(split.rest, folder=folder, track=track, world=world)
         except DataError as error:
             shutil.rmtree(folder, ignore_errors=True)
             return {"skipped": f"Training without the held-out part failed. {error}"}
@@ -277,7 +276,12 @@ class Fit:
     def _run(self) -> Self:
         frozen = self.training
         if self.fine_tuning is not None:
-            self._fine_tune(self.fine_tuning)
+            with limit_threads(cpu_count()):
+                self._fine_tune(self.fine_tuning)
+        with limit_threads(cpu_count() if frozen.images.ndim > 2 else 1):
+            return self._fit_and_save(frozen)
+
+    def _fit_and_save(self, frozen: TrainingSet) -> Self:
         trials: list[Trial] = []
         start = time.perf_counter()
         if self.trials:
@@ -292,7 +296,7 @@ class Fit:
         try:
             if not self.trials:
                 start = time.perf_counter()
-                self._fit_hasher(self.hasher, self.training, self.out, self.track)
+                self.hasher.fit(self.training, folder=self.out, track=self.track, world=self.world)
                 seconds = time.perf_counter() - start
         except DataError:
             shutil.rmtree(self.out / VALIDATION_FOLDER, ignore_errors=True)
@@ -323,17 +327,19 @@ class Fit:
             request, self.training, images, self.image_features, self.out / FINE_TUNING_FOLDER,
             track=track, world=world,
         )  # fmt: skip
-        self.training = images.extract_training(self.training, features, track, world)
-        if self.held_out is not None:
-            self.held_out = images.extract_held_out(self.held_out, features, track, world)
-        self.image_features = features
 
-    def _fit_hasher(
-        self, hasher: Hasher, training: TrainingSet, folder: Path, track: Track
-    ) -> Hasher:
-        if isinstance(hasher, THN):
-            return hasher.fit(training, folder=folder, track=track, world=self.world)
-        return hasher.fit(training, folder=folder, track=track)
+        def extract(part: Images) -> Features:
+            return extract_images(features, part, track, world)
+
+        target = images.target_images
+        target_x = None if target is None else extract(target)
+        self.training = replace(
+            self.training, images=extract(images.images), target_images=target_x
+        )
+        if self.held_out is not None:
+            assert images.held_out is not None
+            self.held_out = replace(self.held_out, images=extract(images.held_out))
+        self.image_features = features
 
     def _validation_report(self, retrieval: dict[str, Any] | None) -> dict[str, Any]:
         """Return scores, coverage, their summary in sentences, and warnings."""

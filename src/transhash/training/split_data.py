@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from transhash.features.images import ImageFeatures
 from transhash.features.stream import extract_readable
 from transhash.features.texts import TextFeatures, text_features
 from transhash.progress import Track, no_progress
+from transhash.threads import cpu_count
 
 LabelMatrix = npt.NDArray[np.bool_]  # (items, classes)
 
@@ -53,6 +53,27 @@ class SplitData:
     held_out: AuxiliarySet
     text_features: TextFeatures
     test: TestSet
+
+    def replace_images(
+        self,
+        images: Features,
+        target_images: Features | None,
+        held_out: Features,
+        queries: Features,
+        database: Features,
+    ) -> SplitData:
+        """Return the split with other image features."""
+        test = self.test
+        return replace(
+            self,
+            training=replace(self.training, images=images, target_images=target_images),
+            held_out=replace(self.held_out, images=held_out),
+            test=replace(
+                test,
+                query_images=test.query_images._replace(features=queries),
+                database_images=test.database_images._replace(features=database),
+            ),
+        )
 
 
 def load_benchmark_features(
@@ -165,8 +186,7 @@ def label_matrix_for(items: Collection[Any], classes: list[str]) -> LabelMatrix:
 
 def _reduce(split: SplitData, components: int, uses_target: bool) -> SplitData:
     """Return the split with images as principal components of its training images."""
-    training, test = split.training, split.test
-    target = training.target_images
+    training, target = split.training, split.training.target_images
     fitted_on = [training.images, *([target] if uses_target and target is not None else [])]
     rows = np.concatenate(fitted_on)
     if rows.ndim != 2 or not 1 <= components <= min(rows.shape):
@@ -179,22 +199,12 @@ def _reduce(split: SplitData, components: int, uses_target: bool) -> SplitData:
     def project(features: Features) -> Features:
         return np.asarray(pca.transform(features), np.float32) if len(features) else features
 
-    def project_labeled(part: LabeledFeatures) -> LabeledFeatures:
-        return part._replace(features=project(part.features))
-
-    return replace(
-        split,
-        training=replace(
-            training,
-            images=project(training.images),
-            target_images=None if target is None else project(target),
-        ),
-        held_out=replace(split.held_out, images=project(split.held_out.images)),
-        test=replace(
-            test,
-            query_images=project_labeled(test.query_images),
-            database_images=project_labeled(test.database_images),
-        ),
+    return split.replace_images(
+        project(training.images),
+        None if target is None else project(target),
+        project(split.held_out.images),
+        project(split.test.query_images.features),
+        project(split.test.database_images.features),
     )
 
 
@@ -223,7 +233,7 @@ def _readable(images: Images, size: int, track: Track) -> tuple[Images, list[Pro
 
     if images.features is not None:
         return images, []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without the lock
+    with ThreadPoolExecutor(cpu_count()) as pool:  # Pillow decodes without the lock
         checks = track(pool.map(find_fault, images.items), "checking images", total=len(images))
         faults = {row: reason for row, reason in enumerate(checks) if reason is not None}
     problems = [Problem(images.describe(row), images.ids[row], why) for row, why in faults.items()]
