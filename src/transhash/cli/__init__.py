@@ -23,6 +23,7 @@ from rich.text import Text
 
 from transhash.errors import DataError, TranshashError
 from transhash.storage import write_json
+from transhash.threads import configure_waiting
 
 if TYPE_CHECKING:
     from transhash.search.catalog import Catalog
@@ -62,6 +63,7 @@ def load_commands() -> typer.Typer:
 
 def main() -> None:
     """Run the command. Errors meant for the user are printed and exit with code 2."""
+    configure_waiting()  # before numeric libraries are loaded
     load_commands()
     warnings.filterwarnings("ignore", module=r"PIL\b")  # about odd metadata in users' images
     for stream in (sys.stdout, sys.stderr):
