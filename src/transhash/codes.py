@@ -43,6 +43,7 @@ class Codes:
 
     @classmethod
     def concatenate(cls, parts: Iterable[Codes]) -> Codes:
+        """Return the codes of all parts, in order."""
         parts = list(parts)
         return cls(np.concatenate([part.packed for part in parts]), parts[0].bits)
 

@@ -1,4 +1,4 @@
-"""Messages that the troubleshooting page quotes are those of the sources."""
+"""The troubleshooting page quotes messages of the sources."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ QUOTED = [
 
 @cache
 def texts() -> str:
-    """Every string of the package as it reads when joined, with … for what is put in."""
-    found = []
+    """Return every string of the package, with … for variable parts."""
+    strings = []
     for path in sorted((ROOT / "src" / "transhash").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 parts = [p.value if isinstance(p, ast.Constant) else "…" for p in node.values]
-                found.append("".join(map(str, parts)))
+                strings.append("".join(map(str, parts)))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.append(node.value)
-    return "\n".join(found)
+                strings.append(node.value)
+    return "\n".join(strings)
 
 
 @pytest.mark.parametrize("message", QUOTED)
-def test_a_quoted_message_is_one_that_is_printed(message: str) -> None:
+def test_a_quoted_message_is_in_the_sources(message: str) -> None:
     parts = [part.strip(" ()") for part in message.split("…")]
     assert any(parts), message
     for part in parts:
         assert part in texts(), part
 
 
-def test_messages_are_quoted() -> None:
-    assert len(QUOTED) > 20
+def test_the_page_quotes_messages() -> None:
+    assert len(QUOTED) > 15
