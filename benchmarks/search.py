@@ -30,7 +30,8 @@ from search_report import check_targets
 
 from transhash.codes import Codes
 from transhash.index.grouped.grouped import GroupedIndex
-from transhash.index.kernel import core_count, kernel_status
+from transhash.index.kernel import kernel_status
+from transhash.threads import cpu_count
 
 MAX_SECONDS = 0.7  # of one measurement; a slow engine gets fewer queries
 
@@ -71,8 +72,8 @@ def measure(
         distances = engine.search(queries[:n], k, threads)[0]
         if engine.exact and not np.array_equal(np.sort(distances), exact[:n]):
             raise SystemExit(f"{engine.name} gives other results in {cell}. Report this as a bug.")
-        found = (distances >= 0) & (distances <= exact[:n, -1:])
-        recall[engine.name] = float(np.mean(found))
+        hits = (distances >= 0) & (distances <= exact[:n, -1:])
+        recall[engine.name] = float(np.mean(hits))
     for turn in range(repeats):
         for engine in engines:
             n, calls = sizes[engine.name], loops[engine.name]
@@ -90,7 +91,7 @@ def measure(
         rows.append(
             cell
             | {"engine": engine.name, "ms": cpu if threads == 1 else wall}
-            | {"cpu_ms": cpu, "wall_ms": wall, "asked": sizes[engine.name]}
+            | {"cpu_ms": cpu, "wall_ms": wall, "queries": sizes[engine.name]}
             | {"recall": recall[engine.name], "build_s": engine.build_s}
             | {"bytes_per_item": engine.bytes_per_item}
         )
@@ -192,7 +193,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, help="append results as JSON lines")
     args = parser.parse_args()
-    args.threads = list(dict.fromkeys(threads or core_count() for threads in args.threads))
+    args.threads = list(dict.fromkeys(threads or cpu_count() for threads in args.threads))
     if args.quick:
         args.sizes, args.bits, args.batches, args.k = [10**6], [32, 64], [1, 64], [10, 100]
         args.graphs_up_to = 0  # building a graph of 1e6 codes takes minutes

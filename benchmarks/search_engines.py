@@ -13,7 +13,8 @@ import numpy as np
 from transhash.codes import Codes
 from transhash.index.grouped.grouped import GroupedIndex
 from transhash.index.grouped.segment import to_words
-from transhash.index.kernel import core_count, native
+from transhash.index.kernel import native
+from transhash.threads import cpu_count
 
 Packed = np.ndarray
 Search = Callable[[Packed, int, int], tuple[np.ndarray, np.ndarray]]  # queries, k, threads
@@ -61,7 +62,7 @@ def resampled(codes: Packed, count: int, seed: int) -> Packed:
 def build_engines(packed: Packed, args: argparse.Namespace) -> Iterator[Engine]:
     """Yield transhash, then other exact engines, then approximate ones, built on all cores."""
     count, bits = len(packed), packed.shape[1] * 8
-    faiss.omp_set_num_threads(core_count())
+    faiss.omp_set_num_threads(cpu_count())
 
     def build_grouped() -> GroupedIndex:
         index = GroupedIndex(bits)
@@ -150,7 +151,7 @@ def _usearch(packed: Packed, *, graph: bool) -> Iterator[Engine]:
         yield Engine("usearch exact", flat, 0.0, packed.shape[1], True)
         return
     index = Index(ndim=packed.shape[1] * 8, metric=MetricKind.Hamming, dtype=ScalarKind.B1)
-    _, seconds = _timed(lambda: index.add(np.arange(len(packed)), packed, threads=core_count()))
+    _, seconds = _timed(lambda: index.add(np.arange(len(packed)), packed, threads=cpu_count()))
 
     def walk(queries: Packed, k: int, threads: int) -> tuple[np.ndarray, np.ndarray]:
         return _to_rows(index.search(queries, k, threads=threads), len(queries))

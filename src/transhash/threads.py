@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from threadpoolctl import threadpool_limits
-
 from transhash.errors import DataError
 
 THREADS_VARIABLE = "TRANSHASH_THREADS"
@@ -54,6 +52,8 @@ def cgroup_quota(root: Path) -> float | None:
 @contextmanager
 def limit_threads(count: int) -> Iterator[None]:
     """Let OpenMP, BLAS and torch use at most `count` threads inside the block."""
+    from threadpoolctl import threadpool_limits  # searches start without it
+
     torch = sys.modules.get("torch")
     before = None if torch is None else torch.get_num_threads()
     with threadpool_limits(count):

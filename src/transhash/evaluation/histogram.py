@@ -19,7 +19,8 @@ from transhash.codes import Codes
 from transhash.data.relation import Relation, Rows
 from transhash.errors import DataError
 from transhash.evaluation.average_precision import Counts, Floats, before
-from transhash.index.kernel import core_count, native
+from transhash.index.kernel import native
+from transhash.threads import cpu_count
 
 _Bytes = npt.NDArray[np.uint8]
 _Bools = npt.NDArray[np.bool_]
@@ -79,7 +80,7 @@ def _count_natively(
     items = np.zeros((len(queries), query_codes.shape[1] * 8 + 1), dtype=np.int64)
     hits = np.zeros_like(items)
     stride = words.shape[1] * words.itemsize
-    native.count(words, stride, queries, *truth, workers or core_count(), items, hits)
+    native.count(words, stride, queries, *truth, workers or cpu_count(), items, hits)
     return items, hits
 
 

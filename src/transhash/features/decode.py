@@ -33,6 +33,7 @@ from PIL import features as pillow_features
 
 from transhash.errors import EngineError
 from transhash.storage import content_digest
+from transhash.threads import cpu_count
 
 Pixels = npt.NDArray[np.uint8]  # (size, size, 3)
 _MAX_BYTES = 1 << 29  # enough for 100 megapixels without compression
@@ -233,7 +234,7 @@ def decode_batches(
 
 
 def default_workers() -> int:
-    return max(1, min(32, (os.cpu_count() or 2) - 1))
+    return max(1, min(32, cpu_count() - 1))
 
 
 def _decode_ahead(

@@ -32,6 +32,7 @@ from transhash.features.decode import (
 )
 from transhash.features.images import ImageFeatures
 from transhash.progress import Track, no_progress
+from transhash.threads import cpu_count
 
 _AHEAD = 16  # batches that threads may be ahead of the caller, while it writes to disk
 _WEIGHT_BITS = 22  # Pillow's fixed-point precision of resize weights
@@ -183,7 +184,7 @@ def _with_threads(
         return
     features.network()  # load it once, before the threads need it
     threads_before = torch.get_num_threads()
-    threads = workers or threads_before
+    threads = workers or cpu_count()
     pending: deque[Future[tuple[FeatureBatch, _Fresh]]] = deque()
     with ThreadPoolExecutor(threads, "features", torch.set_num_threads, (1,)) as pool:
         try:
@@ -208,21 +209,8 @@ def _with_processes(
     reader = replace(reader, is_unchanged=None, upscale=features.network() is None)
     workers = default_workers() if workers is None else workers
     decode = partial(decode_batches, paths, reader, features.batch_size, workers=workers, threads=4)
-    for pixels, vectors in _run_network(features, decode):
-        batch, fresh = _assemble(pixels.start, pixels.files, vectors)
-        if is_unchanged is not None:
-            same = [is_unchanged(i, digest) for i, digest in zip(batch.readable, batch.digests)]
-            rows = [row for row, unchanged in enumerate(same) if not unchanged]
-            fresh = [rows.index(row) for row in fresh if not same[row]]
-            batch = FeatureBatch(
-                [batch.readable[row] for row in rows],
-                batch.vectors[rows],
-                [batch.digests[row] for row in rows],
-                [batch.thumbnails[row] for row in rows],
-                [i for i, unchanged in zip(batch.readable, same) if unchanged],
-                batch.unreadable,
-            )
-        yield batch, fresh
+    for batch, vectors in _run_network(features, decode):
+        yield _assemble(batch.start, batch.files, vectors, is_unchanged)
 
 
 def _run_network(
@@ -280,26 +268,32 @@ def _run_network(
 
 
 def _assemble(
-    start: int, files: Sequence[DecodedFile], vectors: npt.NDArray[Any] | None
+    start: int,
+    files: Sequence[DecodedFile],
+    vectors: npt.NDArray[Any] | None,
+    is_unchanged: Callable[[int, bytes], bool] | None = None,
 ) -> tuple[FeatureBatch, _Fresh]:
     """Merge computed and cached vectors in the order of the files."""
-    readable = [k for k, file in enumerate(files) if file.state in ("decoded", "cached")]
-    fresh = [row for row, k in enumerate(readable) if files[k].state == "decoded"]
-    if vectors is None or len(fresh) < len(readable):
-        computed = iter(() if vectors is None else vectors)
-        rows: list[Any] = [
-            next(computed) if files[k].state == "decoded" else files[k].vector for k in readable
-        ]
-        vectors = np.stack(rows) if rows else np.empty((0, 0), np.float32)
-    batch = FeatureBatch(
-        [start + k for k in readable],
-        vectors,
-        [files[k].digest for k in readable],
-        [files[k].thumbnail for k in readable],
-        [start + k for k, file in enumerate(files) if file.state == "unchanged"],
-        [(start + k, file.reason) for k, file in enumerate(files) if file.state == "unreadable"],
-    )
-    return batch, fresh
+    computed = iter(() if vectors is None else vectors)
+    rows: list[Any] = []
+    fresh: _Fresh = []
+    batch = FeatureBatch([], np.empty((0, 0), np.float32), [], [], [], [])
+    for i, file in enumerate(files, start):
+        vector = next(computed) if file.state == "decoded" else file.vector
+        if file.state == "unreadable":
+            batch.unreadable.append((i, file.reason))
+        elif file.state == "unchanged" or (is_unchanged and is_unchanged(i, file.digest)):
+            batch.unchanged.append(i)
+        else:
+            if file.state == "decoded":
+                fresh.append(len(rows))
+            rows.append(vector)
+            batch.readable.append(i)
+            batch.digests.append(file.digest)
+            batch.thumbnails.append(file.thumbnail)
+    if vectors is None or len(fresh) < max(len(rows), len(vectors)):  # not only computed ones
+        vectors = np.stack(rows) if rows else batch.vectors
+    return replace(batch, vectors=vectors), fresh
 
 
 def upscale(pixels: Tensor, shapes: npt.NDArray[np.int64]) -> Tensor:

@@ -34,10 +34,3 @@ def kernel_status() -> str:
     if native is None:
         return f"Hamming search uses FAISS, which is a few times slower: {_reason}."
     return f"Hamming search uses the {_reason}."
-
-
-def core_count() -> int:
-    """Return the cores this process may use; in a container, fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

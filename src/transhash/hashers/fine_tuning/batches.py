@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ from transhash.hashers.fine_tuning.teacher import ImageHead, TeacherTargets
 from transhash.hashers.thn.batches import Batches
 from transhash.hashers.world import World
 from transhash.progress import Track
+from transhash.threads import cpu_count
 
 if TYPE_CHECKING:
     from transhash.hashers.fine_tuning.loop import FineTuning
@@ -57,7 +57,7 @@ def decode_all(
         return sources
     pixels = allocate((len(sources), size, size, 3), np.uint8)
     workers = default_workers() if device.startswith("cuda") else 0
-    threads = os.cpu_count() or 1
+    threads = cpu_count()
 
     def decode() -> Iterator[None]:
         for batch in decode_batches(

@@ -44,9 +44,9 @@ from transhash.index.grouped.segments import (
     search_parts,
     with_segment,
 )
-from transhash.index.kernel import core_count
 from transhash.index.weighted import BitWeights
 from transhash.storage import WriterLock
+from transhash.threads import cpu_count
 
 _log = logging.getLogger("transhash")
 _open_indexes: WeakSet[GroupedIndex] = WeakSet()
@@ -60,7 +60,7 @@ class GroupedIndex(LocalIndex):
     def __init__(self, bits: int) -> None:
         """Create an index in memory."""
         self._bits = bits = check_length(bits)
-        self.threads = core_count()
+        self.threads = cpu_count()
         self._folder: Path | None = None
         self._lock: WriterLock | None = None
         self._log: log.Log | None = None
