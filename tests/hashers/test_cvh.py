@@ -91,7 +91,7 @@ def test_factors_of_few_label_sets_give_the_components_of_the_full_analysis() ->
     np.testing.assert_allclose(short.image_axes, full.image_axes[:, :7], atol=1e-8)
     np.testing.assert_allclose(short.text_axes, full.text_axes[:, :7], atol=1e-8)
     np.testing.assert_allclose(short.whitened_cross, full.whitened_cross, atol=1e-12)
-    few = canonical_analysis(x, y, relation, 0.05, 20, allow_allow_fewer=True)
+    few = canonical_analysis(x, y, relation, 0.05, 20, allow_fewer=True)
     assert len(few.s) == 8
     np.testing.assert_allclose(few.s[:7], full.s[:7], atol=1e-10)
 
@@ -99,7 +99,7 @@ def test_factors_of_few_label_sets_give_the_components_of_the_full_analysis() ->
 def test_rounding_does_not_make_an_empty_component_useful() -> None:
     training = World(classes=8).training(300)
     x, y, relation = training.images, training.texts, training.relation
-    analysis = canonical_analysis(x, y, relation, 0.05, 20, allow_allow_fewer=True)
+    analysis = canonical_analysis(x, y, relation, 0.05, 20, allow_fewer=True)
     # As if T had been computed in float32: the last component contains a little of the others.
     little = 1e-7 * analysis.u[:, :7].sum(axis=1), 1e-7 * analysis.v[:, :7].sum(axis=1)
     u, v = analysis.u.copy(), analysis.v.copy()

@@ -72,12 +72,12 @@ def test_a_sixteenth_of_the_bits_are_residual() -> None:
     alone = TrainingSet(both.images, both.texts, labels, both.target_images, both.target_texts)
     transfer = TransferStep(64, 0.05, None, 2, 0.05, 0.5, 0)
     (plain, few), (graded, more) = (transfer.build(part, use_target=True) for part in (alone, both))
-    assert (plain.residual_bit_axes, graded.residual_bits) == (0, 4)
+    assert (plain.residual_bits, graded.residual_bits) == (0, 4)
     np.testing.assert_allclose(more.images, few.images, atol=1e-6)
     hasher = THN(bits=64, steps=5).fit(both)
     assert hasher.project_texts(both.target_texts).shape[1] == 64
     assert hasher.project_texts(both.texts[:0]).shape == (0, 64)
-    assert hasher.tower_bits == 60
+    assert hasher.relation_bits == 60
     centered = both.target_images - hasher.input_layer_.image.target_center
     np.testing.assert_allclose(
         hasher.project_images(both.target_images)[:, 60:],
@@ -98,4 +98,4 @@ def test_a_model_with_residual_bits_is_saved_and_loaded(tmp_path: Path) -> None:
 
 def test_short_codes_have_no_residual_bits() -> None:
     _, _, both = labels_and_pairs(World(), 200)
-    assert THN(bits=32, steps=2).fit(both).tower_bits == 32
+    assert THN(bits=32, steps=2).fit(both).relation_bits == 32

@@ -1,6 +1,6 @@
 from collections.abc import Iterable, Iterator
 from itertools import pairwise, permutations
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from transhash.codes import Codes
 from transhash.data.relation import LabelRelation, SparseRelation
 from transhash.data.training_set import AuxiliarySet, TrainingSet
 from transhash.errors import DataError, NotFittedError
-from transhash.hashers.base import Hasher, Scorer, Setting
+from transhash.hashers.base import FitOptions, Hasher, Scorer, Setting
 from transhash.hashers.cvh import CVH
 from transhash.hashers.hth import HTH
 from transhash.hashers.imh import IMH
@@ -81,9 +81,8 @@ class Similarity(Scorer):
 
     name = "similarity"
 
-    def fit(self, training: TrainingSet, **rest: Any) -> Self:
+    def _fit(self, training: TrainingSet, options: FitOptions) -> None:
         self.inner = QCH(bits=16).fit(training)
-        return self
 
     def score(self, images: np.ndarray, texts: np.ndarray) -> np.ndarray:
         return self.inner.project_images(images) @ self.inner.project_texts(texts).T

@@ -22,8 +22,19 @@ from transhash.storage import file_digest, read_tensors, write_json, write_tenso
 if TYPE_CHECKING:
     from torch import nn
 
+    from transhash.hashers.world import World
+
 Array = npt.NDArray[Any]
 Setting = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How to fit, apart from the settings of the method."""
+
+    folder: Path | None = None  # for checkpoints and metrics of methods that write them
+    track: Track = no_progress
+    world: World | None = None  # the processes that train together; None: a single one
 
 
 @dataclass
@@ -34,11 +45,28 @@ class Learner(ABC):
 
     name: ClassVar[str]
 
-    @abstractmethod
     def fit(
-        self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
+        self,
+        training: TrainingSet,
+        *,
+        folder: Path | None = None,
+        track: Track = no_progress,
+        world: World | None = None,
     ) -> Self:
         """Learn from `training`; methods that can resume write checkpoints to `folder`."""
+        if world is not None:
+            self.check_world(world)
+        self._fit(training, FitOptions(folder, track, world))
+        return self
+
+    @abstractmethod
+    def _fit(self, training: TrainingSet, options: FitOptions) -> None:
+        """Learn from `training`."""
+
+    def check_world(self, world: World) -> None:
+        """Raise a DataError if the method cannot train in these processes."""
+        if world.size > 1:
+            raise DataError(f"{self.name} runs in one process. Start it without torchrun.")
 
     @classmethod
     @abstractmethod
@@ -83,6 +111,14 @@ class Hasher(Learner):
     """Two functions, image -> code and text -> code, learned from S."""
 
     bits: int = 32  # b
+
+    # Whether training passed the projections through tanh, so that they have the scale for it.
+    trained_with_tanh: ClassVar[bool] = False
+
+    @property
+    def relation_bits(self) -> int:
+        """The number of leading bits that the relation determines; others order a class."""
+        return self.bits
 
     @abstractmethod
     def project_images(self, images: Features) -> npt.NDArray[np.float32]:

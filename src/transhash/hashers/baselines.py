@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
 from transhash.data.training_set import Features, TrainingSet
-from transhash.hashers.base import Scorer, Setting, check_width, require_vectors
+from transhash.hashers.base import FitOptions, Scorer, Setting, check_width, require_vectors
 from transhash.hashers.canonical import Matrix, chunks
 from transhash.hashers.settings import Positive, PositiveInt
-from transhash.progress import Track, no_progress
 
 _Floats = npt.NDArray[np.float32]
 _Times = Callable[[Features], Matrix]  # S or S' times a matrix
@@ -42,9 +40,7 @@ class NearestNeighbors(Scorer):
 
     n_neighbors: PositiveInt = 10  # k
 
-    def fit(
-        self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
-    ) -> Self:
+    def _fit(self, training: TrainingSet, options: FitOptions) -> None:
         images = require_vectors(training.images, "images")
         texts = require_vectors(training.texts, "texts")
         self.mean_x_ = images.mean(axis=0, dtype=np.float64)
@@ -55,7 +51,6 @@ class NearestNeighbors(Scorer):
         relation = training.relation
         self.images_, self.texts_of_image_ = _with_mean_partners(x, y, relation.times)
         self.texts_, self.images_of_text_ = _with_mean_partners(y, x, relation.transposed_times)
-        return self
 
     def score(self, images: Features, texts: Features) -> _Floats:
         if not hasattr(self, "images_"):
@@ -126,16 +121,13 @@ class RidgeRegression(Scorer):
 
     ridge: Positive = 1.0
 
-    def fit(
-        self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
-    ) -> Self:
+    def _fit(self, training: TrainingSet, options: FitOptions) -> None:
         x, y = require_vectors(training.images, "images"), require_vectors(training.texts, "texts")
         self.mean_x_ = x.mean(axis=0, dtype=np.float64)
         self.mean_y_ = y.mean(axis=0, dtype=np.float64)
         relation, images, texts = training.relation, (x, self.mean_x_), (y, self.mean_y_)
         self.to_text_ = self._regress(images, texts, relation.times)  # B, (dx, dy)
         self.to_image_ = self._regress(texts, images, relation.transposed_times)  # A, (dy, dx)
-        return self
 
     def score(self, images: Features, texts: Features) -> npt.NDArray[np.float32]:
         if not hasattr(self, "to_text_"):

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
 from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
-from transhash.hashers.base import Setting, require_vectors
+from transhash.hashers.base import FitOptions, Setting, require_vectors
 from transhash.hashers.canonical import canonical_analysis
 from transhash.hashers.components import select_components
 from transhash.hashers.linear import LinearHasher
 from transhash.hashers.settings import NonNegative, PositiveInt
-from transhash.progress import Track, no_progress
 
 
 @dataclass
@@ -39,9 +37,7 @@ class CVH(LinearHasher):
     ridge: NonNegative = 3e-2
     rank: PositiveInt | None = None  # None: as many components as hold up in validation
 
-    def fit(
-        self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
-    ) -> Self:
+    def _fit(self, training: TrainingSet, options: FitOptions) -> None:
         images, texts, relation = training.images, training.texts, training.relation
         dx = require_vectors(images, "images").shape[1]
         dy = require_vectors(texts, "texts").shape[1]
@@ -58,7 +54,6 @@ class CVH(LinearHasher):
         self._set_weights(
             weights_x, analysis.mean_x @ weights_x, weights_y, analysis.mean_y @ weights_y
         )
-        return self
 
     @classmethod
     def candidates(cls) -> Iterable[Setting]:

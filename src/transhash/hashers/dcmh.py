@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from transhash.data.training_set import Features, TrainingSet
-from transhash.hashers.base import Array, Setting
+from transhash.hashers.base import Array, FitOptions, Setting
 from transhash.hashers.deep import DeepHasher, Device, Perceptron, learning_rates
 from transhash.hashers.losses import dcmh_loss, pair_weights
 from transhash.hashers.modules import Affine
@@ -25,7 +24,6 @@ from transhash.hashers.training_loop import (
     make_optimizer,
     step_seed,
 )
-from transhash.progress import Track, no_progress
 
 _OUTPUT_DEVIATION = 0.01  # of the output layer's initial weights
 
@@ -51,10 +49,7 @@ class DCMH(DeepHasher):
 
     name: ClassVar[str] = "DCMH"
 
-    def fit(
-        self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
-    ) -> Self:
-        """Run epochs of one step per batch of images, then one per batch of texts."""
+    def _fit(self, training: TrainingSet, options: FitOptions) -> None:
         self._scales = _feature_scales(training)
         device = Device(self.device)
         inputs = {
@@ -80,7 +75,7 @@ class DCMH(DeepHasher):
         all_rows = {name: np.arange(len(rows)) for name, rows in inputs.items()}
         step = 0
         towers.train()
-        for epoch in track(range(self.epochs), "training DCMH", total=self.epochs):
+        for epoch in options.track(range(self.epochs), "training DCMH", total=self.epochs):
             lr_factor = 1 - epoch / self.epochs
             for name, other in (("image", "text"), ("text", "image")):
                 for group in optimizers[name].param_groups:
@@ -110,7 +105,6 @@ class DCMH(DeepHasher):
                     optimizers[name].step()
             check_finite_weights(towers.parameters(), f"in epoch {epoch + 1}", self.learning_rate)
         self.towers_ = towers
-        return self
 
     @classmethod
     def candidates(cls) -> Iterable[Setting]:

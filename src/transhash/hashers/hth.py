@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, ClassVar, NamedTuple, Self
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +20,13 @@ from torch.nn.functional import relu
 
 from transhash.data.relation import Relation, Rows
 from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
-from transhash.hashers.base import Setting, require_vectors
+from transhash.hashers.base import FitOptions, Setting, require_vectors
 from transhash.hashers.canonical import Matrix
 from transhash.hashers.linear import LinearHasher
 from transhash.hashers.modules import Translate
 from transhash.hashers.settings import NonNegative, Positive, PositiveInt, ProportionBelowOne, Range
 from transhash.hashers.training_loop import AdamW, check_finite_weights, diverged_error
 from transhash.hashers.tuning import held_out_map
-from transhash.progress import Track, no_progress
 
 
 class Weights(NamedTuple):
@@ -75,9 +73,7 @@ class HTH(LinearHasher):
     patience: PositiveInt = 5  # checks without gain before stopping; ours
     check_every: PositiveInt = 20  # steps; ours
 
-    def fit(
-        self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
-    ) -> Self:
+    def _fit(self, training: TrainingSet, options: FitOptions) -> None:
         require_vectors(training.images, "images")
         require_vectors(training.texts, "texts")
         rng = np.random.default_rng(self.seed)
@@ -91,7 +87,7 @@ class HTH(LinearHasher):
         adam = AdamW([{"params": weights, "lr": self.learning_rate, "weight_decay": 0.0}])
 
         best_score, checks_without_gain = -1.0, 0
-        for step in track(range(1, self.steps + 1), f"HTH {self.bits} bits"):
+        for step in options.track(range(1, self.steps + 1), f"HTH {self.bits} bits"):
             rows, columns, s, w = draw_pairs(learn.relation, self.batch_size, rng)
             x = (learn.images[rows] - mean_x) / scale_x
             y = (learn.texts[columns] - mean_y) / scale_y
@@ -113,7 +109,8 @@ class HTH(LinearHasher):
             if checks_without_gain == self.patience:
                 break
         self._use(weights, mean_x, scale_x, mean_y, scale_y)
-        return self if validation is None else self.restore(best)
+        if validation is not None:
+            self.restore(best)
 
     def project_images(self, images: Features) -> npt.NDArray[np.float32]:
         """Return C' sgn(Wx' x), the code in the image space, translated."""

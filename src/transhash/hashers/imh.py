@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 import scipy.linalg
@@ -13,11 +12,10 @@ import scipy.linalg
 from transhash.data.relation import Relation
 from transhash.data.training_set import Features, TrainingSet
 from transhash.errors import DataError
-from transhash.hashers.base import Setting, require_vectors
+from transhash.hashers.base import FitOptions, Setting, require_vectors
 from transhash.hashers.canonical import Matrix
 from transhash.hashers.linear import LinearHasher
 from transhash.hashers.settings import NonNegative, Positive, PositiveInt
-from transhash.progress import Track, no_progress
 
 
 @dataclass
@@ -46,9 +44,7 @@ class IMH(LinearHasher):
     n_neighbors: PositiveInt = 10  # k; public code has 1 and 10
     agreement: Positive = 1e4  # U; public code has 1e4, and 1e10, which loses digits here
 
-    def fit(
-        self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
-    ) -> Self:
+    def _fit(self, training: TrainingSet, options: FitOptions) -> None:
         images = require_vectors(training.images, "images")
         texts = require_vectors(training.texts, "texts")
         self._check_size(len(images), len(texts))
@@ -78,7 +74,6 @@ class IMH(LinearHasher):
             weights_y / scale_y,
             mean_y @ (weights_y / scale_y) + np.median(zy @ weights_y, axis=0),
         )
-        return self
 
     @classmethod
     def candidates(cls) -> Iterable[Setting]:

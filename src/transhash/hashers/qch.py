@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 import scipy.linalg
 
 from transhash.data.training_set import Features, TrainingSet
-from transhash.hashers.base import Setting
+from transhash.hashers.base import FitOptions, Setting
 from transhash.hashers.canonical import Matrix, canonical_analysis, chunks
 from transhash.hashers.components import select_components
 from transhash.hashers.linear import LinearHasher
 from transhash.hashers.settings import NonNegative, NonNegativeInt, Proportion
-from transhash.progress import Track, no_progress
 
 
 @dataclass
@@ -50,9 +48,7 @@ class QCH(LinearHasher):
     iterations: NonNegativeInt = 50  # maximum; ours
     tolerance: NonNegative = 1e-7  # stop at a smaller relative gain; ours
 
-    def fit(
-        self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
-    ) -> Self:
+    def _fit(self, training: TrainingSet, options: FitOptions) -> None:
         images, texts, relation = training.images, training.texts, training.relation
         analysis = canonical_analysis(images, texts, relation, self.ridge, self.bits)
         rank = None if self.rank_threshold is None else analysis.rank(self.rank_threshold)
@@ -65,7 +61,7 @@ class QCH(LinearHasher):
         frame = scale * _random_orthogonal(self.bits, self.seed)[:r]
 
         self.objective_: list[float] = []
-        for _ in track(range(self.iterations), f"QCH {self.bits} bits"):
+        for _ in options.track(range(self.iterations), f"QCH {self.bits} bits"):
             # Each update is the exact maximizer of its block, so the objective cannot decrease.
             gx = _code_moment(images, analysis.mean_x, analysis.whiten_x, (ux * weights) @ frame)
             gy = _code_moment(texts, analysis.mean_y, analysis.whiten_y, (uy * weights) @ frame)
@@ -87,7 +83,6 @@ class QCH(LinearHasher):
         self._set_weights(
             weights_x, analysis.mean_x @ weights_x, weights_y, analysis.mean_y @ weights_y
         )
-        return self
 
     @classmethod
     def candidates(cls) -> Iterable[Setting]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 # mypy: disable-error-code="safe-super"
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
@@ -22,14 +21,13 @@ from torch import nn
 from transhash.data.relation import ExtendedRelation
 from transhash.data.training_set import Features, TrainingSet
 from transhash.errors import DataError
-from transhash.hashers.base import Array, Hasher, check_width
+from transhash.hashers.base import Array, FitOptions, Hasher, check_width
 from transhash.hashers.cvh import CVH
 from transhash.hashers.dcmh import DCMH
 from transhash.hashers.modules import Center
 from transhash.hashers.qch import QCH
 from transhash.hashers.settings import NonNegativeInt, Positive, Proportion
 from transhash.hashers.thn.transfer import ModalityData
-from transhash.progress import Track, no_progress
 
 _CENTERS = ("image.auxiliary", "image.target", "text.auxiliary", "text.target")
 
@@ -46,26 +44,23 @@ class Transductive(Hasher):
     def uses_target(self) -> bool:
         return True
 
-    def fit(
-        self, training: TrainingSet, *, folder: Path | None = None, track: Track = no_progress
-    ) -> Self:
+    def _fit(self, training: TrainingSet, options: FitOptions) -> None:
         relation = training.relation
         n, m = relation.shape
         image_counts = relation.times(np.ones((m, 1)))
         text_counts = relation.transposed_times(np.ones((n, 1)))
         images = ModalityData(training.images, image_counts, training.target_images)
         texts = ModalityData(training.texts, text_counts, training.target_texts)
-        super().fit(TrainingSet(images.auxiliary, texts.auxiliary, relation), track=track)
+        super()._fit(TrainingSet(images.auxiliary, texts.auxiliary, relation), options)
         has_target = images.target is not None or texts.target is not None
         matching = self.matching_temperature, self.target_centering
         for _ in range(self.matching_rounds if has_target else 0):
             images.match_target(super().project_images, *matching)
             texts.match_target(super().project_texts, *matching)
             extended = ExtendedRelation(relation, images.match, texts.match)
-            super().fit(TrainingSet(images.stacked(), texts.stacked(), extended), track=track)
+            super()._fit(TrainingSet(images.stacked(), texts.stacked(), extended), options)
         centers = images.center, images.target_center, texts.center, texts.target_center
         self.centers_ = dict(zip(_CENTERS, centers, strict=True))
-        return self
 
     def project_images(self, images: Features) -> npt.NDArray[np.float32]:
         return super().project_images(self._centered(images, "image.target"))

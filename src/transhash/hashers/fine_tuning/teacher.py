@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from transhash.data.training_set import Features, TrainingSet
 from transhash.hashers.base import Array, Hasher
-from transhash.hashers.thn import THN
 from transhash.hashers.thn.initialization import calibrate_relation
 from transhash.hashers.thn.input_layer import TowerInputs
 from transhash.hashers.thn.transfer import matched_weights, soft_match
@@ -46,12 +45,11 @@ def teacher_targets(
         target_images = teacher.project_images(training.target_images)
     if use_target and training.target_texts is not None:
         target_texts = teacher.project_texts(training.target_texts)
-    if isinstance(teacher, THN):  # without its residual bits, which L would undo
-        bits = teacher.tower_bits
-        images, texts = images[:, :bits], texts[:, :bits]
-        target_images = None if target_images is None else target_images[:, :bits]
-        target_texts = None if target_texts is None else target_texts[:, :bits]
-    else:  # only THN's projections have the scale that tanh needs
+    bits = teacher.relation_bits  # L would undo the residual bits
+    images, texts = images[:, :bits], texts[:, :bits]
+    target_images = None if target_images is None else target_images[:, :bits]
+    target_texts = None if target_texts is None else target_texts[:, :bits]
+    if not teacher.trained_with_tanh:
         images, target_images = _to_unit_scale(images, target_images)
         texts, target_texts = _to_unit_scale(texts, target_texts)
     images, texts = (np.asarray(part, np.float32) for part in (images, texts))

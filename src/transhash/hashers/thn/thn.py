@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from transhash.codes import Codes
 from transhash.data.training_set import Features, TrainingSet
 from transhash.errors import DataError
-from transhash.hashers.base import Array, Setting
+from transhash.hashers.base import Array, FitOptions, Setting
 from transhash.hashers.deep import (
     DeepHasher,
     Device,
@@ -64,7 +63,6 @@ from transhash.hashers.training_loop import (
     step_seed,
 )
 from transhash.hashers.world import SINGLE_PROCESS, World
-from transhash.progress import Track, no_progress
 
 # The recipe as printed, completed from the authors' Caffe files. Settings of the canonical input
 # layer, which the paper does not have, have no effect here.
@@ -147,21 +145,15 @@ class THN(DeepHasher):
     recover_from_collapse: bool = True  # ours: continue without Q and D after a collapse
 
     name: ClassVar[str] = "THN"
+    trained_with_tanh: ClassVar[bool] = True
 
     @property
     def uses_target(self) -> bool:
         return self.use_target or self.alignment_weight > 0
 
-    def fit(
-        self,
-        training: TrainingSet,
-        *,
-        folder: Path | None = None,
-        track: Track = no_progress,
-        world: World = SINGLE_PROCESS,
-    ) -> Self:
-        """Minimize C; with `folder`, write metrics and checkpoints there and resume from them."""
-        self.check(world)
+    def _fit(self, training: TrainingSet, options: FitOptions) -> None:
+        """Minimize C; with a folder, write metrics and checkpoints there and resume from them."""
+        folder, world = options.folder, options.world or SINGLE_PROCESS
         self.input_layer_, inputs = world.compute_once(lambda: self._build_input_layer(training))
         batches = Batches(
             inputs, training.relation, Device(self.device),
@@ -171,7 +163,7 @@ class THN(DeepHasher):
         towers = self.build_towers(inputs.images.shape[1:], inputs.texts.shape[1:])
         if self.rotation_trials and inputs.calibration is not None:
             rotation = world.compute_once(
-                lambda: best_rotation(inputs, self.tower_bits, self.rotation_trials, self.seed)
+                lambda: best_rotation(inputs, self.relation_bits, self.rotation_trials, self.seed)
             )
             for tower in towers.values():
                 assert isinstance(tower, Head)  # only canonical inputs are calibrated
@@ -189,7 +181,7 @@ class THN(DeepHasher):
         self.warnings_: list[str] = []
         towers.train()
         with torch.random.fork_rng():  # dropout is seeded by step
-            for step in track(
+            for step in options.track(
                 range(start, self.steps), f"training {self.bits} bits", self.steps, start
             ):
                 set_rate(optimizer, lr_factor(self.lr_schedule, step, self.steps))
@@ -227,7 +219,6 @@ class THN(DeepHasher):
         if checkpoint and world.rank == 0:
             checkpoint.remove()
         world.barrier()
-        return self
 
     def objective(self) -> Objective:
         """Return C with the terms of nonzero weight."""
@@ -246,7 +237,7 @@ class THN(DeepHasher):
         )
 
     @property
-    def tower_bits(self) -> int:
+    def relation_bits(self) -> int:
         return self.bits - (self.input_layer_.residual_bits if hasattr(self, "input_layer_") else 0)
 
     def feature_tower(
@@ -254,7 +245,7 @@ class THN(DeepHasher):
     ) -> nn.Module:
         if self.input_layer == "features":
             return super().feature_tower(inputs, hidden, generator)
-        tower = Head(inputs, hidden, self.tower_bits, self.dropout)
+        tower = Head(inputs, hidden, self.relation_bits, self.dropout)
         initialize(tower, None, generator)
         return tower
 
@@ -282,8 +273,7 @@ class THN(DeepHasher):
     def candidates(cls) -> Iterable[Setting]:
         yield from learning_rates()
 
-    def check(self, world: World) -> None:
-        """Raise a DataError if these processes cannot share a batch evenly."""
+    def check_world(self, world: World) -> None:
         world.check_batch_size(self.batch_size)
         world.check_batch_size(self.target_batch_size)
 
@@ -318,7 +308,7 @@ class THN(DeepHasher):
         for name, inputs in (("image", batches.images), ("text", batches.texts)):
             with torch.inference_mode(), self.autocast():
                 z = towers[name](inputs[:256]).float().cpu().numpy()
-            bits = self.tower_bits // 8 * 8  # Codes need full bytes
+            bits = self.relation_bits // 8 * 8  # Codes need full bytes
             warning = collapse_warning(Codes.from_projections(z[:, :bits]))
             message = message or (warning and f"{name} {warning}")
         towers.train()
