@@ -1,4 +1,4 @@
-"""The command as a user gives it, in this process: importing torch anew takes seconds."""
+"""Runs the command line in this process: importing torch in a new one takes seconds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from transhash.cli import main
 
 
-class RawTexts(NamedTuple):
+class CommandResult(NamedTuple):
     code: int
     out: str
     err: str
 
     @property
     def scores(self) -> dict[str, Any]:
-        """What --json printed."""
+        """The output of --json."""
         scores: dict[str, Any] = json.loads(self.out)
         return scores
 
@@ -32,18 +32,18 @@ class Command:
     def __init__(self, capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
         self._capsys, self._patch = capsys, patch
 
-    def __call__(self, *arguments: object, code: int = 0) -> RawTexts:
+    def __call__(self, *arguments: object, code: int = 0) -> CommandResult:
         self._patch.setattr(sys, "argv", ["transhash", *map(str, arguments)])
         self._capsys.readouterr()
         with pytest.raises(SystemExit) as end:
             main()
         out, err = self._capsys.readouterr()
         assert end.value.code == code, (out, err)
-        return RawTexts(code, out, " ".join(err.split()))
+        return CommandResult(code, out, " ".join(err.split()))
 
     def refused(self, *arguments: object) -> str:
-        """The one sentence of a refusal."""
-        said = self(*arguments, code=2)
-        assert said.err.startswith("error: ") or " error: " in said.err
-        assert "Traceback" not in said.err
-        return said.err.rpartition("error: ")[2]
+        """Return the error message of a command that must fail."""
+        result = self(*arguments, code=2)
+        assert result.err.startswith("error: ") or " error: " in result.err
+        assert "Traceback" not in result.err
+        return result.err.rpartition("error: ")[2]

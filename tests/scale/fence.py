@@ -1,14 +1,14 @@
-"""Runs a server that listens on every interface where there is only one: loopback.
+"""Runs a server that listens on every interface in a namespace with only the loopback interface.
 
     unshare --map-root-user --net --mount python fence.py SOCKET PORT HEALTH COMMAND...
 
 Milvus 2.3.5 binds its gRPC and metrics ports to all addresses, whatever its configuration says. In
-a network namespace of its own nobody reaches them. What comes in on SOCKET, a descriptor bound to
-127.0.0.1 outside, is passed on to PORT inside: a socket stays in the namespace it was made in.
-It also writes to two fixed folders, which in a mount namespace of its own are nobody else's.
+a separate network namespace nobody can reach them. Connections to SOCKET, a descriptor bound to
+127.0.0.1 outside, are forwarded to PORT inside: a socket stays in the namespace it was created in.
+Milvus also writes to two fixed folders, which are private in a separate mount namespace.
 
 Prints the server's process id when it is healthy; ends with the server or with standard input, so
-that neither outlives the tests, however they end.
+that neither outlives the tests.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _SIOCSIFFLAGS, _IFF_UP, _PR_SET_PDEATHSIG = 0x8914, 1, 1
 
 
 def loopback_up() -> None:
-    """What `ip link set lo up` does, where there is no `ip`."""
+    """Do what `ip link set lo up` does; `ip` may not be installed."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
 
 
 def own_folders() -> None:
-    """Its lock, one a machine, and the file of its node ids; both gone with the namespace."""
+    """Mount private folders for its machine-wide lock and its file of node ids."""
     os.makedirs("/tmp/milvus", exist_ok=True)
-    for folder in (b"/run", b"/tmp/milvus"):  # /run/milvus would be root's to make
+    for folder in (b"/run", b"/tmp/milvus"):  # only root can create /run/milvus
         if ctypes.CDLL(None, use_errno=True).mount(b"tmpfs", folder, b"tmpfs", 0, None):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), folder)
 
@@ -79,7 +79,7 @@ async def main(outside: int, port: int, health: int, *command: str) -> None:
         await asyncio.gather(pump(reader, back), pump(there, writer))
 
     async def admit() -> None:
-        while True:  # as without a fence: refused until the port is there, then "not ready yet"
+        while True:  # refuse connections until the port is open, then say "not ready yet"
             with contextlib.suppress(OSError):
                 (await asyncio.open_connection("127.0.0.1", port))[1].close()
                 break

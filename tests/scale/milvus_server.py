@@ -1,6 +1,6 @@
-"""A real Milvus server from the PyPI wheel `milvus`, to be started, killed and started again.
+"""A real Milvus server from the PyPI wheel `milvus` that can be killed and restarted.
 
-python tests/scale/milvus_server.py FOLDER       # one to try things on, until Ctrl-C
+python tests/scale/milvus_server.py FOLDER       # start one, until Ctrl-C
 """
 
 from __future__ import annotations
@@ -19,54 +19,56 @@ from typing import Any
 COMPONENTS = (
     "rootCoord", "proxy", "queryCoord", "queryNode", "indexNode", "dataCoord", "dataNode",
 )  # fmt: skip
-TOKEN = "root:Milvus"  # what a new server with authorization knows
+TOKEN = "root:Milvus"  # the default of a new server with authorization
 _HEALTH = 9091
 
 
-class NoFence(Exception):
-    """This machine gives us no network namespace to keep the server in."""
+class NoIsolation(Exception):
+    """This machine does not allow a network namespace for the server."""
 
 
-def fence() -> list[str]:
-    """The command that gives another one interfaces and mounts of its own, root or not."""
-    said = ""
+def isolation_command() -> list[str]:
+    """Return a prefix that runs a command in its own network and mount namespace."""
+    message = ""
     for options in (["--map-root-user"], []):  # user namespaces may be off; root needs none
         command = ["unshare", *options, "--net", "--mount"]
         try:
-            tried = subprocess.run([*command, "true"], capture_output=True, text=True)
+            result = subprocess.run([*command, "true"], capture_output=True, text=True)
         except OSError as error:
-            raise NoFence(str(error)) from None
-        if tried.returncode == 0:
+            raise NoIsolation(str(error)) from None
+        if result.returncode == 0:
             return command
-        said = said or tried.stderr.strip()
-    raise NoFence(said)
+        message = message or result.stderr.strip()
+    raise NoIsolation(message)
 
 
 class MilvusServer:
-    """Standalone, all data under one folder; `url` stays the same over restarts.
+    """A standalone server with all data in one folder; `url` is the same after a restart.
 
-    Any number of them may run: ports other than the one of `url` are in a namespace each.
+    Several can run at once: all ports except the one of `url` are in a separate namespace.
     """
 
-    def __init__(self, folder: Path, programs: Path, fence: Sequence[str]) -> None:
+    def __init__(self, folder: Path, programs: Path, isolation: Sequence[str]) -> None:
         import milvus
 
         with (programs / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            # 250 MB to unpack: once a machine, not once a test.
+            # 250 MB to unpack: once per machine, not per test.
             milvus._initialize_data_files(str(programs))
-        self.folder, self.programs, self._fence = folder, programs, fence
+        self.folder, self.programs, self._isolation = folder, programs, isolation
         config: Any = milvus.MilvusServerConfig(data_dir=str(folder))
-        for component in COMPONENTS:  # else it announces the address of an interface it lacks
+        for (
+            component
+        ) in COMPONENTS:  # else it announces the address of an interface it does not have
             config.set(f"{component}.ip", "127.0.0.1")
         config.set("authorization_enabled", True)
         config.resolve()
         self._inside = int(config.get("proxy_port"))
-        # Bound but never listening: the port stays ours, and refuses while the server is away.
+        # Bound but never listening: the port stays reserved and refuses while the server is down.
         self._reserved = _bound(0)
         self.port = int(self._reserved.getsockname()[1])
         self.process: subprocess.Popen[bytes] | None = None
-        self.pid = 0  # of the server itself, inside the fence
+        self.pid = 0  # of the server itself
 
     @property
     def url(self) -> str:
@@ -83,34 +85,34 @@ class MilvusServer:
         with (self.folder / "server.log").open("ab") as log, _bound(self.port) as outside:
             self.process = subprocess.Popen(
                 [
-                    *self._fence, sys.executable, "-IS", script,
+                    *self._isolation, sys.executable, "-IS", script,
                     str(outside.fileno()), str(self._inside), str(_HEALTH),
                     self.programs / "bin" / "milvus", "run", "standalone",
                 ],
                 cwd=self.folder, env=environment, pass_fds=[outside.fileno()],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-                start_new_session=True,  # Ctrl-C is for the tests, which then end the server
+                start_new_session=True,  # Ctrl-C goes to the tests, which then stop the server
             )  # fmt: skip
         assert self.process.stdout is not None
         try:
-            heard, _, _ = select.select([self.process.stdout], [], [], wait)
-            said = self.process.stdout.readline() if heard else b""
-            if not said:
-                what = "ended" if heard else f"was not ready within {wait:.0f} s"
-                raise RuntimeError(f"the Milvus server {what}; its last words:\n{self.log()}")
+            ready, _, _ = select.select([self.process.stdout], [], [], wait)
+            line = self.process.stdout.readline() if ready else b""
+            if not line:
+                problem = "ended" if ready else f"was not ready within {wait:.0f} s"
+                raise RuntimeError(f"The Milvus server {problem}. Its log:\n{self.log()}")
         except BaseException:
             self.stop()
             raise
-        self.pid = int(said)
+        self.pid = int(line)
 
     def kill(self) -> None:
-        """As a power cut would: no chance to write anything."""
+        """Kill the server like a power failure: it cannot write anything."""
         if self.process is not None and self.process.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
         self.stop()
 
     def stop(self) -> None:
-        """The fence ends when its standard input does, after the server."""
+        """Close the standard input of fence.py, which then stops the server."""
         if self.process is not None:
             self.process.communicate()
             self.process = None
@@ -120,24 +122,24 @@ class MilvusServer:
         self._reserved.close()
 
     def log(self, lines: int = 40) -> str:
-        """The last of what it said, less its chatter."""
+        """Return the last warnings and errors of its log."""
         text = (self.folder / "server.log").read_text(encoding="utf-8", errors="replace")
-        said = [s for s in text.splitlines() if "[DEBUG]" not in s and "[INFO]" not in s]
-        return "\n".join(said[-lines:])
+        entries = [s for s in text.splitlines() if "[DEBUG]" not in s and "[INFO]" not in s]
+        return "\n".join(entries[-lines:])
 
 
 def _bound(port: int) -> socket.socket:
-    found = socket.socket()
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    found.bind(("127.0.0.1", port))
-    return found
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(("127.0.0.1", port))
+    return bound
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[1])
+    folder = Path(sys.argv[1])
     for part in ("data", "programs"):
-        (place / part).mkdir(parents=True, exist_ok=True)
-    server = MilvusServer(place / "data", place / "programs", fence())
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    server = MilvusServer(folder / "data", folder / "programs", isolation_command())
     server.start()
     print(f"{server.url} MILVUS_TOKEN={TOKEN}", flush=True)
     try:

@@ -1,4 +1,4 @@
-"""evaluate: the scores of any engine's rankings, and of anybody's labelled files."""
+"""evaluate: scores of a benchmark, of any index and of labeled files."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from transhash.model.encoder import Encoder
 from transhash.scoring import (
     Direction,
     backend_histograms,
+    backends,
     build_directions,
-    engines,
     score_directions,
 )
 from transhash.search.engine import SearchEngine
@@ -40,7 +40,7 @@ def transhash(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
-def whole(transhash: Command, run: Path, data: Path) -> tuple[Any, Any]:
+def expected_scores(transhash: Command, run: Path, data: Path) -> tuple[Any, Any]:
     return transhash("evaluate", run, "--benchmark", data, "--json").directions
 
 
@@ -59,8 +59,8 @@ def random_directions(items: int, bits: int = 16, queries: int = 20) -> dict[str
 # ---- a benchmark ----
 
 
-def test_a_benchmark_is_scored_as_its_split_is(
-    transhash: Command, run: Path, data: Path, whole: tuple[Any, Any]
+def test_the_scores_of_a_benchmark_are_those_of_its_split(
+    transhash: Command, run: Path, data: Path, expected_scores: tuple[Any, Any]
 ) -> None:
     encoder = Encoder.load(run)
     assert encoder.image_features is not None
@@ -68,116 +68,127 @@ def test_a_benchmark_is_scored_as_its_split_is(
     benchmark, _ = load_benchmark_features(data, encoder.image_features)
     target = build_test_set(benchmark, benchmark.split(0), encoder.text_features)
     scores = score_directions(build_directions(encoder.hasher, target))
-    assert tuple(each.to_dict() for each in scores.values()) == whole
+    assert tuple(each.to_dict() for each in scores.values()) == expected_scores
 
 
 @pytest.mark.parametrize("url", BACKENDS)
-def test_an_exact_engine_gives_exactly_the_scores_without_one(
-    transhash: Command, run: Path, data: Path, whole: tuple[Any, Any], url: str, tmp_path: Path
+def test_an_exact_index_gives_the_scores_without_an_index(
+    transhash: Command,
+    run: Path,
+    data: Path,
+    expected_scores: tuple[Any, Any],
+    url: str,
+    tmp_path: Path,
 ) -> None:
-    place = url.format(tmp_path)
-    asked = ("evaluate", run, "--benchmark", data, "--index", place)
-    first = transhash(*asked, "--json")
-    assert first.directions == whole
+    index_url = url.format(tmp_path)
+    arguments = ("evaluate", run, "--benchmark", data, "--index", index_url)
+    first = transhash(*arguments, "--json")
+    assert first.directions == expected_scores
     assert first.scores["sent"] == 48
-    again = transhash(*asked, "--map-definition", "hits", "--cutoff", 5, "--json")
-    assert again.scores["sent"] == (48 if place == "faiss:" else 0)  # that one was in memory
-    without = transhash(
+    again = transhash(*arguments, "--map-definition", "hits", "--cutoff", 5, "--json")
+    assert again.scores["sent"] == (48 if index_url == "faiss:" else 0)  # it is in memory
+    expected = transhash(
         "evaluate", run, "--benchmark", data, "--map-definition", "hits", "--cutoff", 5, "--json"
     )
-    assert again.directions == without.directions
-    assert f"index: {place}" in " ".join(transhash(*asked).out.split())
+    assert again.directions == expected.directions
+    assert f"index: {index_url}" in " ".join(transhash(*arguments).out.split())
 
 
 @pytest.mark.parametrize("url", ["grouped:{}/g", "milvus:{}/codes.db"])
-def test_only_what_a_place_lacks_is_sent(
-    transhash: Command, run: Path, data: Path, whole: tuple[Any, Any], url: str, tmp_path: Path
+def test_only_missing_codes_are_sent(
+    transhash: Command,
+    run: Path,
+    data: Path,
+    expected_scores: tuple[Any, Any],
+    url: str,
+    tmp_path: Path,
 ) -> None:
-    place = url.format(tmp_path)
-    asked = ("evaluate", run, "--benchmark", data, "--index", place, "--json")
-    transhash(*asked)
-    index = open_index(f"{place}#texts" if "milvus" in place else f"{place}/texts")
-    index.remove(np.arange(7))
-    index.close()
-    said = transhash(*asked)
-    assert said.scores["sent"] == 7
-    assert said.directions == whole
+    index_url = url.format(tmp_path)
+    arguments = ("evaluate", run, "--benchmark", data, "--index", index_url, "--json")
+    transhash(*arguments)
+    texts_url = f"{index_url}#texts" if "milvus" in index_url else f"{index_url}/texts"
+    with open_index(texts_url) as index:
+        index.remove(np.arange(7))
+    result = transhash(*arguments)
+    assert result.scores["sent"] == 7
+    assert result.directions == expected_scores
 
 
 @pytest.mark.parametrize("url", ["grouped:{}/g", "faiss:{}/f", "milvus:{}/codes.db"])
-def test_a_place_with_other_items_is_refused_and_left_alone(
+def test_an_index_with_other_items_is_refused_and_unchanged(
     transhash: Command, run: Path, data: Path, url: str, tmp_path: Path
 ) -> None:
-    place = url.format(tmp_path)
+    index_url = url.format(tmp_path)
     texts, images = (
-        f"{place}#{kind}" if "milvus" in place else f"{place}/{kind}"
-        for kind in ("texts", "images")
+        f"{index_url}#{modality}" if "milvus" in index_url else f"{index_url}/{modality}"
+        for modality in ("texts", "images")
     )
-    index = open_index(images, 16)  # the second one that is looked at
-    foreign = Codes(np.full((2, 2), 77, np.uint8), 16)
-    index.add([0, 10**9], foreign)
-    index.close()
-    asked = ("evaluate", run, "--benchmark", data, "--index", place)
-    assert "holds 2 codes that are not of this run's split" in transhash.refused(*asked)
-    index = open_index(images, read_only=True)
-    assert index.export()[0].tolist() == [0, 10**9]
-    index.close()
+    with open_index(images, 16) as index:  # the one that is checked last
+        index.add([0, 10**9], Codes(np.full((2, 2), 77, np.uint8), 16))
+    arguments = ("evaluate", run, "--benchmark", data, "--index", index_url)
+    assert "2 codes that are not part" in transhash.refused(*arguments)
+    with open_index(images, read_only=True) as index:
+        assert index.export()[0].tolist() == [0, 10**9]
     with pytest.raises(Exception, match="No index at"):
         open_index(texts, 16, read_only=True)
 
 
-def test_a_place_of_another_code_length_is_refused(
+def test_an_index_of_another_code_length_is_refused(
     transhash: Command, run: Path, data: Path, tmp_path: Path
 ) -> None:
     open_index(f"{tmp_path / 'g'}/images", 32).close()
-    sentence = transhash.refused("evaluate", run, "--benchmark", data, "--index", tmp_path / "g")
-    assert "holds 32-bit codes" in sentence
+    message = transhash.refused("evaluate", run, "--benchmark", data, "--index", tmp_path / "g")
+    assert "has 32-bit codes" in message
     assert not (tmp_path / "g" / "texts").exists()
 
 
 def test_rankings_in_blocks_are_counted_like_all_pairs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engines, "_PAIRS", 1_000)  # three queries at a time
+    monkeypatch.setattr(backends, "_CHUNK_PAIRS", 1_000)  # three queries at a time
     directions = random_directions(300)
-    found, sent = backend_histograms("grouped:", directions)
+    histograms, sent = backend_histograms("grouped:", directions)
     assert sent == 600
-    assert found == {name: each.tie_groups() for name, each in directions.items()}
+    assert histograms == {name: each.tie_groups() for name, each in directions.items()}
 
 
-def test_items_that_an_engine_leaves_out_are_ranked_last() -> None:
+def test_items_that_an_index_omits_are_ranked_last() -> None:
     related = np.array([[1, 0, 0, 1], [0, 1, 1, 0]], np.bool_)  # queries x items
     rows = np.array([[0, 2, 1, -1], [1, 0, -1, -1]])
     distances = np.array([[0, 2, 2, -1], [1, 1, -1, -1]], np.int32)
-    found = DistanceHistogram.from_search_results(
+    histogram = DistanceHistogram.from_search_results(
         rows, distances, related, np.eye(4, dtype=np.bool_), 8
     )
-    assert found.items.tolist() == [[1, 0, 2, 0, 0, 0, 0, 0, 1], [0, 2, 0, 0, 0, 0, 0, 0, 2]]
-    assert found.relevant.tolist() == [[1, 0, 0, 0, 0, 0, 0, 0, 1], [0, 1, 0, 0, 0, 0, 0, 0, 1]]
+    assert histogram.items.tolist() == [[1, 0, 2, 0, 0, 0, 0, 0, 1], [0, 2, 0, 0, 0, 0, 0, 0, 2]]
+    assert histogram.relevant.tolist() == [[1, 0, 0, 0, 0, 0, 0, 0, 1], [0, 1, 0, 0, 0, 0, 0, 0, 1]]
 
 
 # ---- a server ----
 
 
 @pytest.mark.server
-def test_a_server_gives_exactly_the_scores_without_one(
-    transhash: Command, server: MilvusServer, run: Path, data: Path, whole: tuple[Any, Any]
+def test_a_server_gives_the_scores_without_an_index(
+    transhash: Command,
+    server: MilvusServer,
+    run: Path,
+    data: Path,
+    expected_scores: tuple[Any, Any],
 ) -> None:
-    asked = ("evaluate", run, "--benchmark", data, "--json", "--index")
+    arguments = ("evaluate", run, "--benchmark", data, "--json", "--index")
     url = f"{server.url}/c{next(_numbers)}"
     for sent in (48, 0):
-        said = transhash(*asked, url)
-        assert said.directions == whole
-        assert said.scores["sent"] == sent
+        result = transhash(*arguments, url)
+        assert result.directions == expected_scores
+        assert result.scores["sent"] == sent
 
 
 @pytest.mark.server
-def test_fewer_lists_cost_map_and_all_of_them_none(server: MilvusServer) -> None:
-    # So many that a server builds lists for them.
+def test_searching_all_ivf_lists_is_exact_and_fewer_are_not(server: MilvusServer) -> None:
+    # Enough codes for a server to build lists.
     directions = random_directions(6_000, 32)
     url = f"{server.url}/lists{next(_numbers)}?index=BIN_IVF_FLAT&nlist=32"
     exact = {name: DistanceHistogram.from_codes(*each[:4]) for name, each in directions.items()}
-    # The first time already: a server that has not built its lists yet looks at every code.
+    # Also right after sending: a server that has not built its lists yet scans every code.
     few, sent = backend_histograms(f"{url}&nprobe=2", directions)
     assert sent == 12_000
     assert backend_histograms(url, directions) == (exact, 0)
@@ -194,42 +205,42 @@ def test_fewer_lists_cost_map_and_all_of_them_none(server: MilvusServer) -> None
 
 @pytest.fixture
 def own(data: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """Photos and notes with labels, three rows of them without."""
+    """Images and texts with labels, three rows without."""
     images, texts = tmp_path / "photos.csv", tmp_path / "notes.csv"
-    for to, kind in ((images, "image"), (texts, "text")):
+    for path, kind in ((images, "image"), (texts, "text")):
         rows = list(csv.DictReader((data / f"{kind}s.tsv").open(), delimiter="\t"))
-        with to.open("w", newline="") as file:
+        with path.open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(("id", kind, "labels"))
             for number, row in enumerate(rows):
                 name = row.get("id") or row["image"]
                 content = str((data / row["image"]).absolute()) if kind == "image" else row["text"]
-                bare = number < (1 if kind == "image" else 2)
-                writer.writerow((name, content, "" if bare else row["labels"]))
+                unlabeled = number < (1 if kind == "image" else 2)
+                writer.writerow((name, content, "" if unlabeled else row["labels"]))
     return images, texts
 
 
-def test_own_labelled_files_are_scored_both_ways(
+def test_labeled_files_are_scored_in_both_directions(
     transhash: Command, run: Path, own: tuple[Path, Path]
 ) -> None:
-    said = transhash("evaluate", run, "--images", own[0], "--texts", own[1], "--json")
-    scores = said.scores
+    result = transhash("evaluate", run, "--images", own[0], "--texts", own[1], "--json")
+    scores = result.scores
     assert scores["unlabeled"] == 3
     assert scores["benchmark"] == "photos.csv and notes.csv"
     encoder = Encoder.load(run)
     images, texts = read_images(own[0]).take(range(1, 36)), read_texts(own[1]).take(range(2, 36))
     codes, text_codes = encoder.encode_images(images)[0], encoder.encode_texts(texts)
     classes = sorted(set().union(*images.labels, *texts.labels))
-    of_images, of_texts = (label_matrix(part.labels, classes) for part in (images, texts))
-    there = evaluate(codes, text_codes, of_images, of_texts)
-    back = evaluate(text_codes, codes, of_texts, of_images)
-    assert said.directions == (there.to_dict(), back.to_dict())
+    image_labels, text_labels = (label_matrix(part.labels, classes) for part in (images, texts))
+    forward = evaluate(codes, text_codes, image_labels, text_labels)
+    backward = evaluate(text_codes, codes, text_labels, image_labels)
+    assert result.directions == (forward.to_dict(), backward.to_dict())
     table = " ".join(transhash("evaluate", run, "--images", own[0], "--texts", own[1]).out.split())
     assert "Excluded 3 rows" in table
     assert "chance" in table
 
 
-def test_the_seed_says_which_items_ask(
+def test_the_seed_determines_the_queries(
     transhash: Command, run: Path, own: tuple[Path, Path]
 ) -> None:
     files = ("--images", own[0], "--texts", own[1], "--json", "--queries", 9)
@@ -242,21 +253,21 @@ def test_the_seed_says_which_items_ask(
 
 
 @pytest.mark.parametrize("url", ["grouped:{run}/index", "milvus:{folder}/served.db"])
-def test_a_served_index_is_scored_as_it_is(
+def test_an_existing_index_is_scored(
     transhash: Command, run: Path, own: tuple[Path, Path], url: str, tmp_path: Path
 ) -> None:
-    """The run's index holds 36 + 36 items, of which the files label 35 + 34."""
-    place = url.format(run=run, folder=tmp_path)
-    if "milvus" in place:
-        transhash("copy", run, "--from", f"grouped:{run / 'index'}", "--to", place)
+    """The index of the run has 36 + 36 items, of which the files label 35 + 34."""
+    index_url = url.format(run=run, folder=tmp_path)
+    if "milvus" in index_url:
+        transhash("copy", run, "--from", f"grouped:{run / 'index'}", "--to", index_url)
     files = ("--images", own[0], "--texts", own[1], "--queries", 20)
-    without = transhash("evaluate", run, *files, "--json")
-    served = transhash("evaluate", run, *files, "--index", place, "--json")
-    assert served.directions == without.directions
-    assert served.scores["not_indexed"] == {"images": 0, "texts": 0}
+    expected = transhash("evaluate", run, *files, "--json")
+    indexed = transhash("evaluate", run, *files, "--index", index_url, "--json")
+    assert indexed.directions == expected.directions
+    assert indexed.scores["not_indexed"] == {"images": 0, "texts": 0}
 
 
-def test_items_that_are_not_indexed_are_told(
+def test_items_that_are_not_indexed_are_reported(
     transhash: Command, run: Path, own: tuple[Path, Path], tmp_path: Path
 ) -> None:
     with own[1].open("a", newline="") as file:
@@ -264,37 +275,42 @@ def test_items_that_are_not_indexed_are_told(
     files = ("--images", own[0], "--texts", own[1], "--index", f"grouped:{run / 'index'}")
     said = " ".join(transhash("evaluate", run, *files).out.split())
     assert "1 texts and 0 images that are not in the index" in said
-    engine = SearchEngine.open(run, f"grouped:{tmp_path / 'empty'}", writable=True)
-    engine.close()
+    SearchEngine.open(run, f"grouped:{tmp_path / 'empty'}", writable=True).close()
     empty = (*files[:4], "--index", f"grouped:{tmp_path / 'empty'}")
-    assert "none of the 35 labelled texts is in the index" in transhash.refused(
-        "evaluate", run, *empty
-    )
+    assert "None of the 35 labeled texts" in transhash.refused("evaluate", run, *empty)
 
 
-# ---- finer rankings ----
+# ---- weighted rankings ----
 
 
 @pytest.mark.parametrize("ranking", ["tiebreak", "weighted"])
-def test_a_finer_ranking_is_scored_from_projections_and_named(
-    transhash: Command, run: Path, own: tuple[Path, Path], whole: tuple[Any, Any], ranking: Any
+def test_a_weighted_ranking_is_scored_from_projections(
+    transhash: Command,
+    run: Path,
+    own: tuple[Path, Path],
+    expected_scores: tuple[Any, Any],
+    ranking: Any,
 ) -> None:
     files = ("--images", own[0], "--texts", own[1])
-    said = transhash("evaluate", run, *files, "--ranking", ranking, "--json")
+    result = transhash("evaluate", run, *files, "--ranking", ranking, "--json")
     encoder = Encoder.load(run)
     images, texts = read_images(own[0]).take(range(1, 36)), read_texts(own[1]).take(range(2, 36))
     x, y = encoder.project_images(images)[0], encoder.project_texts(texts)
     codes, text_codes = Codes.from_projections(x), Codes.from_projections(y)
     classes = sorted(set().union(*images.labels, *texts.labels))
-    of_images, of_texts = (label_matrix(part.labels, classes) for part in (images, texts))
-    there = evaluate(codes, text_codes, of_images, of_texts, ranking=ranking, query_projections=x)
-    back = evaluate(text_codes, codes, of_texts, of_images, ranking=ranking, query_projections=y)
-    assert said.directions == (there.to_dict(), back.to_dict())
-    assert said.scores["ranking"] == said.directions[0]["ranking"] == ranking
-    assert whole[0]["ranking"] == "hamming"
+    image_labels, text_labels = (label_matrix(part.labels, classes) for part in (images, texts))
+    forward = evaluate(
+        codes, text_codes, image_labels, text_labels, ranking=ranking, query_projections=x
+    )
+    backward = evaluate(
+        text_codes, codes, text_labels, image_labels, ranking=ranking, query_projections=y
+    )
+    assert result.directions == (forward.to_dict(), backward.to_dict())
+    assert result.scores["ranking"] == result.directions[0]["ranking"] == ranking
+    assert expected_scores[0]["ranking"] == "hamming"
     plain = transhash("evaluate", run, *files, "--json")
     assert plain.scores["ranking"] == "hamming"
-    assert plain.directions[0]["map"] != said.directions[0]["map"]
+    assert plain.directions[0]["map"] != result.directions[0]["map"]
     assert "ranking: Hamming distance" in transhash("evaluate", run, *files).out
     finer = " ".join(transhash("evaluate", run, *files, "--ranking", ranking).out.split())
     assert f"({ranking})" in finer
@@ -302,33 +318,35 @@ def test_a_finer_ranking_is_scored_from_projections_and_named(
 
 @pytest.mark.parametrize("ranking", ["tiebreak", "weighted"])
 @pytest.mark.parametrize("url", BACKENDS)
-def test_every_engine_gives_the_scores_of_the_finer_ranking(
+def test_every_backend_gives_the_scores_of_a_weighted_ranking(
     transhash: Command, run: Path, data: Path, url: str, ranking: str, tmp_path: Path
 ) -> None:
-    asked = ("evaluate", run, "--benchmark", data, "--ranking", ranking, "--json")
-    served = transhash(*asked, "--index", url.format(tmp_path)).directions
-    for ours, theirs in zip(served, transhash(*asked).directions, strict=True):
+    arguments = ("evaluate", run, "--benchmark", data, "--ranking", ranking, "--json")
+    indexed = transhash(*arguments, "--index", url.format(tmp_path)).directions
+    for ours, theirs in zip(indexed, transhash(*arguments).directions, strict=True):
         assert ours["map"] == pytest.approx(theirs["map"], abs=1e-12)
         assert ours["precision_at"] == pytest.approx(theirs["precision_at"], abs=1e-12)
         assert ours["ranking"] == ranking
 
 
-def test_a_served_index_is_scored_by_the_finer_ranking(
+def test_an_existing_index_is_scored_by_a_weighted_ranking(
     transhash: Command, run: Path, own: tuple[Path, Path]
 ) -> None:
-    files = ("--images", own[0], "--texts", own[1], "--queries", 20, "--ranking", "weighted", "--json")
-    without = transhash("evaluate", run, *files)
-    served = transhash("evaluate", run, *files, "--index", f"grouped:{run / 'index'}")
-    for ours, theirs in zip(served.directions, without.directions, strict=True):
+    files = (
+        "--images", own[0], "--texts", own[1], "--queries", 20, "--ranking", "weighted", "--json",
+    )  # fmt: skip
+    expected = transhash("evaluate", run, *files)
+    indexed = transhash("evaluate", run, *files, "--index", f"grouped:{run / 'index'}")
+    for ours, theirs in zip(indexed.directions, expected.directions, strict=True):
         assert ours["map"] == pytest.approx(theirs["map"], abs=1e-12)
 
 
-def test_search_ranks_as_it_is_told_and_says_so(
+def test_search_uses_the_ranking_and_reports_it(
     transhash: Command, run: Path, tmp_path: Path
 ) -> None:
-    def rows(*more: object) -> list[Any]:
-        said = transhash("search", run, "--text", "a boat", "-k", 36, "--json", *more)
-        return [json.loads(line) for line in said.out.splitlines()]
+    def rows(*options: object) -> list[Any]:
+        result = transhash("search", run, "--text", "a boat", "-k", 36, "--json", *options)
+        return [json.loads(line) for line in result.out.splitlines()]
 
     plain = [row["distance"] for row in rows("--ranking", "hamming")]
     assert plain == [row["distance"] for row in rows("--ranking", "tiebreak")] == sorted(plain)
@@ -341,22 +359,20 @@ def test_search_ranks_as_it_is_told_and_says_so(
     assert "weighted ranking" in transhash("search", run, "--text", "a boat").out
     faiss = f"faiss:{tmp_path / 'f'}"
     transhash("copy", run, "--from", f"grouped:{run / 'index'}", "--to", faiss)
-    said = transhash("search", run, "--text", "a boat", "-k", 2, "--index", faiss).out
-    assert "weighted ranking, top 108 reranked" in " ".join(said.split())
-    assert "tiebreak" in transhash.refused(
-        "search", run, "--text", "a boat", "--ranking", "cosine"
-    )
+    result = transhash("search", run, "--text", "a boat", "-k", 2, "--index", faiss).out
+    assert "weighted ranking, top 108 reranked" in " ".join(result.split())
+    assert "tiebreak" in transhash.refused("search", run, "--text", "a boat", "--ranking", "cosine")
 
 
-# ---- mistakes ----
+# ---- errors ----
 
 
-def test_a_search_of_a_mistyped_milvus_file_is_a_sentence_and_makes_nothing(
+def test_a_search_in_a_missing_milvus_file_creates_nothing(
     transhash: Command, run: Path, tmp_path: Path
 ) -> None:
-    place = f"milvus:{tmp_path / 'typo.db'}"
-    sentence = transhash.refused("search", run, "--text", "a boat", "--index", place)
-    assert "No index at milvus:" in sentence
+    index_url = f"milvus:{tmp_path / 'typo.db'}"
+    message = transhash.refused("search", run, "--text", "a boat", "--index", index_url)
+    assert "No index at milvus:" in message
     assert not list(tmp_path.iterdir())
 
 
@@ -384,7 +400,7 @@ def test_a_search_of_a_mistyped_milvus_file_is_a_sentence_and_makes_nothing(
         ("--benchmark DATA --ranking tiebreak --merge h", "Remove"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_exit_code_2(
+def test_a_wrong_command_exits_with_2(
     transhash: Command, run: Path, data: Path, words: str, sentence: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip

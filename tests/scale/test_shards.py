@@ -1,4 +1,4 @@
-"""Evaluation in shards: counts add up to the scores of the whole."""
+"""Evaluation in shards: the counts of all shards give the scores of the complete database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 from command import Command
 
-DEFINITIONS = [(), ("--definition", "found", "--at", 5), ("--definition", "torchcmh", "--at", 3)]
+DEFINITIONS = [
+    (),
+    ("--map-definition", "hits", "--cutoff", 5),
+    ("--map-definition", "torchcmh", "--cutoff", 3),
+]
 
 
 @pytest.fixture
@@ -22,10 +26,10 @@ def transhash(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 def shards(transhash: Command, run: Path, data: Path, tmp_path: Path) -> list[Path]:
     folders = [tmp_path / f"shard-{number}" for number in (1, 2, 3)]
     for number, folder in enumerate(folders, 1):
-        said = transhash(
+        result = transhash(
             "evaluate", run, "--benchmark", data, "--shard", f"{number}/3", "--histogram", folder
         )
-        assert f"shard {number}/3 written" in said.out
+        assert f"shard {number}/3" in result.out
     return folders
 
 
@@ -33,20 +37,20 @@ def merge(folders: list[Path]) -> list[object]:
     return [word for folder in folders for word in ("--merge", folder)]
 
 
-def test_shards_added_up_give_the_scores_of_the_whole(
+def test_merged_shards_give_the_scores_of_the_complete_database(
     transhash: Command, run: Path, data: Path, shards: list[Path]
 ) -> None:
-    for words in DEFINITIONS:
-        whole = transhash("evaluate", run, "--benchmark", data, *words, "--json")
-        added = transhash("evaluate", run, *merge(shards[::-1]), *words, "--json")
-        assert added.directions == whole.directions
-        assert added.scores.keys() == whole.scores.keys()
+    for options in DEFINITIONS:
+        complete = transhash("evaluate", run, "--benchmark", data, *options, "--json")
+        merged = transhash("evaluate", run, *merge(shards[::-1]), *options, "--json")
+        assert merged.directions == complete.directions
+        assert merged.scores.keys() == complete.scores.keys()
     table = transhash("evaluate", run, "--benchmark", data, *merge(shards)).out
     assert "chance" in table
     assert "divided by all relevant items" in " ".join(table.split())
 
 
-def test_a_shard_reads_its_own_images_only_and_a_merge_none(
+def test_a_shard_reads_only_its_images_and_a_merge_none(
     transhash: Command, run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = [tmp_path / "h1", tmp_path / "h2"]
@@ -64,7 +68,7 @@ def test_a_shard_reads_its_own_images_only_and_a_merge_none(
     assert not (tmp_path / "unused").exists()
 
 
-def test_an_unreadable_image_shifts_no_shard(
+def test_an_unreadable_image_does_not_change_the_shards(
     transhash: Command, run: Path, data: Path, tmp_path: Path
 ) -> None:
     broken = Path(shutil.copytree(data, tmp_path / "set"))
@@ -75,34 +79,34 @@ def test_an_unreadable_image_shifts_no_shard(
         transhash(
             "evaluate", run, "--benchmark", broken, "--shard", f"{number}/2", "--histogram", folder
         )
-    whole = transhash("evaluate", run, "--benchmark", broken, "--json")
-    added = transhash("evaluate", run, *merge(folders), "--json")
-    assert added.directions == whole.directions
-    assert added.scores["problems"] == whole.scores["problems"] == 1
+    complete = transhash("evaluate", run, "--benchmark", broken, "--json")
+    merged = transhash("evaluate", run, *merge(folders), "--json")
+    assert merged.directions == complete.directions
+    assert merged.scores["problems"] == complete.scores["problems"] == 1
 
 
-def test_shards_that_do_not_add_up_are_refused(
+def test_shards_that_do_not_belong_together_are_refused(
     transhash: Command, run: Path, data: Path, shards: list[Path], tmp_path: Path
 ) -> None:
     def refused(*folders: Path) -> str:
         return transhash.refused("evaluate", run, *merge(list(folders)))
 
     first, second, third = shards
-    assert "shard 2 is missing" in refused(first, third)
+    assert "Shard 2 is missing" in refused(first, third)
     assert "are both shard 1" in refused(first, second, first)
-    assert "holds no finished shard" in refused(first, second, tmp_path)
+    assert "no complete shard" in refused(first, second, tmp_path)
     other = tmp_path / "other"
     transhash(
         "evaluate", run, "--benchmark", data, "--shard", "2/2", "--histogram", other
     )  # fmt: skip
-    assert "do not add up" in refused(first, other)
+    assert "one of 2" in refused(first, other)
     transhash(
         "evaluate", run, "--benchmark", data, "--split-seed", 1,
         "--shard", "2/3", "--histogram", other,
     )  # fmt: skip
-    assert "their split_seed differ" in refused(first, other, third)
-    assert "is of split 0" in transhash.refused("evaluate", run, "--split-seed", 1, *merge(shards))
-    assert "was not written by" in _refused_for_another_run(transhash, run, shards, tmp_path)
+    assert "split_seed" in refused(first, other, third)
+    assert "--split-seed 0" in transhash.refused("evaluate", run, "--split-seed", 1, *merge(shards))
+    assert "not written by" in _refused_for_another_run(transhash, run, shards, tmp_path)
     assert "not of" in transhash.refused("evaluate", run, "--benchmark", tmp_path, *merge(shards))
 
 
@@ -115,20 +119,20 @@ def _refused_for_another_run(
     return transhash.refused("evaluate", another, *merge(shards))
 
 
-def test_a_malformed_shard_is_refused(transhash: Command, run: Path, shards: list[Path]) -> None:
+def test_a_corrupt_shard_is_refused(transhash: Command, run: Path, shards: list[Path]) -> None:
     def refused() -> str:
         return transhash.refused("evaluate", run, *merge(shards))
 
-    table, note = shards[1] / "text_to_image.npz", shards[1] / "shard.json"
-    whole, described = table.read_bytes(), note.read_text()
-    for content in (whole[: len(whole) // 2], b"", b"no table"):
-        table.write_bytes(content)
+    table, record = shards[1] / "text_to_image.npz", shards[1] / "shard.json"
+    content, description = table.read_bytes(), record.read_text()
+    for corrupt in (content[: len(content) // 2], b"", b"not a table"):
+        table.write_bytes(corrupt)
         assert "text_to_image.npz" in refused()
     table.unlink()
     assert "text_to_image.npz cannot be read" in refused()
-    table.write_bytes(whole)
-    for text in ("{", "[]", "{}", json.dumps(json.loads(described) | {"of": "3"})):
-        note.write_text(text)
+    table.write_bytes(content)
+    for text in ("{", "[]", "{}", json.dumps(json.loads(description) | {"total": "3"})):
+        record.write_text(text)
         assert "shard.json" in refused()
 
 
@@ -136,18 +140,18 @@ def test_a_malformed_shard_is_refused(transhash: Command, run: Path, shards: lis
 def test_a_wrong_shard_is_refused(
     transhash: Command, run: Path, data: Path, shard: str, tmp_path: Path
 ) -> None:
-    to = tmp_path / "h"
-    sentence = transhash.refused(
-        "evaluate", run, "--benchmark", data, "--shard", shard, "--histogram", to
+    output = tmp_path / "h"
+    message = transhash.refused(
+        "evaluate", run, "--benchmark", data, "--shard", shard, "--histogram", output
     )
-    assert "takes i/n" in sentence
-    assert not to.exists()
+    assert "i/n" in message
+    assert not output.exists()
 
 
-def test_more_parts_than_items_are_refused(
+def test_more_shards_than_items_are_refused(
     transhash: Command, run: Path, data: Path, tmp_path: Path
 ) -> None:
-    sentence = transhash.refused(
+    message = transhash.refused(
         "evaluate", run, "--benchmark", data, "--shard", "30/30", "--histogram", tmp_path / "h"
     )
-    assert "a database of 24 items" in sentence
+    assert "24" in message

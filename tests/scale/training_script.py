@@ -1,4 +1,4 @@
-"""Trains THN on made-up features, alone or under torchrun, and keeps every step's gradients."""
+"""Trains THN on random features, alone or under torchrun, and saves the gradients of every step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from transhash.hashers.thn import PAPER, THN
 from transhash.hashers.world import World, init_world
 
 
-def made_up(sparse: bool) -> TrainingSet:
+def random_data(sparse: bool) -> TrainingSet:
     generator = np.random.default_rng(5)
     labels = np.eye(6, dtype=bool)[generator.integers(0, 6, 120)]
     basis_x, basis_y = generator.normal(size=(6, 20)), generator.normal(size=(6, 30))
@@ -41,8 +41,11 @@ Device.tensor = lambda device, array: _single(device, array).double()  # type: i
 
 
 class Precise(THN):
-    """THN in double precision. Q has the gradient 1/z, which makes 1e-4 of a rounding of 1e-7
-    within three steps, in one process, too: single precision could not show that two agree."""
+    """THN in double precision.
+
+    Q has the gradient 1/z, which turns a rounding error of 1e-7 into 1e-4 within three steps, so
+    single precision cannot show that two runs agree.
+    """
 
     def build_towers(self, *shapes: Any, **options: Any) -> Any:
         return super().build_towers(*shapes, **options).double()
@@ -51,19 +54,20 @@ class Precise(THN):
 def train(
     world: World, kind: str, steps: int, stop: int = -1, folder: str = "", seed: int = 0
 ) -> Any:
-    """Gradients of every step and what was learned; None if stopped, with a checkpoint kept."""
+    """Return the gradients of every step and the codes; None if stopped (saves a checkpoint)."""
     settings: dict[str, Any] = {
-        "bits": 16, "seed": seed, "dropout": 0.0, "batch_size": 48, "target_batch_size": 24, "steps": steps,
+        "bits": 16, "seed": seed, "dropout": 0.0, "steps": steps,
+        "batch_size": 48, "target_batch_size": 24,
         "quantization_start": 0.0, "alignment_ramp": 0.0,
     }  # fmt: skip
     thn = Precise(**{**PAPER, **settings}) if kind == "paper" else Precise(**settings)
-    kept: list[Any] = []
+    gradients: list[Any] = []
     clip, single = torch.nn.utils.clip_grad_norm_, torch.Tensor.float
 
-    def keep_and_clip(parameters: Any, most: float) -> Any:
+    def record_and_clip(parameters: Any, max_norm: float) -> Any:
         parameters = list(parameters)
-        kept.append(torch.cat([p.grad.reshape(-1) for p in parameters]).clone().numpy())
-        return clip(parameters, most)
+        gradients.append(torch.cat([p.grad.reshape(-1) for p in parameters]).clone().numpy())
+        return clip(parameters, max_norm)
 
     def track(items: Any, description: str, total: Any = None, start: int = 0) -> Any:
         if world.rank == 0:
@@ -73,8 +77,8 @@ def train(
                 raise KeyboardInterrupt
             yield step
 
-    training = made_up(kind == "pairs")
-    torch.nn.utils.clip_grad_norm_ = keep_and_clip
+    training = random_data(kind == "pairs")
+    torch.nn.utils.clip_grad_norm_ = record_and_clip
     torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign,assignment]
     try:
         thn.fit(training, folder=Path(folder) if folder else None, track=track, world=world)
@@ -84,7 +88,7 @@ def train(
         torch.nn.utils.clip_grad_norm_ = clip
         torch.Tensor.float = single  # type: ignore[method-assign]
     return {
-        "gradients": np.stack(kept),
+        "gradients": np.stack(gradients),
         "codes": thn.encode_images(training.images).packed,
         "z": thn.project_texts(training.texts),
     }
@@ -95,9 +99,9 @@ def main(kinds: str, steps: int, stop: int, folder: str, result: str) -> None:
     with init_world() as world:
         for kind in kinds.split(","):
             name, _, seed = kind.partition(":")
-            learned = train(world, name, steps, stop, folder, int(seed or 0))
-            if learned is not None and world.rank == 0:
-                np.savez(f"{result}-{kind}.npz", **learned)
+            record = train(world, name, steps, stop, folder, int(seed or 0))
+            if record is not None and world.rank == 0:
+                np.savez(f"{result}-{kind}.npz", **record)
 
 
 if __name__ == "__main__":
