@@ -101,15 +101,8 @@ def read_hasher(folder: Path, config: dict[str, Any], device: str) -> Hasher:
         settings = {**settings, "device": device}
     path, weights = folder / "config.json", folder / "hasher.safetensors"
     try:
-        hasher = make_hasher(config["method"], **settings)
-    except TranshashError as error:
-        raise DataError(f"{path} describes no known method ({error}). Refit the run.") from None
-    except Exception as error:  # whatever a method raises for invalid settings
-        reason = f"{type(error).__name__}: {error}"
-        raise DataError(f"{path} has invalid settings ({reason}). Refit the run.") from None
-    try:
-        return hasher.load_state(folder)
-    except Exception as error:  # whatever a method raises for arrays of another one
+        return make_hasher(config["method"], **settings).load_state(folder)
+    except Exception as error:  # whatever a method raises for invalid settings or arrays
         if isinstance(error, TranshashError) and str(weights) in str(error):
             raise
         reason = f"{type(error).__name__}: {error}"

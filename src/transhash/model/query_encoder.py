@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from transhash.errors import DataError
+from transhash.hashers.projection import AffineMap, check_finite, numpy_tower, project_linear
 from transhash.model.files import PRECOMPUTED, check_files, read_config, read_text_features
 
 if TYPE_CHECKING:
@@ -41,49 +40,17 @@ def make_text_projector(arrays: Mapping[str, npt.NDArray[np.floating]]) -> TextP
     """
     if "weights_y" in arrays:
         weights, offset = (arrays[name].astype(np.float64) for name in ("weights_y", "offset_y"))
-        return lambda rows: _checked(
-            rows, len(weights), lambda x: (x @ weights - offset).astype(np.float32)
-        )
-    center, scale = (arrays[f"input_layer.text.{name}"] for name in ("target_center", "scale"))
-    axes = arrays.get("input_layer.text.axes")
-    residual_axes = arrays.get("input_layer.text.residual_axes")
+        return lambda rows: project_linear(rows, weights, offset, "texts")
+    layer, tower = AffineMap.from_state(arrays, "text"), numpy_tower(arrays, "text")
+    if layer is None:
+        raise KeyError("input_layer.text.center")
 
-    def project(rows: npt.NDArray[np.float64]) -> TextProjections:
-        x = rows - center
-        z = _tower(arrays, ((x if axes is None else x @ axes) / scale[0]).astype(np.float32))
-        return z if residual_axes is None else np.hstack([z, (x @ residual_axes).astype("f4")])
+    def project(rows: npt.NDArray[np.floating]) -> TextProjections:
+        with np.errstate(invalid="ignore"):
+            z = layer.append_residual_bits(tower(layer.apply(rows)), rows, target=True)
+        return check_finite(z, "texts")
 
-    return lambda rows: _checked(rows, len(center), project)
-
-
-def _tower(arrays: Mapping[str, npt.NDArray[np.floating]], x: TextProjections) -> TextProjections:
-    """Apply a Perceptron, or a Head: that has a linear path as well and normalizes its input."""
-    linear = arrays.get("towers.text.linear.weight")
-    if linear is not None:
-        lengths = np.linalg.norm(x, axis=1, keepdims=True)
-        x = x / np.maximum(lengths, np.float32(1e-12)) * np.float32(math.sqrt(x.shape[1]))
-    hidden, layer = x, 0
-    while (weight := arrays.get(f"towers.text.hidden.{layer}.weight")) is not None:
-        hidden = np.maximum(hidden @ weight.T + arrays[f"towers.text.hidden.{layer}.bias"], 0)
-        layer += 1
-    out = hidden @ arrays["towers.text.fch.weight"].T + arrays["towers.text.fch.bias"]
-    return np.asarray(out if linear is None else out + x @ linear.T, np.float32)
-
-
-def _checked(
-    rows: npt.NDArray[np.floating],
-    width: int,
-    project: Callable[[npt.NDArray[np.float64]], TextProjections],
-) -> TextProjections:
-    if rows.shape[1:] != (width,):
-        raise DataError(
-            f"Text features have shape {rows.shape[1:]}, but the model was trained on ({width},). "
-            "Use the same features."
-        )
-    projections = project(rows.astype(np.float64))
-    if not np.isfinite(projections).all():
-        raise DataError("A text has a feature that is too large or not finite. Check the features.")
-    return projections
+    return project
 
 
 class QueryEncoder:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from transhash.data.collection import Images
 from transhash.progress import Track
@@ -147,20 +146,15 @@ class FileStamps:
     A file that changes in the meantime has another stamp next time, so it is read again then.
     """
 
-    def __init__(self, images: Images, stats: npt.NDArray[np.int64] | None = None) -> None:
+    def __init__(self, images: Images) -> None:
         self._images = images
         # In a folder the key is the path. A table may use one id for another file later.
         self._with_path = not (images.source and os.path.isdir(images.source))
-        if stats is None:
-            now = time.time_ns()
-            stats = np.zeros((len(images), 2), np.int64)  # size and time; 0: unknown
-            for row, item in enumerate(images.items):
-                if isinstance(item, Path):
-                    stats[row] = _size_and_time(item, now)
-        self._stats = stats
-
-    def take(self, rows: Sequence[int]) -> FileStamps:
-        return FileStamps(self._images.take(rows), self._stats[rows])
+        self._stats = np.zeros((len(images), 2), np.int64)  # size and time; 0: unknown
+        now = time.time_ns()
+        for row, item in enumerate(images.items):
+            if isinstance(item, Path):
+                self._stats[row] = _size_and_time(item, now)
 
     def __getitem__(self, row: int) -> str | None:
         """Return size, time and, where source and key do not give it, path; None if unknown."""

@@ -93,7 +93,8 @@ class IndexWriter:
         if stamps is not None and not reread:
             rows, numbers = stamps.find_unchanged(self.catalog, track)
             if numbers:
-                images, stamps = images.take(rows), stamps.take(rows)
+                images = images.take(rows)
+                stamps = FileStamps(images)
                 self._count_unchanged("images", numbers, result)
         self._add(images, images.ids, "images", stamps, track, result)
         if len(unique) and len(result.problems) == len(unique):
