@@ -39,6 +39,7 @@ Pixels = npt.NDArray[np.uint8]  # (size, size, 3)
 _MAX_BYTES = 1 << 29  # enough for 100 megapixels without compression
 _MAX_PIXELS = 100_000_000  # 300 MB once decoded: more is an attack or a mistake
 _MAX_JPEG_PIXELS = 1_000_000_000  # a JPEG is decoded at an eighth of its size
+_MAX_SIDE = 65_535  # as in a JPEG; resizing an image of 99,000,000 x 1 pixels takes gigabytes
 _THUMBNAIL_SIZE = 256  # pixels of the longer side
 _CHUNK_IMAGES = 16  # images of one task
 _SLOTS = 4  # batches in shared memory: one in use, the others ready or being filled
@@ -88,6 +89,8 @@ def open_image(source: Path | bytes, size: int | None = None) -> Image.Image | s
     try:
         content = source if isinstance(source, bytes) else source.read_bytes()
         image = _open(content, size)
+        if max(image.size) > _MAX_SIDE:
+            return f"{image.width} x {image.height}, a side above {_MAX_SIDE:,} pixels (crop it)"
         if image.width * image.height > _MAX_PIXELS:
             return _too_large(f"{image.width} x {image.height}, ")
         image.load()
@@ -104,9 +107,7 @@ def open_image(source: Path | bytes, size: int | None = None) -> Image.Image | s
         return _unknown_format(content)
     except Image.DecompressionBombError:
         return _too_large()
-    except (
-        OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, Warning
-    ) as error:  # fmt: skip  # Warning: the caller may have turned warnings into errors
+    except Exception as error:  # a decoder may raise anything, and a bad file must not stop others
         return f"corrupt image ({' '.join(str(error).split())})"  # on one line
 
 

@@ -14,18 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from transhash.errors import DataError
+from transhash.features.backbone import weights_digest
 from transhash.features.model_folders import (
     folder_digest,
     reading_with,
     require_library,
     resolve_model_folder,
 )
-from transhash.features.pretrained import (
-    Channels,
-    PretrainedModel,
-    network_digest,
-    require_torchvision,
-)
+from transhash.features.pretrained import Channels, PretrainedModel, require_torchvision
 from transhash.storage import read_json
 
 
@@ -71,12 +67,17 @@ def load_open_clip(name: str, device: str) -> PretrainedModel:
         tokenizer = open_clip.get_tokenizer(source)
         config = open_clip.get_model_preprocess_cfg(model)
     size = config["size"]
+    if folder is None:
+        state = model.state_dict().items()
+        digest = weights_digest({key: value.float().cpu().numpy() for key, value in state})
+    else:
+        digest = folder_digest(folder)
     return PretrainedModel(
         ImageTower(model, model.encode_image),
         int(size if isinstance(size, int) else size[0]),
         _channels(config["mean"]),
         _channels(config["std"]),
-        network_digest(model) if folder is None else folder_digest(folder),
+        digest,
         lambda texts: model.encode_text(tokenizer(list(texts)).to(device)),
     )
 
@@ -129,7 +130,7 @@ def load_transformers(name: str, device: str) -> PretrainedModel:
         raise DataError(f"{name} does not read images. Pass an image model or a joint model.")
     size, mean, deviation = _image_preprocessing(folder, model.config)
     return PretrainedModel(
-        ImageTower(model, _joint_encoder(model) if joint else _pooled_encoder(model)),
+        ImageTower(model, _image_encoder(model, joint)),
         size,
         mean,
         deviation,
@@ -162,15 +163,13 @@ def _timm_hub_name(name: str) -> str:
     return str(config.hf_hub_id)
 
 
-def _joint_encoder(model: Any) -> Callable[[Tensor], Tensor]:
-    return lambda x: model.get_image_features(pixel_values=x).pooler_output
+def _image_encoder(model: Any, joint: bool) -> Callable[[Tensor], Tensor]:
+    """Return a joint model's embedding, else its class token, else the mean over the image.
 
-
-def _pooled_encoder(model: Any) -> Callable[[Tensor], Tensor]:
-    """Return the class token of a model that has one, else the mean over the image.
-
-    The model's own pooler is not used because many checkpoints have no weights for it.
+    The pooler of an image network is not used because many checkpoints have no weights for it.
     """
+    if joint:
+        return lambda x: model.get_image_features(pixel_values=x).pooler_output
     class_token = any(key.endswith(("cls_token", "class_embedding")) for key in model.state_dict())
 
     def encode(x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from transhash.errors import DataError
 from transhash.features import named_library
-from transhash.features.backbone import extract_pixels, weights_digest
+from transhash.features.backbone import extract_pixels
 from transhash.features.decode import Pixels
 from transhash.features.words import TextRows, tokenize
 
@@ -164,12 +164,6 @@ def _load(library: str, model: str, device: str, stamps: tuple[Any, ...]) -> Pre
     from transhash.features.loaders import LOADERS
 
     return LOADERS[library](model, device)
-
-
-def network_digest(network: nn.Module) -> str:
-    """Return a digest of the weights, whatever file they came from."""
-    state = network.state_dict().items()
-    return weights_digest({name: value.float().cpu().numpy() for name, value in state})
 
 
 def require_torchvision(library: str, always: bool = True) -> None:
