@@ -319,7 +319,7 @@ def stop_words(texts: Sequence[str]) -> list[str]:
 
     The words that occur with a word are compared with all words by their divergence, less what
     chance would cause, so that no word looks special in few texts. A word that avoids other
-    frequent words is one of several alternatives, so it is no stop word.
+    frequent words is one of several alternatives, so it is not a stop word.
     """
     total: Counter[str] = Counter()
     tokens = [set(tokenize(text)) for text in texts]
