@@ -95,6 +95,8 @@ def soak(run: Path, seconds: float, clients: int = 4, samples: int = 40) -> dict
                     statuses[status] += 1
 
     with ServerProcess(run, "--writable", "--api-key", KEY) as server:
+        with httpx.Client(base_url=server.url, timeout=60) as client:
+            upload(client, random.Random(0))  # loads the model, which takes memory
         end = time.monotonic() + seconds
         threads = [threading.Thread(target=use, args=(server.url, i)) for i in range(clients)]
         for thread in threads:

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transhash.service.schemas import Diagnostics
+from pydantic import TypeAdapter
 
-_MAP_GROUPS = ("auxiliary_images", "auxiliary_texts", "target_images", "target_texts")
+from transhash.service.schemas import Diagnostics, MapPoints
+
+_MAP_ADAPTER = TypeAdapter(MapPoints)
 # Listed one by one, because reports also have paths and texts of the user's data.
 _REPORT_KEYS = (
     "method",
@@ -36,7 +38,7 @@ def read_diagnostics(run: Path) -> Diagnostics:
         report["validation"] = _validation_messages(report["validation"])
     results = _read_json(run / "results.json")
     return Diagnostics(
-        map=_map_points(_read_json(run / "diagnostics.json")),
+        map=_read_map(run / "diagnostics.json"),
         report={key: report[key] for key in _REPORT_KEYS if key in report} or None,
         results=[
             {key: row[key] for key in _RESULT_KEYS if key in row}
@@ -61,25 +63,15 @@ def _validation_messages(validation: Any) -> dict[str, list[str]]:
     }
 
 
-def _map_points(drawing: Any) -> dict[str, dict[str, list[list[float]]]] | None:
-    if not isinstance(drawing, dict) or not {"before", "after"} <= drawing.keys():
+def _read_map(path: Path) -> MapPoints | None:
+    try:
+        states = _MAP_ADAPTER.validate_json(path.read_bytes())
+    except (OSError, ValueError):
         return None
-    states: dict[str, dict[str, list[list[float]]]] = {}
-    for state in ("before", "after"):
-        groups = drawing[state] if isinstance(drawing[state], dict) else {}
-        states[state] = {name: _points(groups.get(name)) for name in _MAP_GROUPS}
-    return states if any(states["after"].values()) else None
-
-
-def _points(points: Any) -> list[list[float]]:
-    valid = [
-        [float(point[0]), float(point[1])]
-        for point in (points if isinstance(points, list) else ())
-        if isinstance(point, list)
-        and len(point) == 2
-        and all(isinstance(x, int | float) for x in point)
-    ]
-    return valid[:: max(1, math.ceil(len(valid) / _MAX_POINTS))]
+    for groups in states.values():
+        for name, points in groups.items():
+            groups[name] = points[:: max(1, math.ceil(len(points) / _MAX_POINTS))]
+    return states if any(states.get("after", {}).values()) else None
 
 
 def _read_json(path: Path) -> Any:

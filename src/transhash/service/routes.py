@@ -7,7 +7,7 @@ import hashlib
 from contextlib import suppress
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Header, Path, Query, Security, UploadFile
+from fastapi import APIRouter, Depends, Form, Header, Path, Query, Security, UploadFile
 from fastapi.security import APIKeyHeader
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
@@ -114,13 +114,14 @@ def search_routes(service: SearchService, feedback: FeedbackService | None = Non
 
 
 def original_routes(service: SearchService, allowed: bool) -> APIRouter:
-    router = APIRouter(prefix="/api/items", tags=["originals"])
-
-    def check_allowed() -> None:
+    async def check_allowed() -> None:
         if not allowed:
             raise OriginalNotAvailableError(
                 403, "Original files are not shared. Allow it with: transhash serve --originals"
             )
+
+    dependencies = [Depends(check_allowed)]
+    router = APIRouter(prefix="/api/items", tags=["originals"], dependencies=dependencies)
 
     @router.get(
         "/{number}/original",
@@ -132,14 +133,12 @@ def original_routes(service: SearchService, allowed: bool) -> APIRouter:
         download: Annotated[bool, Query(description="save the file instead of showing it")] = False,
     ) -> Response:
         """Return the file of an image, if it is unchanged since indexing."""
-        check_allowed()
         original = await service.images.run(service.original, number)
         return StreamingResponse(original.chunks(), headers=original.headers(download=download))
 
     @router.get("/{number}/preview", **_jpeg_route(404, 409, 410))
     async def item_preview(number: ItemNumber, if_none_match: EtagHeader = None) -> Response:
         """Return a JPEG of up to 1,600 pixels of an image's file."""
-        check_allowed()
         data, digest = await service.images.run(service.preview, number)
         return _jpeg_reply(data, digest, if_none_match)
 
