@@ -92,7 +92,7 @@ class ExportedItems:
 @contextmanager
 def open_items(run: Path, track: Track = no_progress) -> Iterator[ExportedItems]:
     config, bits, model = read_config(run), read_bits(run), model_digest(run)
-    with closing(Catalog(run / "catalog.sqlite", read_only=True)) as catalog:
+    with Catalog(run / "catalog.sqlite", read_only=True) as catalog:
         check_model(catalog, run, model)
         if not any(map(catalog.count, MODALITIES)):
             raise DataError(f"{run} has no indexed items. Run: transhash index {run} ...")
