@@ -7,7 +7,7 @@ from sklearn.cross_decomposition import CCA
 from transhash.data.relation import LabelRelation, Relation, SparseRelation
 from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
-from transhash.hashers import canonical
+from transhash.hashers import projection
 from transhash.hashers.canonical import canonical_analysis, covariances, lower_factor
 from transhash.hashers.components import select_components
 from transhash.hashers.cvh import CVH
@@ -39,7 +39,7 @@ def test_covariances_equal_those_of_listed_pairs(sort: str) -> None:
 def test_covariances_do_not_depend_on_the_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
     training = World(dx=7, dy=300).training(50)
     full = covariances(training.images, training.texts, training.relation)
-    monkeypatch.setattr(canonical, "_CHUNK_ROWS", 9)
+    monkeypatch.setattr(projection, "_CHUNK_ROWS", 9)
     parts = covariances(training.images, training.texts, training.relation)
     np.testing.assert_allclose(parts.xx, full.xx, atol=1e-10)
     np.testing.assert_allclose(parts.xy, full.xy, atol=1e-10)

@@ -187,16 +187,6 @@ def _first_not_finite(state: Mapping[str, Array]) -> str | None:
     return next((name for name, array in state.items() if not np.isfinite(array).all()), None)
 
 
-def check_width(features: Features, width: int, modality: str) -> Features:
-    """Return `features` if they are vectors of `width` entries, or raise a DataError."""
-    if features.shape[1:] != (width,):
-        raise DataError(
-            f"The {modality} have shape {features.shape[1:]}, but the model was trained on vectors "
-            f"of {width}. Use the same features as in training."
-        )
-    return features
-
-
 def require_vectors(features: Features, modality: str) -> Features:
     """Return `features` if they are vectors; linear methods cannot use pixels."""
     if features.ndim != 2:

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import scipy.linalg
 
 from transhash.data.training_set import Features, TrainingSet
-from transhash.hashers.base import FitOptions, Scorer, Setting, check_width, require_vectors
-from transhash.hashers.canonical import Matrix, chunks
+from transhash.hashers.base import FitOptions, Scorer, Setting, require_vectors
+from transhash.hashers.projection import Matrix, check_width, chunks
 from transhash.hashers.settings import Positive, PositiveInt
 
 _Floats = npt.NDArray[np.float32]

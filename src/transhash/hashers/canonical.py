@@ -17,23 +17,19 @@ T = (K_x'(X - m_x)'A) (K_y'(Y - m_y)'B)' / n is not formed either.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 import scipy.sparse.linalg
 
 from transhash.data.training_set import Features
 from transhash.errors import DataError
 from transhash.hashers.base import require_vectors
+from transhash.hashers.projection import Matrix, chunks
 
-Matrix = npt.NDArray[np.float64]
-
-_CHUNK_ROWS = 4096  # rows converted to float64 at a time: 40 MB at 1,280 features
 _CHUNK_COLUMNS = 256
 
 
@@ -259,17 +255,6 @@ def weighted_mean(features: Features, weights: Matrix) -> Matrix:
     for rows, part in chunks(features):
         total += weights[rows, 0] @ part
     return np.asarray(total / weights.sum())
-
-
-def chunks(features: Features, mean: Matrix | None = None) -> Iterator[tuple[slice, Matrix]]:
-    """Yield chunks of rows in float64, minus the mean; callers must not write to them."""
-    for start in range(0, len(features), _CHUNK_ROWS):
-        rows = slice(start, start + _CHUNK_ROWS)
-        part = features[rows]
-        if mean is None or not mean.any():
-            yield rows, part.astype(np.float64, copy=False)
-        else:
-            yield rows, part - mean
 
 
 def _cross_moment(features: Features, mean: Matrix, factor: Matrix) -> Matrix:

@@ -12,7 +12,8 @@ import numpy as np
 
 from transhash.data.relation import Relation
 from transhash.data.training_set import Features
-from transhash.hashers.canonical import Canonical, Matrix, RelationProduct, chunks, solve_triangular
+from transhash.hashers.canonical import Canonical, RelationProduct, solve_triangular
+from transhash.hashers.projection import Matrix, chunks
 
 MAX_RANK = 64  # components considered
 _MIN_RELATIVE_CORRELATION = 0.03  # of the first component's; weaker components carry nothing

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from transhash.data.training_set import Features, TrainingSet
 from transhash.hashers.base import Array, FitOptions, Setting
-from transhash.hashers.deep import DeepHasher, Device, Perceptron, learning_rates
+from transhash.hashers.deep import DeepHasher, Device, Tower, learning_rates
 from transhash.hashers.losses import dcmh_loss, pair_weights
 from transhash.hashers.modules import Affine
 from transhash.hashers.settings import NonNegative, Positive, PositiveInt
@@ -115,7 +115,7 @@ class DCMH(DeepHasher):
     ) -> nn.Module:
         """Return a tower whose outputs begin near 0, as published."""
         tower = super().feature_tower(inputs, hidden, generator)
-        assert isinstance(tower, Perceptron)
+        assert isinstance(tower, Tower)
         with torch.no_grad():
             tower.fch.weight.normal_(0.0, _OUTPUT_DEVIATION, generator=generator)
         return tower

@@ -21,6 +21,7 @@ from torch.nn import functional
 from transhash.data.training_set import Features
 from transhash.errors import DataError
 from transhash.hashers.base import Array, Hasher, Setting
+from transhash.hashers.projection import run_layers
 from transhash.hashers.settings import ProportionBelowOne, Widths
 
 ALEXNET_URL = "https://download.pytorch.org/models/alexnet-owt-7be5be79.pth"
@@ -28,51 +29,55 @@ Shape = tuple[int, ...]  # of one item
 _BATCH_ROWS = 1024  # items projected at a time
 
 
-class Perceptron(nn.Module):
-    """Fully connected layers with ReLU, the last one linear: the text tower is (1000, 500, b)."""
-
-    def __init__(self, inputs: int, hidden: tuple[int, ...], bits: int, dropout: float = 0.0):
-        super().__init__()
-        widths = (inputs, *hidden)
-        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
-        self.fch = nn.Linear(widths[-1], bits)
-        self.dropout = dropout
-
-    def forward(self, x: Tensor) -> Tensor:  # (n, inputs) -> (n, bits), before tanh
-        for layer in self.hidden:
-            x = functional.dropout(functional.relu(layer(x)), self.dropout, self.training)
-        return self.fch(x)  # type: ignore[no-any-return]
-
-
-class Head(nn.Module):
-    """Hidden layers in parallel with a linear path, on rows of equal norm.
+class Tower(nn.Module):
+    """A perceptron, (1000, 500, b) for texts in the paper, optionally with a linear path.
 
     The linear path gives useful codes at initialization; the hidden layers learn corrections.
     """
 
     def __init__(
-        self, inputs: int, hidden: tuple[int, ...], bits: int, dropout: float = 0.0
+        self,
+        inputs: int,
+        hidden: tuple[int, ...],
+        bits: int,
+        dropout: float = 0.0,
+        linear: bool = False,
     ) -> None:
         super().__init__()
         widths = (inputs, *hidden)
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
-        self.linear = nn.Linear(inputs, bits, bias=False)
+        self.linear = nn.Linear(inputs, bits, bias=False) if linear else None
         self.fch = nn.Linear(widths[-1], bits)
         self.dropout = dropout
 
     def forward(self, x: Tensor) -> Tensor:  # (n, inputs) -> (n, bits), before tanh
-        # The relation is in directions; norms only tell how typical an item is of its domain.
-        x = functional.normalize(x, dim=1) * math.sqrt(x.shape[1])
-        hidden = x
-        for layer in self.hidden:
-            hidden = functional.dropout(functional.relu(layer(hidden)), self.dropout, self.training)
-        return self.fch(hidden) + self.linear(x)  # type: ignore[no-any-return]
+        layers = [(layer.weight, layer.bias) for layer in self.hidden]
+        ops = _TorchOps(self.dropout if self.training else 0.0)
+        linear = None if self.linear is None else self.linear.weight
+        z: Tensor = run_layers(ops, x, layers, (self.fch.weight, self.fch.bias), linear)
+        return z
 
     @torch.no_grad()
     def initialize_from(self, rotation: Tensor, correction: float) -> None:
         """Set the linear path to `rotation` (inputs, bits) and scale the hidden one down."""
+        assert self.linear is not None
         self.linear.weight.copy_(rotation.T)
         self.fch.weight.mul_(correction)
+
+
+@dataclass(frozen=True)
+class _TorchOps:
+    dropout: float
+
+    def normalize(self, x: Tensor) -> Tensor:
+        return functional.normalize(x, dim=1)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return functional.linear(x, weight, bias)
+
+    def relu(self, x: Tensor) -> Tensor:
+        x = functional.relu(x)
+        return functional.dropout(x, self.dropout) if self.dropout else x
 
 
 class AlexNet(nn.Module):
@@ -250,7 +255,7 @@ class DeepHasher(Hasher):
     def feature_tower(
         self, inputs: int, hidden: tuple[int, ...], generator: torch.Generator
     ) -> nn.Module:
-        tower = Perceptron(inputs, hidden, self.bits, self.dropout)
+        tower = Tower(inputs, hidden, self.bits, self.dropout)
         initialize(tower, None, generator)
         return tower
 

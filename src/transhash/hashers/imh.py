@@ -13,8 +13,8 @@ from transhash.data.relation import Relation
 from transhash.data.training_set import Features, TrainingSet
 from transhash.errors import DataError
 from transhash.hashers.base import FitOptions, Setting, require_vectors
-from transhash.hashers.canonical import Matrix
 from transhash.hashers.linear import LinearHasher
+from transhash.hashers.projection import Matrix
 from transhash.hashers.settings import NonNegative, Positive, PositiveInt
 
 

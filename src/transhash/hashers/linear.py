@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from transhash.data.training_set import Features
 from transhash.errors import DataError
-from transhash.hashers.base import Array, Hasher, check_width, require_vectors
-from transhash.hashers.canonical import Matrix, chunks
+from transhash.hashers.base import Array, Hasher, require_vectors
+from transhash.hashers.projection import Matrix, project_linear
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,18 +26,22 @@ class LinearHasher(Hasher):
 
     def project_images(self, images: Features) -> npt.NDArray[np.float32]:
         self._check_fitted()
-        return project(require_vectors(images, "images"), self.weights_x_, self.offset_x_, "images")
+        return project_linear(
+            require_vectors(images, "images"), self.weights_x_, self.offset_x_, "images"
+        )
 
     def project_texts(self, texts: Features) -> npt.NDArray[np.float32]:
         self._check_fitted()
-        return project(require_vectors(texts, "texts"), self.weights_y_, self.offset_y_, "texts")
+        return project_linear(
+            require_vectors(texts, "texts"), self.weights_y_, self.offset_y_, "texts"
+        )
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
         self._check_fitted()
         from transhash.hashers.modules import Affine
 
-        image = Affine(self.weights_x_, self.offset_x_)
-        return image, Affine(self.weights_y_, self.offset_y_)
+        image = Affine(self.weights_x_, offset=self.offset_x_)
+        return image, Affine(self.weights_y_, offset=self.offset_y_)
 
     def state(self) -> dict[str, Array]:
         self._check_fitted()
@@ -65,17 +69,3 @@ class LinearHasher(Hasher):
     def _check_fitted(self) -> None:
         if not hasattr(self, "weights_x_"):
             raise self.not_fitted_error()
-
-
-def project(
-    features: Features, weights: Matrix, offset: Matrix, modality: str
-) -> npt.NDArray[np.float32]:
-    """Return x W - t, computed in float64."""
-    check_width(features, len(weights), modality)
-    out = np.empty((len(features), weights.shape[1]), dtype=np.float32)
-    for rows, part in chunks(features):
-        out[rows] = part @ weights - offset
-    if not np.isfinite(out).all():
-        row = int(np.argmin(np.isfinite(out).all(axis=1)))
-        raise DataError(f"Row {row} of the {modality} has a value that is not finite. Remove it.")
-    return out

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transhash.features.images import ImageFeatures
 from transhash.features.onnx import FromHwcBytes, onnx_graph, torch_network
 from transhash.hashers.base import Hasher
+from transhash.hashers.projection import affine
 
 OUTPUTS = ("projections", "code")  # of the ONNX graphs
 _BIT_VALUES = [128, 64, 32, 16, 8, 4, 2, 1]  # in the bit order of numpy.packbits
@@ -27,9 +28,9 @@ class Affine(nn.Module):
     def __init__(
         self,
         weights: npt.NDArray[Any] | None = None,
-        offset: npt.NDArray[Any] | None = None,
         center: npt.NDArray[Any] | None = None,
         scale: float = 1.0,
+        offset: npt.NDArray[Any] | None = None,
     ) -> None:
         super().__init__()
         for name, array in (("weights", weights), ("offset", offset), ("center", center)):
@@ -43,16 +44,8 @@ class Affine(nn.Module):
         return len(rows)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.double()
-        if self.center is not None:
-            x = x - self.center
-        if self.weights is not None:
-            x = x @ self.weights
-        if self.scale != 1.0:
-            x = x / self.scale
-        if self.offset is not None:
-            x = x - self.offset
-        return x.float()
+        z: Tensor = affine(x.double(), self.weights, self.center, self.scale, self.offset)
+        return z.float()
 
 
 class Center(nn.Module):

@@ -16,9 +16,10 @@ import scipy.linalg
 
 from transhash.data.training_set import Features, TrainingSet
 from transhash.hashers.base import FitOptions, Setting
-from transhash.hashers.canonical import Matrix, canonical_analysis, chunks
+from transhash.hashers.canonical import canonical_analysis
 from transhash.hashers.components import select_components
 from transhash.hashers.linear import LinearHasher
+from transhash.hashers.projection import Matrix, chunks
 from transhash.hashers.settings import NonNegative, NonNegativeInt, Proportion
 
 

@@ -21,10 +21,11 @@ from torch import nn
 from transhash.data.relation import ExtendedRelation
 from transhash.data.training_set import Features, TrainingSet
 from transhash.errors import DataError
-from transhash.hashers.base import Array, FitOptions, Hasher, check_width
+from transhash.hashers.base import Array, FitOptions, Hasher
 from transhash.hashers.cvh import CVH
 from transhash.hashers.dcmh import DCMH
 from transhash.hashers.modules import Center
+from transhash.hashers.projection import check_width
 from transhash.hashers.qch import QCH
 from transhash.hashers.settings import NonNegativeInt, Positive, Proportion
 from transhash.hashers.thn.transfer import ModalityData

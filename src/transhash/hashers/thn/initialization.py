@@ -23,8 +23,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from transhash.data.relation import Relation, SparseRelation
-from transhash.hashers.canonical import Matrix, canonical_analysis
+from transhash.hashers.canonical import canonical_analysis
 from transhash.hashers.components import MAX_RANK, select_components
+from transhash.hashers.projection import Matrix
 from transhash.hashers.thn.input_layer import TowerInputs
 
 RESIDUAL_FRACTION = 1 / 16  # of the bits

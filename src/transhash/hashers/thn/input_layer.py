@@ -1,67 +1,16 @@
-"""The input layer: the fixed first layer of both towers, applied and stored."""
+"""The input layer: the fixed first layer of both towers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from transhash.data.training_set import Features, TrainingSet
 from transhash.errors import DataError
-from transhash.hashers.base import Array, check_width
-from transhash.hashers.canonical import Matrix, chunks
-
-if TYPE_CHECKING:
-    from torch import nn
-
-
-@dataclass(frozen=True)
-class AffineMap:
-    """The affine map of one modality, with different centers for auxiliary and target items."""
-
-    axes: Matrix | None  # (d, k); None: identity
-    center: Matrix  # of auxiliary items
-    target_center: Matrix
-    scale: float = 1.0  # divides
-    residual_axes: Matrix | None = None  # (d, f): bits that distinguish items of a class
-
-    def apply(self, features: Features, target: bool = True) -> npt.NDArray[np.float32]:
-        check_width(features, len(self.center), "features")
-        width = features.shape[1] if self.axes is None else self.axes.shape[1]
-        out = np.empty((len(features), width), np.float32)
-        for rows, centered in self._centered(features, target):
-            projected = centered if self.axes is None else centered @ self.axes
-            out[rows] = projected / self.scale
-        return out
-
-    def append_residual_bits(
-        self, z: npt.NDArray[np.float32], features: Features, target: bool
-    ) -> npt.NDArray[np.float32]:
-        """Append the residual bits of these features to their tower outputs z."""
-        if self.residual_axes is None or not len(z):
-            return z
-        residual = np.empty((len(z), self.residual_axes.shape[1]), np.float32)
-        for rows, centered in self._centered(features, target):
-            residual[rows] = centered @ self.residual_axes
-        return np.hstack([z, residual])
-
-    def module(self, tower: nn.Module) -> nn.Module:
-        """Return this map, the tower and the residual bits of target items as one module."""
-        from torch import nn
-
-        from transhash.hashers.modules import Affine, Concat
-
-        first = Affine(self.axes, center=self.target_center, scale=self.scale)
-        tower = nn.Sequential(first, tower)
-        if self.residual_axes is None:
-            return tower
-        return Concat(tower, Affine(self.residual_axes, center=self.target_center))
-
-    def _centered(self, features: Features, target: bool) -> Iterator[tuple[slice, Matrix]]:
-        return chunks(features, self.target_center if target else self.center)
+from transhash.hashers.base import Array
+from transhash.hashers.projection import AffineMap, chunks
 
 
 @dataclass(frozen=True)
@@ -89,37 +38,15 @@ class InputLayer:
         return 0 if self.text.residual_axes is None else self.text.residual_axes.shape[1]
 
     def state(self) -> dict[str, Array]:
-        state: dict[str, Array] = {}
-        for name, layer in (("image", self.image), ("text", self.text)):
-            if layer is None:
-                continue
-            state[f"input_layer.{name}.center"] = layer.center
-            state[f"input_layer.{name}.target_center"] = layer.target_center
-            state[f"input_layer.{name}.scale"] = np.array([layer.scale])
-            if layer.axes is not None:
-                state[f"input_layer.{name}.axes"] = layer.axes
-            if layer.residual_axes is not None:
-                state[f"input_layer.{name}.residual_axes"] = layer.residual_axes
-        return state
+        image = {} if self.image is None else self.image.state("image")
+        return {**image, **self.text.state("text")}
 
     @classmethod
     def restore(cls, state: Mapping[str, Array]) -> InputLayer:
-        def restore_map(name: str) -> AffineMap | None:
-            prefix = f"input_layer.{name}"
-            if f"{prefix}.center" not in state:
-                return None
-            return AffineMap(
-                state.get(f"{prefix}.axes"),
-                state[f"{prefix}.center"],
-                state[f"{prefix}.target_center"],
-                float(state[f"{prefix}.scale"][0]),
-                state.get(f"{prefix}.residual_axes"),
-            )
-
-        text = restore_map("text")
+        text = AffineMap.from_state(state, "text")
         if text is None:
             raise DataError("The saved THN lacks input_layer.text.center. Refit the model.")
-        return cls(restore_map("image"), text)
+        return cls(AffineMap.from_state(state, "image"), text)
 
 
 def centered_input_layer(training: TrainingSet, use_target: bool) -> tuple[InputLayer, TowerInputs]:

@@ -20,7 +20,7 @@ from transhash.hashers.base import Array, FitOptions, Setting
 from transhash.hashers.deep import (
     DeepHasher,
     Device,
-    Head,
+    Tower,
     initialize,
     learning_rates,
     parameter_groups,
@@ -110,7 +110,7 @@ _MAX_STEPS_BETWEEN_CHECKS = 1000
 class THN(DeepHasher):
     """The paper's method. docs/differences.md gives the evidence for each default marked "ours"."""
 
-    image_hidden: Widths = (128,)  # ours: in parallel with the linear path of a Head
+    image_hidden: Widths = (128,)  # ours: in parallel with a linear path
     text_hidden: Widths = (128,)  # ours; (1000, 500) in the paper
     dropout: ProportionBelowOne = 0.2
     loss: Literal["cross-entropy", "inner-product"] = "cross-entropy"  # inner-product: THN-ip
@@ -166,7 +166,7 @@ class THN(DeepHasher):
                 lambda: best_rotation(inputs, self.relation_bits, self.rotation_trials, self.seed)
             )
             for tower in towers.values():
-                assert isinstance(tower, Head)  # only canonical inputs are calibrated
+                assert isinstance(tower, Tower)  # only canonical inputs are calibrated
                 tower.initialize_from(rotation, correction=0.1 if self.steps else 0.0)
         parameters = list(towers.parameters())
         optimizer = make_optimizer(self.optimizer, self._parameter_groups(towers))
@@ -245,7 +245,7 @@ class THN(DeepHasher):
     ) -> nn.Module:
         if self.input_layer == "features":
             return super().feature_tower(inputs, hidden, generator)
-        tower = Head(inputs, hidden, self.relation_bits, self.dropout)
+        tower = Tower(inputs, hidden, self.relation_bits, self.dropout, linear=True)
         initialize(tower, None, generator)
         return tower
 

@@ -29,7 +29,7 @@ from transhash.data.feedback import FeedbackRelation
 from transhash.data.relation import ExtendedRelation, GradedRelation, Relation
 from transhash.data.training_set import Features, TrainingSet
 from transhash.hashers.base import Array
-from transhash.hashers.canonical import Matrix, canonical_analysis, weighted_mean
+from transhash.hashers.canonical import canonical_analysis, weighted_mean
 from transhash.hashers.components import (
     MAX_RANK,
     clip_correlations,
@@ -38,8 +38,9 @@ from transhash.hashers.components import (
     leave_one_out_correlations,
     select_components,
 )
+from transhash.hashers.projection import AffineMap, Matrix
 from transhash.hashers.thn.initialization import MIN_BITS, RESIDUAL_FRACTION, residual_bit_axes
-from transhash.hashers.thn.input_layer import AffineMap, InputLayer, TowerInputs
+from transhash.hashers.thn.input_layer import InputLayer, TowerInputs
 
 
 def soft_match(target: Features, auxiliary: Features, temperature: float) -> Matrix:
