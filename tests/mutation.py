@@ -471,7 +471,7 @@ MUTANTS = (
     ),
     Mutant(
         "service/search_service.py",
-        "weights[[isinstance(query, TextQuery) for query in request.queries]] = text_weights",
+        "weights[is_text] = text_weights",
         "weights[: len(text_weights)] = text_weights",
         "service/test_search.py -k batch",
     ),

@@ -16,31 +16,10 @@ from transhash.data.collection import Modality
 from transhash.errors import DataError
 from transhash.index.weighted import RankingMode
 from transhash.search.engine import DEFAULT_RANKING
+from transhash.service import schemas
 from transhash.service.diagnostics import METRICS_CONTENT_TYPE, RequestMetrics
 from transhash.service.originals import OriginalNotAvailableError
-from transhash.service.schemas import (
-    MAX_ITEM_NUMBER,
-    MAX_RESULTS,
-    MAX_TEXT_LENGTH,
-    About,
-    BatchIn,
-    BatchOut,
-    Diagnostics,
-    ErrorOut,
-    ExamplesOut,
-    Health,
-    ItemId,
-    ItemOut,
-    ItemQuery,
-    ItemsOut,
-    RemovedOut,
-    SearchOut,
-    Status,
-    TextQuery,
-    TextsIn,
-    VoteIn,
-    VoteOut,
-)
+from transhash.service.schemas import MAX_ITEM_NUMBER, MAX_RESULTS, MAX_TEXT_LENGTH
 from transhash.service.search_service import FeedbackService, SearchService
 
 _COUNT_SECONDS = 1.0  # that /metrics waits for the number of items
@@ -68,7 +47,7 @@ def search_routes(service: SearchService, feedback: FeedbackService | None = Non
         k: CountParam = 24,
         modality: ModalityParam = "images",
         ranking: RankingParam = DEFAULT_RANKING,
-    ) -> SearchOut:
+    ) -> schemas.SearchOut:
         """Search by text."""
         return await service.texts.run(
             lambda: annotate(service.search_text(q.strip(), k, modality, ranking))
@@ -80,7 +59,7 @@ def search_routes(service: SearchService, feedback: FeedbackService | None = Non
         k: CountParam = 24,
         modality: ModalityParam = "texts",
         ranking: RankingParam = DEFAULT_RANKING,
-    ) -> SearchOut:
+    ) -> schemas.SearchOut:
         """Search by an uploaded image in any format that `transhash index` reads."""
         # Read on the thread: until one is free, the image waits on disk and not in memory.
         return await service.images.run(
@@ -90,17 +69,17 @@ def search_routes(service: SearchService, feedback: FeedbackService | None = Non
     @router.get("/items/{number}/similar", responses=_errors(404))
     async def search_by_item(
         number: ItemNumber, k: CountParam = 24, modality: ModalityParam = "images"
-    ) -> SearchOut:
+    ) -> schemas.SearchOut:
         """Search by an indexed item, which is excluded; ranked by Hamming distance."""
         return await service.texts.run(lambda: annotate(service.search_item(number, k, modality)))
 
     @router.post("/search/batch", responses=_errors(400, 404, 413))
-    async def search_batch(request: BatchIn) -> BatchOut:
+    async def search_batch(request: schemas.BatchIn) -> schemas.BatchOut:
         """Run several queries, each a text or the number of an item."""
         return await service.texts.run(service.search_batch, request)
 
     @router.get("/items/{number}", responses=_errors(404))
-    async def item(number: ItemNumber) -> ItemOut:
+    async def item(number: ItemNumber) -> schemas.ItemOut:
         """Return one item."""
         return await service.reads.run(service.item, number)
 
@@ -146,39 +125,42 @@ def original_routes(service: SearchService, allowed: bool) -> APIRouter:
 
 
 def info_routes(
-    service: SearchService, metrics: RequestMetrics, about: About, diagnostics: Diagnostics
+    service: SearchService,
+    metrics: RequestMetrics,
+    about: schemas.About,
+    diagnostics: schemas.Diagnostics,
 ) -> APIRouter:
     router = APIRouter(tags=["info"])
-    cached_examples: list[ExamplesOut] = []
+    cached_examples: list[schemas.ExamplesOut] = []
 
     @router.get("/api/about", responses=_errors())
-    async def describe_run() -> About:
+    async def describe_run() -> schemas.About:
         """Return the model, the number of items and what this service allows."""
         counts = await service.counts()
         return about.model_copy(update={str(name): count for name, count in counts.items()})
 
     @router.get("/api/examples", responses=_errors())
-    async def examples() -> ExamplesOut:
+    async def examples() -> schemas.ExamplesOut:
         """Return a few indexed texts and images to start from."""
         if not cached_examples:  # once, because sampling reads all item numbers
             cached_examples.append(await service.reads.run(service.examples, _EXAMPLES))
         return cached_examples[0]
 
     @router.get("/api/diagnostics", responses=_errors())
-    async def run_diagnostics() -> Diagnostics:
+    async def run_diagnostics() -> schemas.Diagnostics:
         """Return the alignment map, training report and results of the run."""
         return diagnostics
 
     @router.get("/health")
-    async def health() -> Health:
+    async def health() -> schemas.Health:
         """Reply if the process is alive."""
-        return Health(image_model_loaded=service.image_model_loaded)
+        return schemas.Health(image_model_loaded=service.image_model_loaded)
 
     @router.get("/ready", responses=_errors())
-    async def ready() -> Status:
+    async def ready() -> schemas.Status:
         """Reply with 200 if model, index and catalog can be searched."""
         await service.texts.run(service.probe)
-        return Status()
+        return schemas.Status()
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def prometheus_metrics() -> Response:
@@ -206,24 +188,26 @@ def change_routes(service: SearchService, feedback: FeedbackService) -> APIRoute
     router = APIRouter(prefix="/api", tags=["changes"], dependencies=[_KEY])
 
     @router.post("/items/texts", status_code=201, responses=_errors(400, 413))
-    async def add_texts(request: TextsIn) -> ItemsOut:
+    async def add_texts(request: schemas.TextsIn) -> schemas.ItemsOut:
         """Add or replace texts; they are on disk and searchable before the reply."""
-        return ItemsOut(items=await service.changes.run(service.add_texts, request.texts))
+        return schemas.ItemsOut(items=await service.changes.run(service.add_texts, request.texts))
 
     @router.post("/items/images", status_code=201, responses=_errors(400, 413))
-    async def add_image(image: UploadFile, id: Annotated[ItemId | None, Form()] = None) -> ItemsOut:
+    async def add_image(
+        image: UploadFile, id: Annotated[schemas.ItemId | None, Form()] = None
+    ) -> schemas.ItemsOut:
         """Add or replace an image; it is on disk and searchable before the reply."""
-        return ItemsOut(
+        return schemas.ItemsOut(
             items=await service.changes.run(lambda: service.add_image(image.file.read(), id))
         )
 
     @router.delete("/items/{number}", responses=_errors(404))
-    async def remove(number: ItemNumber) -> RemovedOut:
+    async def remove(number: ItemNumber) -> schemas.RemovedOut:
         """Remove an item from the index."""
-        return RemovedOut(removed=await service.changes.run(service.remove, number))
+        return schemas.RemovedOut(removed=await service.changes.run(service.remove, number))
 
     @router.post("/votes", responses=_errors(400, 404, 413))
-    async def put_vote(request: VoteIn) -> VoteOut:
+    async def put_vote(request: schemas.VoteIn) -> schemas.VoteOut:
         """Store or replace the vote on an image and a text."""
         return await service.changes.run(feedback.put, request)
 
@@ -239,11 +223,15 @@ def change_routes(service: SearchService, feedback: FeedbackService) -> APIRoute
         number: Annotated[
             int | None, Query(ge=0, le=MAX_ITEM_NUMBER, description="or the number of a text")
         ] = None,
-    ) -> VoteOut:
+    ) -> schemas.VoteOut:
         """Remove the vote on an image and a text, if there is one."""
         if (text is None) == (number is None):
             raise DataError("Text and number are alternatives. Pass exactly one of them.")
-        query = TextQuery(text=text) if text is not None else ItemQuery(number=number or 0)
+        query = (
+            schemas.TextQuery(text=text)
+            if text is not None
+            else schemas.ItemQuery(number=number or 0)
+        )
         return await service.changes.run(feedback.delete, image, query)
 
     return router
@@ -252,7 +240,7 @@ def change_routes(service: SearchService, feedback: FeedbackService) -> APIRoute
 def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI responses for these statuses and those that any route may give."""
     common = (401, 403, 408, 421, 422, 429, 500, 503, 504)
-    return {status: {"model": ErrorOut} for status in (*statuses, *common)}
+    return {status: {"model": schemas.ErrorOut} for status in (*statuses, *common)}
 
 
 def _jpeg_route(*statuses: int) -> dict[str, Any]:

@@ -24,24 +24,11 @@ from transhash.search.catalog import Item
 from transhash.search.engine import DEFAULT_RANKING, SearchEngine
 from transhash.search.feedback import FeedbackStore, StoredVote, VotedImage, voted_digest
 from transhash.search.hits import Hit, Hits
+from transhash.service import schemas
 from transhash.service.diagnostics import read_report
 from transhash.service.limits import ChangeLock, WorkerPool
 from transhash.service.originals import Original, open_original
 from transhash.service.reloading import ReloadingEngine, RunFilesChangedError
-from transhash.service.schemas import (
-    BatchIn,
-    BatchOut,
-    ExamplesOut,
-    HitOut,
-    ItemOut,
-    ItemQuery,
-    QueryOut,
-    SearchOut,
-    TextIn,
-    TextQuery,
-    VoteIn,
-    VoteOut,
-)
 from transhash.training.calibration import read_calibration, relevance_label
 
 _log = logging.getLogger("transhash.service")
@@ -121,11 +108,11 @@ class SearchService:
 
     def search_text(
         self, text: str, k: int, modality: Modality, ranking: RankingMode = DEFAULT_RANKING
-    ) -> SearchOut:
+    ) -> schemas.SearchOut:
         start = time.perf_counter()
         projections = self.engine.query_encoder.project_texts([text])
         code = Codes.from_projections(projections)
-        query = QueryOut(text=text, code=_bit_string(code.packed[0].tobytes()))
+        query = schemas.QueryOut(text=text, code=_bit_string(code.packed[0].tobytes()))
         features = self.engine.query_encoder.text_features
         if features is not None:
             query.known_words = list(dict.fromkeys(features.known_words(text)))
@@ -135,34 +122,34 @@ class SearchService:
 
     def search_image(
         self, data: bytes, k: int, modality: Modality, ranking: RankingMode = DEFAULT_RANKING
-    ) -> SearchOut:
+    ) -> schemas.SearchOut:
         start = time.perf_counter()
         projections = self.engine.encoder.project_image(data)
         self.image_model_loaded = True
         code = Codes.from_projections(projections)
-        query = QueryOut(code=_bit_string(code.packed[0].tobytes()))
+        query = schemas.QueryOut(code=_bit_string(code.packed[0].tobytes()))
         return self._reply(query, "images", code, k, modality, start, ranking, projections)
 
-    def search_item(self, number: int, k: int, modality: Modality) -> SearchOut:
+    def search_item(self, number: int, k: int, modality: Modality) -> schemas.SearchOut:
         start = time.perf_counter()
         item = self.get_item(number)
-        query = QueryOut(item=_item_out(item), code=_bit_string(item.code))
+        query = schemas.QueryOut(item=_item_out(item), code=_bit_string(item.code))
         extra = int(item.modality == modality)  # an item is its own nearest neighbor
         code = self.engine.code_of(item)
         result = self._reply(query, item.modality, code, k + extra, modality, start)
         result.hits = [hit for hit in result.hits if hit.number != number][:k]
         return result
 
-    def search_batch(self, request: BatchIn) -> BatchOut:
+    def search_batch(self, request: schemas.BatchIn) -> schemas.BatchOut:
         start = time.perf_counter()
         bits = self.engine.query_encoder.bits
-        texts = [query.text for query in request.queries if isinstance(query, TextQuery)]
+        texts = [query.text for query in request.queries if isinstance(query, schemas.TextQuery)]
         values = self.engine.query_encoder.project_texts(texts) if texts else np.empty((0, bits))
         text_weights = query_weights(values, request.ranking)
         text_codes = iter(Codes.from_projections(values).packed)
         packed, calibrations = [], []
         for query in request.queries:
-            if isinstance(query, TextQuery):
+            if isinstance(query, schemas.TextQuery):
                 packed.append(next(text_codes))
                 calibrations.append(self._calibrate("texts", request.modality))
             else:
@@ -172,9 +159,10 @@ class SearchService:
         weights = None
         if text_weights is not None:
             weights = np.ones((len(packed), bits), np.int64)  # of an item: Hamming distance
-            weights[[isinstance(query, TextQuery) for query in request.queries]] = text_weights
+            is_text = [isinstance(query, schemas.TextQuery) for query in request.queries]
+            weights[is_text] = text_weights
         results = self._search(Codes(np.stack(packed), bits), request.k, request.modality, weights)
-        return BatchOut(
+        return schemas.BatchOut(
             modality=request.modality,
             ranking=request.ranking,
             rerank_pool=self._rerank_pool(request.k, request.modality, request.ranking),
@@ -193,7 +181,7 @@ class SearchService:
             raise ItemNotFoundError(f"Item {number} does not exist. Choose another number.")
         return item
 
-    def item(self, number: int) -> ItemOut:
+    def item(self, number: int) -> schemas.ItemOut:
         return _item_out(self.get_item(number))
 
     def thumbnail(self, number: int) -> bytes:
@@ -214,19 +202,19 @@ class SearchService:
         finally:
             original.close()
 
-    def examples(self, count: int) -> ExamplesOut:
+    def examples(self, count: int) -> schemas.ExamplesOut:
         """Return a few items to start from, as different from each other as possible."""
         catalog = self.engine.catalog
         texts = [item for item in catalog.sample("texts", _EXAMPLE_SAMPLE) if item.text]
         # The shorter half: more like what people type.
         texts = sorted(texts, key=lambda item: len(item.text or ""))[: max(count, len(texts) // 2)]
         images = [item for item in catalog.sample("images", _EXAMPLE_SAMPLE) if item.has_thumbnail]
-        return ExamplesOut(
+        return schemas.ExamplesOut(
             texts=[_item_out(item) for item in _farthest_first(texts, count)],
             images=[_item_out(item) for item in _farthest_first(images, count)],
         )
 
-    def add_texts(self, texts: Sequence[TextIn]) -> list[ItemOut]:
+    def add_texts(self, texts: Sequence[schemas.TextIn]) -> list[schemas.ItemOut]:
         ids = [text.id or uuid.uuid4().hex for text in texts]
         if len(set(ids)) != len(ids):
             raise DataError("Two texts have the same id. Use a different id for each text.")
@@ -234,7 +222,7 @@ class SearchService:
             added = engine.add_texts(Collection(ids, [text.text for text in texts]))
         return [self.item(number) for number in added.numbers]
 
-    def add_image(self, data: bytes, item_id: str | None) -> list[ItemOut]:
+    def add_image(self, data: bytes, item_id: str | None) -> list[schemas.ItemOut]:
         code = self.engine.encoder.encode_image(data)
         with self.exclusive() as engine:
             added = engine.writer.add_image(data, item_id or uuid.uuid4().hex, code)
@@ -287,7 +275,7 @@ class SearchService:
 
     def _reply(
         self,
-        query: QueryOut,
+        query: schemas.QueryOut,
         query_modality: Modality,
         code: Codes,
         k: int,
@@ -295,11 +283,11 @@ class SearchService:
         start: float,
         ranking: RankingMode = "hamming",
         projections: TextProjections | None = None,
-    ) -> SearchOut:
+    ) -> schemas.SearchOut:
         weights = None if projections is None else query_weights(projections, ranking)
         hits = self._search(code, k, modality, weights)[0]
         curve = self._calibrate(query_modality, modality)
-        return SearchOut(
+        return schemas.SearchOut(
             query=query,
             modality=modality,
             ranking=ranking,
@@ -318,21 +306,21 @@ class FeedbackService:
     def __init__(self, service: SearchService) -> None:
         self._service = service
 
-    def put(self, request: VoteIn) -> VoteOut:
+    def put(self, request: schemas.VoteIn) -> schemas.VoteOut:
         with self._service.exclusive() as engine:
             image = VotedImage.from_item(engine.catalog, self._get_image(request.image))
             text, text_id = self._get_text(request.text)
             FeedbackStore(engine.run).put(StoredVote(image, text, request.vote, text_id))
-        return VoteOut(image=request.image, text=text, vote=request.vote)
+        return schemas.VoteOut(image=request.image, text=text, vote=request.vote)
 
-    def delete(self, image: int, query: TextQuery | ItemQuery) -> VoteOut:
+    def delete(self, image: int, query: schemas.TextQuery | schemas.ItemQuery) -> schemas.VoteOut:
         with self._service.exclusive() as engine:
             digest = voted_digest(engine.catalog, self._get_image(image).number)
             text, _ = self._get_text(query)
             FeedbackStore(engine.run).delete(digest, text)
-        return VoteOut(image=image, text=text, vote=None)
+        return schemas.VoteOut(image=image, text=text, vote=None)
 
-    def annotate(self, result: SearchOut) -> SearchOut:
+    def annotate(self, result: schemas.SearchOut) -> schemas.SearchOut:
         """Add votes to the hits; a search does not fail because of them."""
         try:
             self._add_votes(result)
@@ -340,7 +328,7 @@ class FeedbackService:
             _log.warning("Votes are not shown: %s", error)
         return result
 
-    def _add_votes(self, result: SearchOut) -> None:
+    def _add_votes(self, result: schemas.SearchOut) -> None:
         engine = self._service.engine
         store, catalog, item = FeedbackStore(engine.run), engine.catalog, result.query.item
         votes: dict[Any, int]
@@ -361,9 +349,9 @@ class FeedbackService:
             raise ItemNotFoundError(f"Item {number} is a text. Vote on an image and a text.")
         return item
 
-    def _get_text(self, query: TextQuery | ItemQuery) -> tuple[str, str | None]:
+    def _get_text(self, query: schemas.TextQuery | schemas.ItemQuery) -> tuple[str, str | None]:
         """Return the text, and its id if it is an indexed item."""
-        if isinstance(query, TextQuery):
+        if isinstance(query, schemas.TextQuery):
             return query.text, None
         item = self._service.get_item(query.number)
         if item.modality != "texts":
@@ -377,14 +365,14 @@ def _bit_string(code: bytes) -> str:
     return f"{int.from_bytes(code, 'big'):0{len(code) * 8}b}"
 
 
-def _item_out(item: Item) -> ItemOut:
-    return ItemOut(**_fields(item))
+def _item_out(item: Item) -> schemas.ItemOut:
+    return schemas.ItemOut(**_fields(item))
 
 
-def _hit_out(hit: Hit, curve: list[float] | None = None) -> HitOut:
+def _hit_out(hit: Hit, curve: list[float] | None = None) -> schemas.HitOut:
     probability = None if curve is None else curve[hit.distance]
     # Not validated: the values are our own, and validation would take longer than the search.
-    return HitOut.model_construct(
+    return schemas.HitOut.model_construct(
         **_fields(hit.item),
         distance=hit.distance,
         differing_bits=list(hit.differing_bits),
