@@ -143,9 +143,9 @@ MUTANTS = (
     ),
     # The transfer step and the input layer.
     Mutant(
-        "hashers/thn/input_layer.py",
-        "self.target_center if target else self.center",
-        "self.center",
+        "hashers/projection.py",
+        "for rows, centered in chunks(features, self.target_center if target else self.center):\n            out[rows]",
+        "for rows, centered in chunks(features, self.center):\n            out[rows]",
         "hashers/test_contract.py -k domain_gap",
     ),
     Mutant(
@@ -209,9 +209,9 @@ MUTANTS = (
         "search/test_feedback.py",
     ),
     Mutant(
-        "model/query_encoder.py",
-        "x = rows - center",
-        "x = rows + center",
+        "hashers/projection.py",
+        "        x = x - center\n",
+        "        x = x + center\n",
         "hashers/test_numpy_texts.py",
     ),
     Mutant(
@@ -263,9 +263,9 @@ MUTANTS = (
         "hashers/test_residual_bits.py",
     ),
     Mutant(
-        "hashers/thn/input_layer.py",
-        "for rows, centered in self._centered(features, target):\n            residual",
-        "for rows, centered in self._centered(features, not target):\n            residual",
+        "hashers/projection.py",
+        "for rows, centered in chunks(features, self.target_center if target else self.center):\n            residual",
+        "for rows, centered in chunks(features, self.center if target else self.target_center):\n            residual",
         "hashers/test_residual_bits.py",
     ),
     # The training.
@@ -301,9 +301,9 @@ MUTANTS = (
         "hashers/test_thn.py -k literal_paper_aligns",
     ),
     Mutant(
-        "hashers/deep.py",
-        "self.fch(hidden) + self.linear(x)",
-        "self.fch(hidden)",
+        "hashers/projection.py",
+        "return z if linear is None else z + ops.linear(x, linear)",
+        "return z",
         "hashers/test_golden.py -k THN-Q",
     ),
     Mutant(
