@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from transhash.cli import INDEX, RUN, app, open_catalog, out, print_problems, warn
+from transhash.cli import INDEX, RUN, app, open_catalog, out, print_problems
 from transhash.errors import DataError, EngineError
 from transhash.progress import progress_bar
 
@@ -58,11 +57,9 @@ def index(
         if image_items is not None:
             problems += image_items.problems
             results.append(engine.add_images(image_items, progress_bar, reread=reread))
-            _warn_if_moved(engine, results[-1], image_items.source)
         if text_items is not None:
             problems += text_items.problems
             results.append(engine.add_texts(text_items, progress_bar))
-            _warn_if_moved(engine, results[-1], text_items.source)
         for folder, job in jobs:
             shards = progress_bar(read_shards(folder), f"indexing {job.modality}", job.shards)
             results.append(engine.writer.add_codes(job.modality, shards))
@@ -90,27 +87,22 @@ def sync(
     from transhash.search import sync as syncing
     from transhash.search.engine import SearchEngine
 
-    results: list[IndexResult] = []
     problems: list[Problem] = []
-    removed = 0
     with SearchEngine.open(run, index, writable=not dry_run) as engine:
-        plans = [
+        named = [
             (path, plan)
             for path in sources
             for plan in syncing.plan_sync(engine.catalog, path, allow_empty=allow_empty)
         ]
-        for path, plan in plans:
-            problems += plan.problems
-            if dry_run:
+        plans = [plan for _, plan in named]
+        problems += [problem for plan in plans for problem in plan.problems]
+        if dry_run:
+            for path, plan in named:
                 result = syncing.preview_sync(engine.catalog, plan, progress_bar, reread=reread)
                 _print_preview(path, plan, result)
                 problems += result.problems
-            else:
-                result, gone = syncing.sync(engine.writer, plan, progress_bar, reread=reread)
-                _warn_if_moved(engine, result, plan.source)
-                removed += gone
-            results.append(result)
-        if not dry_run:
+        else:
+            results, removed = syncing.sync(engine.writer, plans, progress_bar, reread=reread)
             _print_result(engine, results, problems, removed)
     if dry_run:  # no file is written, so print all of them
         rows = [problem._asdict() for problem in dict.fromkeys(problems)]
@@ -198,14 +190,3 @@ def _print_result(
         + f"skipped {len(skipped):,}. "
         f"The index has {sizes['images']:,} images and {sizes['texts']:,} texts."
     )
-
-
-def _warn_if_moved(engine: SearchEngine, result: IndexResult, source: str) -> None:
-    """Warn about items whose files were indexed from a folder that no longer exists."""
-    for old, items in engine.catalog.sources.other_sources(result.numbers, source).items():
-        if old and not Path(old).exists():
-            command = ("transhash", "move", str(engine.run), old, source)
-            warn(
-                f"{items:,} items were indexed from {old}, which no longer exists. "
-                f"If it was moved, run: {shlex.join(command)}"
-            )

@@ -11,6 +11,7 @@ the index is up to date.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import zlib
@@ -317,6 +318,8 @@ class Catalog:
             code=item.code,
             digest=item.digest or (None if recoded else before.digest),
         )
+        if _is_missing(before.path):  # the file was moved here from another source
+            row = row._replace(source=source, key=key)
         if (row.source, row.key) == (source, key):  # else it is another file with equal content
             base.execute("UPDATE items SET stamp = ? WHERE number = ?", (item.stamp, number))
         if row == before:
@@ -365,9 +368,14 @@ class Catalog:
             "SELECT items.number, digest FROM items JOIN sources ON source = sources.number "
             "WHERE modality = ? AND name = ? AND key = ?",
             modality, source, key,
-        ) or self._file.fetch_one(
-            "SELECT number, digest FROM items WHERE modality = ? AND id = ?", modality, item_id
         )  # fmt: skip
+        if row is None:
+            row = self._file.fetch_one(
+                "SELECT number, digest, path FROM items WHERE modality = ? AND id = ?",
+                modality, item_id,
+            )  # fmt: skip
+            if row is not None and _is_missing(row[2]):
+                return None  # its file was moved to this source
         return int(row[0]) if row is not None and row[1] == digest else None
 
     def get(self, numbers: Sequence[int]) -> dict[int, Item]:
@@ -463,6 +471,10 @@ class Catalog:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _is_missing(path: str | None) -> bool:
+    return path is not None and not os.path.lexists(path)
 
 
 def is_same_item(row: ItemRow, item: NewItem) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -82,19 +81,6 @@ class ItemSources:
             "SELECT name, modality, COUNT(*) FROM items JOIN sources ON source = sources.number "
             "GROUP BY 1, 2 ORDER BY 1, 2"
         )
-
-    def other_sources(self, numbers: Sequence[int], source: str) -> dict[str, int]:
-        """Return how many of these items are stored with each source other than `source`."""
-        counts: Counter[str] = Counter()
-        for start in range(0, len(numbers), _CHUNK_ROWS):
-            chunk = numbers[start : start + _CHUNK_ROWS]
-            rows = self._file.fetch(
-                "SELECT name, COUNT(*) FROM items JOIN sources ON source = sources.number "
-                f"WHERE name != ? AND items.number IN ({','.join('?' * len(chunk))}) GROUP BY 1",
-                source, *chunk,
-            )  # fmt: skip
-            counts.update(dict(rows))
-        return dict(counts)
 
     def update_stamps(self, modality: str, source: str, stamps: Sequence[tuple[str, str]]) -> None:
         """Store (key, stamp) of files that were read and had not changed."""

@@ -70,21 +70,31 @@ def plan_sync(catalog: Catalog, path: Path, *, allow_empty: bool = False) -> lis
 
 
 def sync(
-    writer: IndexWriter, plan: SyncPlan, track: Track = no_progress, *, reread: bool = False
-) -> tuple[IndexResult, int]:
-    """Apply a plan; return the result of indexing and the number of removed items.
+    writer: IndexWriter,
+    plans: Sequence[SyncPlan],
+    track: Track = no_progress,
+    *,
+    reread: bool = False,
+) -> tuple[list[IndexResult], int]:
+    """Apply plans together; return the result of indexing each and the number of removed items.
 
-    Items are removed first, so that their ids can be used again. If the process is killed, the
-    next writer makes catalog and index consistent, and the same call resumes.
+    Items of all plans are removed before any is added, so that a file that was moved from one
+    source to another is added again. If the process is killed, the next writer makes catalog and
+    index consistent, and the same call resumes.
     """
     removed = 0
-    for start in range(0, len(plan.removed), _CHUNK_ROWS):
-        removed += writer.remove(plan.modality, plan.removed[start : start + _CHUNK_ROWS])
-    if plan.items is None:
-        return IndexResult(), removed
-    if plan.modality == "images":
-        return writer.add_images(plan.items, track, reread=reread), removed
-    return writer.add_texts(plan.items, track), removed
+    for plan in plans:
+        for start in range(0, len(plan.removed), _CHUNK_ROWS):
+            removed += writer.remove(plan.modality, plan.removed[start : start + _CHUNK_ROWS])
+    results = []
+    for plan in plans:
+        if plan.items is None:
+            results.append(IndexResult())
+        elif plan.modality == "images":
+            results.append(writer.add_images(plan.items, track, reread=reread))
+        else:
+            results.append(writer.add_texts(plan.items, track))
+    return results, removed
 
 
 def preview_sync(
