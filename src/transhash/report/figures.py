@@ -1,7 +1,6 @@
 """Figures of an experiment: MAP by code length, precision-recall curves, ablations, training.
 
-Each function takes means over seeds from a Summary and returns a matplotlib figure. Every method
-has its own color, and its name is next to its line. matplotlib is an optional package.
+Each function takes means over seeds from a Summary and returns a matplotlib figure.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _TITLES = {
     "text_to_image": "Text query, image database",
 }
 _CHANCE_LINE: dict[str, Any] = {
-    "color": FOREGROUND[0], "linewidth": 1, "dashes": (2, 2), "alpha": 0.6,
+    "label": "chance", "color": FOREGROUND[0], "linewidth": 1, "dashes": (2, 2), "alpha": 0.6,
 }  # fmt: skip
 
 Curve = npt.NDArray[np.float64]  # (n, 2): x, y
@@ -105,40 +104,6 @@ def css_variables() -> dict[str, tuple[str, str]]:
     return {**base, **methods, "unknown-method": _UNKNOWN_METHOD}
 
 
-def spread_labels(heights: dict[str, float], gap: float) -> dict[str, float]:
-    """Move labels as little as needed to keep them `gap` apart, in order."""
-    names = sorted(heights, key=lambda name: heights[name])
-    positions = [heights[name] for name in names]
-    for _ in range(200):
-        for i in range(len(positions) - 1):
-            overlap = gap - (positions[i + 1] - positions[i])
-            if overlap > 1e-9:
-                positions[i] -= overlap / 2
-                positions[i + 1] += overlap / 2
-    return dict(zip(names, positions, strict=True))
-
-
-def label_lines(axis: Any, curves: dict[MethodSpec, Curve], start: float = 0.06) -> None:
-    """Write each name on its line, right of `start`, where other lines and names are far."""
-    labels: list[tuple[float, float]] = []
-    grid = np.linspace(start, 0.86, 41)
-    heights = {spec: _interpolate(points, grid) for spec, points in curves.items()}
-    for spec in reversed(list(curves)):  # THN first: it gets the best position
-        own, others = heights[spec], [heights[other] for other in curves if other != spec]
-        room = np.min([np.abs(own - other) for other in others] or [grid * 0 + 1], axis=0)
-        room = np.where(np.isfinite(own), np.minimum(room, 0.08), -1.0)
-        for x, y in labels:  # a name is about .12 wide and .05 high
-            distance = np.hypot((grid - x) / 0.16, (own - y) / 0.07)
-            room = np.where(distance < 1, room - (1 - distance), room)
-        best = int(np.argmax(room - 0.02 * grid))
-        labels.append((float(grid[best]), float(own[best])))
-        axis.text(
-            *labels[-1], spec.label, color=method_color(spec.method), ha="center", va="center",
-            zorder=6, weight="bold", fontsize=8.5,
-            bbox={"facecolor": BACKGROUND[0], "edgecolor": "none", "pad": 1.2, "alpha": 0.9},
-        )  # fmt: skip
-
-
 def build_figures(summary: Summary) -> Iterator[tuple[str, str, Any]]:
     """Yield (file name, caption, matplotlib figure); the caller closes each figure."""
     if len(summary.bits) > 1:
@@ -169,14 +134,26 @@ def _panels(columns: int, height: float = 3.6, rows: int = 1, **options: Any) ->
     return figure, axes
 
 
+def _add_legend(figure: Any, axes: Any) -> None:
+    """Add one legend for all axes: labels of methods are too long to write on the lines."""
+    handles: dict[str, Any] = {}
+    for axis in axes.flat:
+        handles |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
+    figure.legend(
+        list(handles.values()), list(handles), loc="outside lower center", ncols=3, frameon=False
+    )
+
+
 def _line_style(spec: MethodSpec) -> dict[str, Any]:
-    """Return bold for THN, dashed for its ablations, dotted without codes, mixed if fine-tuned."""
+    """Return bold for THN, dashed for its ablations, dotted without codes, hollow if fine-tuned."""
     method = _METHODS.get(spec.method)
     role = method.role if method else "baseline"
     return {
+        "label": spec.label,
         "color": method_color(spec.method),
         "marker": method.marker if method else ".",
         "markersize": 4.5,
+        "fillstyle": "none" if spec.teacher else "full",
         "linewidth": 2.6 if role == "proposed" else 1.5,
         "linestyle": "-." if spec.teacher else _LINE_STYLES.get(role, "-"),
         "zorder": 4 if role == "proposed" else 3,
@@ -184,35 +161,17 @@ def _line_style(spec: MethodSpec) -> dict[str, Any]:
 
 
 def _map_figure(summary: Summary) -> Any:
-    figure, axes = _panels(2, 4.0, sharey=True)
-    bits, highest = summary.bits, 0.0
-    labels: list[dict[str, float]] = []
-    colors = {"chance": FOREGROUND[0]}
-    colors |= {spec.label: method_color(spec.method) for spec in summary.methods}
-    width = bits[-1] - bits[0]
+    figure, axes = _panels(2, 3.6 + 0.07 * len(summary.methods), sharey=True)
     for axis, direction in zip(axes[0], DIRECTIONS, strict=True):
-        ends = {}
         for spec in summary.methods:
-            scores = {b: s for b in bits if (s := summary.map(direction, spec, b))}
+            scores = {b: s for b in summary.bits if (s := summary.map(direction, spec, b))}
             y, sd = [s.value for s in scores.values()], [s.sd or 0.0 for s in scores.values()]
-            style = _line_style(spec)
-            axis.errorbar(list(scores), y, yerr=sd, **style, capsize=0, elinewidth=1)
-            highest = max(highest, *np.add(y, sd))
-            if bits[-1] in scores:
-                ends[spec.label] = y[-1]
-        chance = _chance_values(summary, direction)
-        axis.plot(bits, chance, **_CHANCE_LINE)
-        axis.set(title=_TITLES[direction], xlabel="bits", xticks=bits)
-        axis.set_xlim(bits[0] - 0.04 * width, bits[-1] + 0.24 * width)
-        labels.append({**ends, "chance": chance[-1]})
-    top = 1.06 * highest
-    axes[0][0].set_ylim(0, top)
+            axis.errorbar(list(scores), y, sd, **_line_style(spec), capsize=0, elinewidth=1)
+        axis.plot(summary.bits, _chance_values(summary, direction), **_CHANCE_LINE)
+        axis.set(title=_TITLES[direction], xlabel="bits", xticks=summary.bits)
+    axes[0][0].set_ylim(bottom=0)
     axes[0][0].set_ylabel("MAP")
-    for axis, ends in zip(axes[0], labels, strict=True):
-        for name, height in spread_labels(ends, 0.045 * top).items():
-            weight = "bold" if name == PROPOSED.label else "normal"
-            x = bits[-1] + 0.035 * width
-            axis.text(x, height, name, va="center", color=colors[name], weight=weight)
+    _add_legend(figure, axes)
     return figure
 
 
@@ -221,16 +180,14 @@ def _curves_figure(summary: Summary, bits: int, by_radius: bool) -> Any:
     specs = [spec for spec in summary.methods if spec not in VARIANTS]
     specs = specs if len(specs) > 1 else list(summary.methods)
     key = "pr_by_radius" if by_radius else "pr_by_rank"
-    figure, axes = _panels(2, 3.9, sharey=True)
+    figure, axes = _panels(2, 3.5 + 0.07 * len(specs), sharey=True)
     for axis, direction in zip(axes[0], DIRECTIONS, strict=True):
-        curves: dict[MethodSpec, Curve] = {}
         for spec in specs:
             rows = [row[direction] for row in summary.cells(spec, bits)]
             rows = [row for row in rows if row.get(key)]  # without codes there is no radius
             if not rows:
                 continue
             points = _mean_radius_curve(rows) if by_radius else _mean_rank_curve(rows)
-            curves[spec] = points[:, -2:]
             style = _line_style(spec) | ({"markersize": 3.0} if by_radius else {"marker": ""})
             axis.plot(*points[:, -2:].T, **style)
             if by_radius:
@@ -241,10 +198,9 @@ def _curves_figure(summary: Summary, bits: int, by_radius: bool) -> Any:
         chance = summary.chance(direction, bits)
         if chance:
             axis.axhline(chance.value, **_CHANCE_LINE)
-            axis.text(0.01, chance.value - 0.012, "chance", va="top", fontsize=8, alpha=0.8)
         axis.set(title=_TITLES[direction], xlabel="recall", xlim=(-0.01, 1.01), ylim=(0, 1.02))
-        label_lines(axis, curves, start=0.14 if by_radius else 0.06)
     axes[0][0].set_ylabel("precision")
+    _add_legend(figure, axes)
     return figure
 
 
@@ -257,21 +213,18 @@ def _ablation_figure(summary: Summary) -> Any:
             offset = (number - (len(specs) - 1) / 2) * width
             for x, bits in enumerate(summary.bits):
                 if score := summary.map(direction, spec, bits):
-                    _bar(axis, x + offset, score, width * 0.9, method_color(spec.method))
+                    _bar(axis, x + offset, score, width * 0.9, spec)
         axis.axhline(fmean(_chance_values(summary, direction)), **_CHANCE_LINE)
         axis.set(title=_TITLES[direction], xticks=range(len(summary.bits)))
         axis.set_xticklabels([f"{bits} bits" for bits in summary.bits])
         axis.grid(axis="x", visible=False)
     axes[0][0].set_ylabel("MAP")
-    colors = [method_color(spec.method) for spec in specs]
-    handles = [pyplot().Rectangle((0, 0), 1, 1, color=color) for color in colors]
-    labels = [spec.label for spec in specs]
-    figure.legend(handles, labels, loc="outside upper right", ncols=len(specs), frameon=False)
+    _add_legend(figure, axes)
     return figure
 
 
-def _bar(axis: Any, x: float, score: Mean, width: float, color: str) -> None:
-    axis.bar(x, score.value, width, color=color)
+def _bar(axis: Any, x: float, score: Mean, width: float, spec: MethodSpec) -> None:
+    axis.bar(x, score.value, width, color=method_color(spec.method), label=spec.label)
     axis.errorbar(x, score.value, score.sd or 0, color=FOREGROUND[0], elinewidth=1)
     text = {"ha": "center", "va": "bottom", "fontsize": 7, "weight": "bold"}
     axis.text(x, 0.012, f"{100 * score.value:.0f}", color=BACKGROUND[0], **text)
@@ -297,16 +250,16 @@ def _training_figure(metrics: dict[tuple[MethodSpec, int], list[dict[str, float]
     longest = {spec: (bits, steps) for (spec, bits), steps in metrics.items()}  # bits ascend
     columns = 2 if len(longest) in (2, 4) else min(3, len(longest))
     figure, axes = _panels(columns, 3.2, rows=-(-len(longest) // columns), sharey=True)
-    legend: dict[str, Any] = {}
     for axis, (spec, (bits, steps)) in zip(axes.flat, longest.items(), strict=False):
         names = {name for step in steps for name in step} - {"step"}
         terms = [name for name in _TERM_COLORS if name in names]
         for term in [*terms, *sorted(names - set(terms))]:
             x = np.array([step["step"] for step in steps if term in step])
             y = _smooth(np.array([step[term] for step in steps if term in step]))
-            (legend[term.replace("_", " of ")],) = axis.plot(
+            axis.plot(
                 x,
                 np.where(y > 0, y, np.nan),
+                label=term.replace("_", " of "),
                 color=_TERM_COLORS.get(term, FOREGROUND[0]),
                 linewidth=2.2 if term == "objective" else 1.4,
                 linestyle="--" if term == "inherited" else "-",  # often equal to `relation`
@@ -316,8 +269,7 @@ def _training_figure(metrics: dict[tuple[MethodSpec, int], list[dict[str, float]
         axis.set(title=f"{spec.label}, {bits} bits", xlabel="step")
     for axis in list(axes.flat)[len(longest) :]:
         axis.set_axis_off()
-    options = {"loc": "outside lower center", "ncols": 6, "frameon": False}
-    figure.legend(list(legend.values()), list(legend), **options)
+    _add_legend(figure, axes)
     return figure
 
 
@@ -332,13 +284,6 @@ def _mean_radius_curve(rows: Sequence[dict[str, Any]]) -> Curve:
         for radius, recall, precision in row["pr_by_radius"]:
             points.setdefault(int(radius), []).append((recall, precision))
     return np.array([(radius, *np.mean(points[radius], axis=0)) for radius in sorted(points)])
-
-
-def _interpolate(points: Curve, grid: Curve) -> Curve:
-    """Return the heights of a curve at the grid, NaN outside of it."""
-    order = np.argsort(points[:, 0], kind="stable")
-    x, y = points[order, 0], points[order, 1]
-    return np.asarray(np.interp(grid, x, y, left=np.nan, right=np.nan))
 
 
 def _smooth(values: Curve) -> Curve:

@@ -1,22 +1,19 @@
 """Quality estimates without target labels: held-out retrieval and coverage.
 
-Retrieval: the same method with the same settings is fitted a second time without a part of the
-auxiliary set, and that part is searched. An image that occurs in several rows is held out in all of
-them. Text features are those of the run, fitted on all texts. A word that only held-out captions
-contain then has a column, but no relation was learned for it, and the baselines use the same
-features. With text features of the rest alone THN finds as many: 57.5% and 56.8%, means of three
-seeds with a spread of six points (benchmarks/validation.py).
+Retrieval: the same method is fitted a second time without a part of the auxiliary set, and that
+part is searched. Text features are those of the run, fitted on all texts: with text features of the
+rest alone THN finds as many, 57.5% and 56.8%, means of three seeds with a spread of six points
+(benchmarks/validation.py).
 
-Coverage: the nearest auxiliary images of a target image have captions. If they show the same
-things, their captions agree with each other and differ from those of the next image. If they are
-near for no reason, the mean captions hardly vary. So
+Coverage: if the nearest auxiliary images of a target image show the same things, their captions
+agree with each other and differ from those of the next image. If they are near for no reason, the
+mean captions vary little. So
 
     coverage = (V(target) - V(random)) / (V(auxiliary) - V(random))
 
 V is the variance of the mean partner of the k nearest auxiliary items: for target items, for k
-random items, and for the auxiliary items themselves, each without itself. 1: as good as for the
-auxiliary set itself, 0: as good as random. The distance between the two sets does not matter:
-drawings are far from all posters and still found well. Measured (benchmarks/validation.py) with 600
+random items, and for the auxiliary items themselves, each without itself. The distance between the
+two sets does not matter: drawings are far from all posters and still found well. Measured with 600
 pairs or more: .58 to 1.2 for matching sets, .25 for texts without class names, below .1 for
 unrelated sets.
 """
