@@ -35,7 +35,7 @@ class ImageFeatures(Protocol):
 
     @property
     def size(self) -> int:
-        """Images are decoded to (size, size, 3)."""
+        """Return the side of the decoded images, (size, size, 3)."""
 
     @property
     def device(self) -> str: ...
