@@ -478,8 +478,8 @@ MUTANTS = (
     # Validation: no training item is a query, and no baseline wins by chance.
     Mutant(
         "training/validation.py",
-        "images = np.flatnonzero(drawn)",
-        "images = np.flatnonzero(drawn)[: _held_out_size(contents)]",
+        "images = np.flatnonzero(is_held_out)",
+        "images = np.flatnonzero(is_held_out)[: _held_out_size(contents)]",
         "training/test_validation.py",
     ),
     Mutant(

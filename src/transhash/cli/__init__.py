@@ -55,9 +55,9 @@ JSON_OBJECT = typer.Option(False, "--json", help="Print one JSON object.")
 
 
 def load_commands() -> typer.Typer:
-    """Import the command modules, which register their commands in the order of the help."""
-    for name in _COMMANDS:
-        import_module(f"transhash.cli.{name}")
+    """Import the modules that register commands; the help lists them in the order of _COMMANDS."""
+    modules = [import_module(f"transhash.cli.{name}").__name__ for name in _COMMANDS]
+    app.registered_commands.sort(key=lambda command: modules.index(command.callback.__module__))
     return app
 
 
