@@ -69,7 +69,7 @@ class ValidationSplit:
 
     rest: TrainingSet
     held_out: AuxiliarySet
-    has_classes: bool  # related by label, so many results are correct; else one image is
+    has_classes: bool  # related by label: many results are correct, otherwise one image
     has_clicks: bool  # only some pairs are known
 
     @classmethod
@@ -92,11 +92,11 @@ def split_validation(training: TrainingSet, seed: int) -> ValidationSplit:
             f"The auxiliary set has fewer than {MIN_PAIRS} images or texts. Add more of them."
         )
     rng = np.random.default_rng([seed, 0x5EE])
-    drawn = np.isin(copies, rng.permutation(contents)[: _held_out_size(contents)])
-    images = np.flatnonzero(drawn)
+    is_held_out = np.isin(copies, rng.permutation(contents)[: _held_out_size(contents)])
+    images = np.flatnonzero(is_held_out)
     order = rng.permutation(texts)
     if isinstance(training.relation, SparseRelation):
-        is_partner = training.relation.transposed_times(drawn[:, None] * 1.0)[:, 0] > 0
+        is_partner = training.relation.transposed_times(is_held_out[:, None] * 1.0)[:, 0] > 0
         order = order[np.argsort(~is_partner[order], kind="stable")]
     columns = np.sort(order[: _held_out_size(texts)])
     other_images = np.setdiff1d(np.arange(len(copies)), images)
