@@ -50,7 +50,6 @@ class Definition:
     empty: Empty
     extra_queries: int = 0  # added to the number of queries the sum is divided by
     drops_last: bool = False  # without a cutoff, the last rank is lost
-    source: str = "transhash"
 
     def score(self, histogram: DistanceHistogram, cutoff: int | None = None) -> float:
         """Return MAP, or MAP@cutoff, of the histogram; NaN if no query counts."""
@@ -104,44 +103,32 @@ class Definition:
         return ", ".join(parts)
 
 
-_THULAB = "evaluation/__init__.py get_mAPs; its R is e.g. 5000 on NUS-WIDE"
-_FIRST = "calc_map_k: k relevant items, not k ranks"
-
+# Comments name the function of the original.
 DEFINITIONS: dict[str, Definition] = {
     definition.name: definition
     for definition in (
         Definition("all", "relevant", "dropped"),
         Definition("min", "min", "dropped"),
         Definition("hits", "hits", "dropped"),
-        Definition("thulab/DeepHash", "hits", "no hit dropped", source=_THULAB),
-        Definition("HashNet", "hits", "no hit dropped", source="pytorch/src/test.py"),
-        Definition("UCCH", "hits", "no hit dropped", source="fx_calc_map_multilabel_k"),
-        Definition(
-            "DeepHash-pytorch",
-            "hits",
-            "zero",
-            drops_last=True,
-            source="utils/tools.py CalcTopMap: topK=-1 slices the last item off",
-        ),
-        Definition("FIRe", "hits", "zero", source="functions/metrics.py calculate_mAP"),
-        Definition("torchmetrics", "hits", "zero", source="RetrievalMAP(top_k=...)"),
-        Definition("DCMH", "relevant", "zero", source="calc_hammingranking.py calc_map"),
-        Definition("UCMFH", "relevant", "zero", source="calculate_map"),
-        Definition("torchcmh", "first", "zero", source=_FIRST),
-        Definition("WendellGul/DCMH", "first", "zero", source=_FIRST),
-        Definition("DSPH", "first", "zero", source="calc_map_k_matrix"),
-        Definition("DCHMT", "first", "nan", source="calc_map_k, matrix version"),
-        Definition(
-            "BMC-SDNU",
-            "relevant",
-            "dropped",
-            extra_queries=10,
-            source="perf_metric4Label.m of CVH, IMH, CCQ, CMFH, DLFH, LSSH: goodQueryNum = 10",
-        ),
-        Definition("ranx", "relevant", "zero", source="average_precision"),
-        Definition("trec_eval", "relevant", "zero", source="map, map_cut; also ir_measures AP@k"),
-        Definition("TALR", "relevant", "dropped", source="+eval/tieAP.m: the same as our default"),
-        Definition("scikit-learn", "group end", "dropped", source="average_precision_score"),
+        Definition("thulab/DeepHash", "hits", "no hit dropped"),  # get_mAPs; R: 5000 on NUS-WIDE
+        Definition("HashNet", "hits", "no hit dropped"),  # pytorch/src/test.py
+        Definition("UCCH", "hits", "no hit dropped"),  # fx_calc_map_multilabel_k
+        # utils/tools.py CalcTopMap: topK=-1 slices the last item off
+        Definition("DeepHash-pytorch", "hits", "zero", drops_last=True),
+        Definition("FIRe", "hits", "zero"),  # functions/metrics.py calculate_mAP
+        Definition("torchmetrics", "hits", "zero"),  # RetrievalMAP(top_k=...)
+        Definition("DCMH", "relevant", "zero"),  # calc_hammingranking.py calc_map
+        Definition("UCMFH", "relevant", "zero"),  # calculate_map
+        Definition("torchcmh", "first", "zero"),  # calc_map_k: k relevant items, not k ranks
+        Definition("WendellGul/DCMH", "first", "zero"),  # calc_map_k
+        Definition("DSPH", "first", "zero"),  # calc_map_k_matrix
+        Definition("DCHMT", "first", "nan"),  # calc_map_k, matrix version
+        # perf_metric4Label.m of CVH, IMH, CCQ, CMFH, DLFH, LSSH: goodQueryNum = 10
+        Definition("BMC-SDNU", "relevant", "dropped", extra_queries=10),
+        Definition("ranx", "relevant", "zero"),  # average_precision
+        Definition("trec_eval", "relevant", "zero"),  # map, map_cut; also ir_measures AP@k
+        Definition("TALR", "relevant", "dropped"),  # +eval/tieAP.m: the same as our default
+        Definition("scikit-learn", "group end", "dropped"),  # average_precision_score
     )
 }
 

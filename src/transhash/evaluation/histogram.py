@@ -1,13 +1,14 @@
 """DistanceHistogram: items and relevant items at each Hamming distance of every query.
 
-Average precision needs these counts and no order, so nothing is sorted and there is no queries x
-items matrix. The native kernel counts on all cores; without it NumPy counts query by query.
+Average precision needs these counts and no order, so nothing is sorted and no queries x items
+matrix is built. The native kernel counts on all cores; without it NumPy counts query by query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from os import PathLike
 from typing import Any
 from zipfile import BadZipFile
@@ -37,18 +38,12 @@ def count_pairs(
     workers: int | None = None,
 ) -> tuple[Counts, Counts]:
     """Return items[q, d] and relevant[q, d] of packed codes; relevant means sharing a label."""
-    # Eight items per byte: the items relevant to a query are the union of its classes' rows.
-    holders = _bits(database_labels.T)  # (classes, items / 8)
-    if native is not None:
-        truth = np.ascontiguousarray(query_labels), holders, None, None
-        return _count_natively(query_codes, database_codes, truth, workers)
-    size = len(database_codes)
-
-    def rows(query: int) -> tuple[_Bools, None]:
-        union = np.bitwise_or.reduce(holders[query_labels[query]], axis=0)
-        return np.unpackbits(union, count=size, bitorder="little").view(np.bool_), None
-
-    return _count_with_numpy(query_codes, database_codes, rows)
+    if native is None:
+        relevant = (np.asarray(database_labels[:, row].any(axis=1)) for row in query_labels)
+        return _count_with_numpy(query_codes, database_codes, zip(relevant, repeat(None)))
+    # Eight items per byte: the kernel takes the union of the rows of a query's classes.
+    truth = np.ascontiguousarray(query_labels), _bits(database_labels.T), None, None
+    return _count_natively(query_codes, database_codes, truth, workers)
 
 
 def count_relation(
@@ -59,14 +54,11 @@ def count_relation(
     workers: int | None = None,
 ) -> tuple[Counts, Counts]:
     """Return items[q, d] and relevant[q, d] among the known pairs, given as (queries, items)."""
-    if native is not None:
-        truth = None, None, _bits(relevant), None if known is None else _bits(known)
-        return _count_natively(query_codes, database_codes, truth, workers)
-
-    def rows(query: int) -> tuple[_Bools, _Bools | None]:
-        return relevant[query], None if known is None else known[query]
-
-    return _count_with_numpy(query_codes, database_codes, rows)
+    if native is None:
+        rows = zip(relevant, repeat(None) if known is None else known)
+        return _count_with_numpy(query_codes, database_codes, rows)
+    truth = None, None, _bits(relevant), None if known is None else _bits(known)
+    return _count_natively(query_codes, database_codes, truth, workers)
 
 
 def _count_natively(
@@ -87,14 +79,13 @@ def _count_natively(
 def _count_with_numpy(
     query_codes: _Bytes,
     database_codes: _Bytes,
-    rows: Callable[[int], tuple[_Bools, _Bools | None]],
+    rows: Iterable[tuple[_Bools, _Bools | None]],
 ) -> tuple[Counts, Counts]:
-    """`rows` returns the relevant items of a query and the known ones (None: all)."""
+    """`rows`: the relevant items of each query and the known ones (None: all)."""
     groups = query_codes.shape[1] * 8 + 1
     queries, columns = _words(query_codes), np.ascontiguousarray(_words(database_codes).T)
     counts = np.zeros((len(queries), 2, groups), dtype=np.int64)
-    for query, words in enumerate(queries):
-        relevant, known = rows(query)
+    for query, (words, (relevant, known)) in enumerate(zip(queries, rows)):
         cells = relevant * groups
         for column, word in zip(columns, words, strict=True):
             cells += np.bitwise_count(column ^ word)

@@ -30,7 +30,7 @@ class Ranking(NamedTuple):
 
     ids: Ids  # (queries, min(k, items)); -1 where an approximate index returned fewer
     distances: Distances  # Hamming, (queries, min(k, items)); -1 likewise
-    costs: Costs | None = None  # sums of weights of differing bits; MAX_COST where there is no item
+    costs: Costs | None = None  # sums of weights of differing bits; MAX_COST without an item
 
 
 class HitLists(NamedTuple):

@@ -162,17 +162,6 @@ def _concatenate(parts: Sequence[IdDistances]) -> IdDistances:
     )
 
 
-def join_codes(hits: HitLists, known: Ids, packed: Packed) -> tuple[HitLists, Packed]:
-    """Return the hits that are in `known`, which is ascending, and the code of each of them."""
-    if not len(known):
-        return HitLists(np.zeros_like(hits.offsets), hits.ids[:0], hits.distances[:0]), packed
-    place = np.minimum(np.searchsorted(known, hits.ids), len(known) - 1)
-    present = known[place] == hits.ids
-    counts = np.concatenate([[0], np.cumsum(present)])
-    joined = HitLists(counts[hits.offsets], hits.ids[present], hits.distances[present])
-    return joined, packed[place[present]]
-
-
 class MilvusIndex(Index):
     """One partition of a collection on a server, or one collection of a Milvus Lite file."""
 
@@ -213,7 +202,7 @@ class MilvusIndex(Index):
 
     def add(self, ids: npt.ArrayLike, codes: Codes) -> None:
         array = check_items(ids, codes, self._bits)
-        reject_existing(array[np.isin(array, self._existing(array))])
+        reject_existing(np.array(sorted(self._stored_codes(array)), np.int64))
         self._write(array, codes)
 
     def update(self, ids: npt.ArrayLike, codes: Codes) -> None:
@@ -228,7 +217,9 @@ class MilvusIndex(Index):
             rows = slice(start, start + _CHUNK_ROWS)
             part, part_codes = array[rows], codes[rows]
             if not is_empty:
-                changed = ~self._is_stored(part, part_codes)
+                stored = self._stored_codes(part)
+                pairs = zip(part.tolist(), part_codes.packed, strict=True)
+                changed = np.array([stored.get(i) != code.tobytes() for i, code in pairs], np.bool_)
                 part, part_codes = part[changed], part_codes[changed]
             self._write(part, part_codes)
             sent += len(part)
@@ -259,10 +250,10 @@ class MilvusIndex(Index):
         self._connection.load()
 
     def remove(self, ids: npt.ArrayLike) -> int:
-        existing = self._existing(to_ids(ids))
+        existing = list(self._stored_codes(to_ids(ids)))
         self._check_writable()
         for start in range(0, len(existing), _CHUNK_ROWS):
-            part = existing[start : start + _CHUNK_ROWS].tolist()
+            part = existing[start : start + _CHUNK_ROWS]
             self._connection.call("delete", ids=part, **self._write_to)
         return len(existing)
 
@@ -279,8 +270,8 @@ class MilvusIndex(Index):
 
     def export(self) -> tuple[Ids, Codes]:
         parts = list(self.export_blocks())
-        packed = [self._no_codes(), *(codes.packed for _, codes in parts)]
         ids = np.concatenate([NO_IDS, *(ids for ids, _ in parts)])
+        packed = [np.empty((0, self._bits // 8), np.uint8), *(codes.packed for _, codes in parts)]
         return ids, Codes(np.concatenate(packed), self._bits)
 
     def export_blocks(self) -> Iterator[tuple[Ids, Codes]]:
@@ -288,7 +279,9 @@ class MilvusIndex(Index):
         last = -1
         while rows := self._page(last):
             rows.sort(key=lambda row: int(row["id"]))
-            yield self._columns(rows)
+            packed = np.frombuffer(b"".join(row["code"][0] for row in rows), np.uint8)
+            ids = np.array([row["id"] for row in rows], np.int64)
+            yield ids, Codes(packed.reshape(len(rows), -1), self._bits)
             last = int(rows[-1]["id"])
 
     def verify(self) -> None:
@@ -341,32 +334,23 @@ class MilvusIndex(Index):
 
     def _fetch_codes(self, hits: HitLists) -> tuple[HitLists, Packed]:
         """Return the hits and their codes, without items that were removed meanwhile."""
-        unique, parts = np.unique(hits.ids), [(NO_IDS, self._no_codes())]
-        for start in range(0, len(unique), _CHUNK_ROWS):
-            some = unique[start : start + _CHUNK_ROWS].tolist()
-            # The consistency of the search is enough; "Strong" would wait for other clients.
-            rows = self._fetch(self._url.consistency, ids=some, output_fields=["id", "code"])
-            ids, codes = self._columns(rows)
-            order = np.argsort(ids)
-            parts.append((ids[order], codes.packed[order]))
-        known, packed = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return join_codes(hits, known, packed)
+        # The consistency of the search is enough; "Strong" would wait for other clients.
+        stored = self._stored_codes(np.unique(hits.ids), self._url.consistency)
+        ids = hits.ids.tolist()
+        present = np.array([i in stored for i in ids], np.bool_)
+        counts = np.concatenate([[0], np.cumsum(present)])
+        packed = np.frombuffer(b"".join(stored[i] for i in ids if i in stored), np.uint8)
+        joined = HitLists(counts[hits.offsets], hits.ids[present], hits.distances[present])
+        return joined, packed.reshape(-1, self._bits // 8)
 
-    def _existing(self, ids: Ids) -> Ids:
-        """Return those of `ids` that are in the index."""
-        parts = [NO_IDS]
+    def _stored_codes(self, ids: Ids, consistency: str = "Strong") -> dict[int, bytes]:
+        """Return the codes of those ids that are in the index."""
+        codes: dict[int, bytes] = {}
         for start in range(0, len(ids), _CHUNK_ROWS):
-            rows = self._fetch(ids=ids[start : start + _CHUNK_ROWS].tolist(), output_fields=["id"])
-            parts.append(np.array([row["id"] for row in rows], np.int64))
-        return np.unique(np.concatenate(parts))
-
-    def _is_stored(self, ids: Ids, codes: Codes) -> npt.NDArray[np.bool_]:
-        """Return which of these items are stored with the same code."""
-        rows = self._fetch(ids=ids.tolist(), output_fields=["id", "code"])
-        stored = {int(row["id"]): row["code"][0] for row in rows}
-        return np.array(
-            [stored.get(int(i)) == code.tobytes() for i, code in zip(ids, codes.packed)], np.bool_
-        )
+            part = ids[start : start + _CHUNK_ROWS].tolist()
+            rows = self._fetch(consistency, ids=part, output_fields=["id", "code"])
+            codes |= {int(row["id"]): row["code"][0] for row in rows}
+        return codes
 
     def _write(self, ids: Ids, codes: Codes) -> None:
         self._check_writable()
@@ -396,14 +380,6 @@ class MilvusIndex(Index):
                 iterator.close()
 
         return self._connection.retry(first_batch, seconds("MILVUS_PATIENCE", COPY_WAIT))
-
-    def _no_codes(self) -> Packed:
-        return np.empty((0, self._bits // 8), np.uint8)
-
-    def _columns(self, rows: Sequence[Any]) -> tuple[Ids, Codes]:
-        packed = np.frombuffer(b"".join(row["code"][0] for row in rows), np.uint8)
-        ids = np.array([row["id"] for row in rows], np.int64)
-        return ids, Codes(packed.reshape(len(rows), -1), self._bits)
 
     def _fetch(self, consistency: str = "Strong", **arguments: Any) -> Any:
         return self._connection.call(

@@ -22,7 +22,7 @@ RANKING_MODES: tuple[RankingMode, ...] = get_args(RankingMode)
 
 BitWeights = npt.NDArray[np.int64]  # (queries, bits), 0 or more
 Costs = npt.NDArray[np.int64]  # sums of the weights of differing bits
-MAX_COST = np.iinfo(np.int64).max  # the cost in a Ranking where there is no item
+MAX_COST = np.iinfo(np.int64).max  # the cost in a Ranking without an item
 
 _STEPS = 65_535  # resolution: the greatest weight in units of the smallest one
 

@@ -22,7 +22,7 @@ _Array = npt.NDArray[Any]
 
 
 def write_arrays(path: Path, metadata: Mapping[str, Any], arrays: Mapping[str, _Array]) -> None:
-    """Write and sync the file; until this returns there is no file of this name."""
+    """Write and sync the file; it appears under its name only when it is complete."""
     entries, offset = {}, 0
     for name, array in arrays.items():
         data = np.ascontiguousarray(array)
