@@ -89,15 +89,15 @@ def sync(
 
     problems: list[Problem] = []
     with SearchEngine.open(run, index, writable=not dry_run) as engine:
-        named = [
+        path_plans = [
             (path, plan)
             for path in sources
             for plan in syncing.plan_sync(engine.catalog, path, allow_empty=allow_empty)
         ]
-        plans = [plan for _, plan in named]
+        plans = [plan for _, plan in path_plans]
         problems += [problem for plan in plans for problem in plan.problems]
         if dry_run:
-            for path, plan in named:
+            for path, plan in path_plans:
                 result = syncing.preview_sync(engine.catalog, plan, progress_bar, reread=reread)
                 _print_preview(path, plan, result)
                 problems += result.problems
