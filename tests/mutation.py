@@ -230,7 +230,7 @@ MUTANTS = (
         "hashers/components.py",
         "(z - leverage * partner / strength) / (1 - leverage)",
         "z",
-        THN + " -k left_out",
+        THN + " -k leave_one_out",
     ),
     Mutant(
         "hashers/canonical.py",
@@ -280,7 +280,7 @@ MUTANTS = (
         "hashers/training_loop.py",
         "digest.update(np.ascontiguousarray(array[::step]).tobytes())",
         "pass",
-        THN + " -k named_by",
+        THN + " -k fingerprint",
     ),
     Mutant(
         "hashers/training_loop.py",
@@ -298,7 +298,7 @@ MUTANTS = (
         "hashers/thn/thn.py",
         "return centered_input_layer(training, self.use_target)",
         "return centered_input_layer(training, False)",
-        "hashers/test_thn.py -k literal_paper_aligns",
+        "hashers/test_thn.py -k papers_recipe_aligns",
     ),
     Mutant(
         "hashers/projection.py",

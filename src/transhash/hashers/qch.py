@@ -15,10 +15,9 @@ import numpy as np
 import scipy.linalg
 
 from transhash.data.training_set import Features, TrainingSet
-from transhash.hashers.base import FitOptions, Setting
+from transhash.hashers.base import FitOptions, LinearHasher, Setting
 from transhash.hashers.canonical import canonical_analysis
 from transhash.hashers.components import select_components
-from transhash.hashers.linear import LinearHasher
 from transhash.hashers.projection import Matrix, chunks
 from transhash.hashers.settings import NonNegative, NonNegativeInt, Proportion
 
@@ -34,7 +33,7 @@ class QCH(LinearHasher):
 
     Whitened projections have fixed second moments, so with w = 1 this is, up to constants, minus
     the quantization loss plus alpha times the correlation. The frame R lets b bits share r < b
-    components: using b components would put bits where there is no relation. r and w follow the
+    components: using b components would put bits on noise. r and w follow the
     same rule as THN's components.
     """
 
