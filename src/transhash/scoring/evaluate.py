@@ -240,14 +240,10 @@ def _check_shards(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[dict[s
     folders: dict[int, Path] = {}
     first_folder, first = records[0]
     for folder, record in records:
-        number = record["number"]
-        if record["total"] != first["total"]:
-            raise DataError(
-                f"{first_folder} is one of {first['total']} shards but {folder} is one of "
-                f"{record['total']}. Pass shards of one evaluation."
-            )
-        identity = record["identity"]
+        number, identity = record["number"], record["identity"]
         different = [key for key, value in first["identity"].items() if identity.get(key) != value]
+        if record["total"] != first["total"]:
+            different = ["the number of shards"]
         if different:
             raise DataError(
                 f"{first_folder} and {folder} differ in {' and '.join(different)}. "

@@ -251,8 +251,8 @@ class GroupedIndex(LocalIndex):
         self._apply(operation, ids, packed)
         changes = len(self._delta) + sum(len(part.newly_deleted) for part in self._state.parts)
         if changes >= max(self.flush_at, self._retry_at):
-            # The change is safe in the log. It stays there if the disk has no space for a segment,
-            # if a segment to be merged is corrupt.
+            # The change is safe in the log. It stays there if the disk is full, or if a segment to
+            # be merged is corrupt.
             try:
                 self._commit(self._state.parts, self._delta)
             except EngineError as error:

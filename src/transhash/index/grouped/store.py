@@ -9,11 +9,11 @@ writer.lock        held by the one process that writes
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,7 +119,7 @@ def clean(folder: Path, generation: Generation) -> None:
     for path in folder.iterdir():
         is_ours = _DATA_FILE.fullmatch(path.name) or _DRAFT_FILE.fullmatch(path.name)
         if is_ours and path.name not in named:
-            with contextlib.suppress(OSError):  # the next writer tries again
+            with suppress(OSError):  # the next writer tries again
                 path.unlink()  # readers that have it open keep it
 
 
@@ -181,16 +181,23 @@ def _open_deleted(folder: Path, name: str | None) -> Ids:
     return NO_IDS if name is None else open_arrays(folder / name)[1]["ids"]
 
 
+@contextmanager
+def _collect(details: list[str]) -> Iterator[None]:
+    """Append the details of corruption in the block instead of raising."""
+    try:
+        yield
+    except CorruptionError as error:
+        details += error.details
+    except FileNotFoundError as error:
+        details.append(f"{error.filename} is missing")
+
+
 def verify_files(folder: Path, names: Iterable[str]) -> None:
     """Read array files completely; raise one error that names every corrupt or missing file."""
     details: list[str] = []
     for name in names:
-        try:
+        with _collect(details):
             verify_arrays(folder / name)
-        except CorruptionError as error:
-            details += error.details
-        except FileNotFoundError:
-            details.append(f"{folder / name} is missing")
     if details:
         raise CorruptionError(*details)
 
@@ -201,28 +208,19 @@ def verify(folder: Path, generation: Generation, log_end: int, *, following: boo
     With `following`, return False if the writer has moved on to another generation meanwhile.
     """
     details: list[str] = []
-    try:
+    with _collect(details):
         verify_files(folder, generation.array_files)
-    except CorruptionError as error:
-        details += error.details
     path = folder / generation.log
-    try:
-        with Log(path, generation.bits // 8, writable=False) as log:
-            for _ in log.replay():
-                pass
-            if log.end < log_end:
-                details.append(f"{path} has {log.end} bytes instead of {log_end}")
-    except CorruptionError as error:
-        details += error.details
-    except FileNotFoundError:
-        details.append(f"{path} is missing")
-    try:
+    with _collect(details), Log(path, generation.bits // 8, writable=False) as log:
+        for _ in log.replay():
+            pass
+        if log.end < log_end:
+            details.append(f"{path} has {log.end} bytes instead of {log_end}")
+    with _collect(details):
         if read_generation(folder) != generation:
             if following:
                 return False
             details.append(f"{folder / MANIFEST} was changed by another process")
-    except CorruptionError as error:
-        details += error.details
     if details:
         raise CorruptionError(*details)
     return True
