@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from transhash.errors import DataError
+from transhash.features import folder_digest
 from transhash.features import texts as texts_module
-from transhash.features.model_folders import folder_digest
 from transhash.features.texts import (
     CombinedTextFeatures,
     TextFeatures,

@@ -16,7 +16,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from transhash.search.engine import SearchEngine
-from transhash.service import create_app, reloading
+from transhash.service import create_app, search_service
 
 from .small_run import ITEMS, LOCAL, image_bytes
 
@@ -90,7 +90,7 @@ def test_a_missing_part_is_noticed(run_copy: Path, part: str) -> None:
 def test_a_replaced_folder_is_opened_again(
     run: Path, run_copy: Path, writable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reloading, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(search_service, "_RETRY_SECONDS", 0.0)
     with client_of(run_copy, writable=writable) as client:
         assert client.get("/api/about").json()["images"] == ITEMS
         shutil.rmtree(run_copy)
@@ -109,7 +109,7 @@ def test_a_replaced_folder_is_opened_again(
 def test_restored_files_are_opened_again_after_wrong_ones_were_refused(
     run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reloading, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(search_service, "_RETRY_SECONDS", 0.0)
     with client_of(run_copy, writable=True) as client:
         catalog = run_copy / "catalog.sqlite"
         away = catalog.rename(run_copy / "away")

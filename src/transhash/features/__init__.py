@@ -1,4 +1,14 @@
-"""Image and text features: files and texts to arrays."""
+"""Image and text features: files and texts to arrays, and folders of external models."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from transhash.errors import DataError
 
 BACKBONE_FILE = "backbone.safetensors"  # in a run folder, if the backbone was fine-tuned
 FINE_TUNED_SUFFIX = "+tuned"  # ends the feature name of a fine-tuned backbone
@@ -9,3 +19,60 @@ def named_library(name: str | None) -> str | None:
     """Return the library of a feature name LIBRARY:NAME, or None for other names."""
     library, colon, _ = (name or "").partition(":")
     return library if colon and library in LIBRARIES else None
+
+
+_DOWNLOADED = ("*.json", "*.safetensors", "*.txt", "*/*.json", "*/*.safetensors", "*.model")
+_DIGESTED = (".json", ".safetensors", ".txt", ".model", ".bin")
+
+
+def require_library(module: str, extra: str) -> None:
+    if find_spec(module) is None:
+        raise DataError(f"{module} is not installed. Run: pip install 'transhash[{extra}]'")
+
+
+def resolve_model_folder(
+    name: str, hint: str, hub_name: str | None = None, files: Sequence[str] = _DOWNLOADED
+) -> Path:
+    """Return a local model folder, or that of a named model in the Hugging Face cache.
+
+    Missing files are downloaded here because the libraries retry an unreachable hub for a minute.
+    """
+    if Path(name).is_dir():
+        return Path(name)
+    if find_spec("huggingface_hub") is None or name.startswith((".", "/", "~")):
+        raise DataError(f"{name} is not a folder. {hint}")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(hub_name or name, allow_patterns=list(files)))
+    except Exception as error:  # network, hub and name errors have unrelated classes
+        raise DataError(
+            f"{name} is not a folder and cannot be downloaded ({type(error).__name__}). Pass a "
+            "model folder, or a model name if huggingface.co can be reached."
+        ) from None
+
+
+def folder_digest(folder: Path) -> str:
+    """Return a digest of all weights, vocabularies and settings in a model folder."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in _DIGESTED and path.is_file():
+            digest.update(str(path.relative_to(folder)).encode())
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "blake2b").digest())
+    return digest.hexdigest()
+
+
+@contextmanager
+def reading_with(library: str, model: str | Path) -> Iterator[None]:
+    """Turn whatever a library raises for a broken or missing model into a DataError."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        raise DataError(
+            f"{model} cannot be read by {library} ({lines[0] if lines else type(error).__name__}). "
+            "Pass a complete model folder."
+        ) from None

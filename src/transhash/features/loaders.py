@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from transhash.errors import DataError
-from transhash.features.backbone import weights_digest
-from transhash.features.model_folders import (
+from transhash.features import (
     folder_digest,
     reading_with,
     require_library,
     resolve_model_folder,
 )
+from transhash.features.backbone import weights_digest
 from transhash.features.pretrained import Channels, PretrainedModel, require_torchvision
 from transhash.storage import read_json
 

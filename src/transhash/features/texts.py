@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.errors import DataError, NotFittedError
-from transhash.features import named_library
-from transhash.features.model_folders import (
+from transhash.features import (
     folder_digest,
+    named_library,
     reading_with,
     require_library,
     resolve_model_folder,

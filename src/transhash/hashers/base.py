@@ -1,4 +1,7 @@
-"""The contract of every method: settings are fields, `fit` learns, results are codes or scores."""
+"""The contract of every method: settings are fields, `fit` learns, results are codes or scores.
+
+`LinearHasher` is the base of linear methods.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from transhash.codes import MAX_BITS, Codes, check_bits
 from transhash.data.training_set import Features, TrainingSet
 from transhash.errors import DataError, NotFittedError
 from transhash.hashers.methods import HASHER_FORMAT, MODEL_VERSION
+from transhash.hashers.projection import Matrix, project_linear
 from transhash.hashers.settings import Seed, check_settings
 from transhash.progress import Track, no_progress
 from transhash.storage import file_digest, read_tensors, write_json, write_tensors
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from transhash.hashers.world import World
+
 
 Array = npt.NDArray[Any]
 Setting = dict[str, Any]
@@ -195,3 +200,56 @@ def require_vectors(features: Features, modality: str) -> Features:
             f"{features.shape}. Extract features first."
         )
     return features
+
+
+@dataclass
+class LinearHasher(Hasher):
+    """Codes sgn(x Wx - tx) and sgn(y Wy - ty); `learned` names the arrays that are saved."""
+
+    learned: ClassVar[tuple[str, ...]] = ("weights_x", "offset_x", "weights_y", "offset_y")
+
+    def project_images(self, images: Features) -> npt.NDArray[np.float32]:
+        self._check_fitted()
+        return project_linear(
+            require_vectors(images, "images"), self.weights_x_, self.offset_x_, "images"
+        )
+
+    def project_texts(self, texts: Features) -> npt.NDArray[np.float32]:
+        self._check_fitted()
+        return project_linear(
+            require_vectors(texts, "texts"), self.weights_y_, self.offset_y_, "texts"
+        )
+
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        self._check_fitted()
+        from transhash.hashers.modules import Affine
+
+        image = Affine(self.weights_x_, offset=self.offset_x_)
+        return image, Affine(self.weights_y_, offset=self.offset_y_)
+
+    def state(self) -> dict[str, Array]:
+        self._check_fitted()
+        return {name: getattr(self, f"{name}_") for name in self.learned}
+
+    def restore(self, state: Mapping[str, Array]) -> Self:
+        missing = sorted(set(self.learned) - set(state))
+        if missing:
+            raise DataError(f"The saved {self.name} lacks {', '.join(missing)}. Refit the model.")
+        bits = state["weights_x"].shape[1]
+        if bits != self.bits:
+            raise DataError(f"The saved {self.name} has {bits} bits, not {self.bits}. Refit it.")
+        for name in self.learned:
+            setattr(self, f"{name}_", np.asarray(state[name], dtype=np.float64))
+        return self
+
+    def _set_weights(
+        self, weights_x: Matrix, offset_x: Matrix, weights_y: Matrix, offset_y: Matrix
+    ) -> None:
+        self.weights_x_: Matrix = weights_x  # (dx, bits)
+        self.offset_x_: Matrix = offset_x  # (bits,)
+        self.weights_y_: Matrix = weights_y
+        self.offset_y_: Matrix = offset_y
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "weights_x_"):
+            raise self.not_fitted_error()

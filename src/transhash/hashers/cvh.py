@@ -10,10 +10,9 @@ import numpy as np
 
 from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
-from transhash.hashers.base import FitOptions, Setting, require_vectors
+from transhash.hashers.base import FitOptions, LinearHasher, Setting, require_vectors
 from transhash.hashers.canonical import canonical_analysis
 from transhash.hashers.components import select_components
-from transhash.hashers.linear import LinearHasher
 from transhash.hashers.settings import NonNegative, PositiveInt
 
 

@@ -20,8 +20,7 @@ from torch.nn.functional import relu
 
 from transhash.data.relation import Relation, Rows
 from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
-from transhash.hashers.base import FitOptions, Setting, require_vectors
-from transhash.hashers.linear import LinearHasher
+from transhash.hashers.base import FitOptions, LinearHasher, Setting, require_vectors
 from transhash.hashers.modules import Translate
 from transhash.hashers.projection import Matrix
 from transhash.hashers.settings import NonNegative, Positive, PositiveInt, ProportionBelowOne, Range

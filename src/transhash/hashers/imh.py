@@ -12,8 +12,7 @@ import scipy.linalg
 from transhash.data.relation import Relation
 from transhash.data.training_set import Features, TrainingSet
 from transhash.errors import DataError
-from transhash.hashers.base import FitOptions, Setting, require_vectors
-from transhash.hashers.linear import LinearHasher
+from transhash.hashers.base import FitOptions, LinearHasher, Setting, require_vectors
 from transhash.hashers.projection import Matrix
 from transhash.hashers.settings import NonNegative, Positive, PositiveInt
 

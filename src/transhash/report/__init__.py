@@ -6,8 +6,7 @@ import io
 from pathlib import Path
 
 from transhash.report.figures import build_figures, figure_style, pyplot
-from transhash.report.formats import latex, markdown
-from transhash.report.page import build_page
+from transhash.report.formats import build_page, latex, markdown
 from transhash.report.summary import Summary
 from transhash.report.tables import build_tables
 from transhash.storage import write_bytes

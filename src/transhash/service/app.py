@@ -23,10 +23,15 @@ from transhash.service.diagnostics import RequestMetrics, read_diagnostics
 from transhash.service.guard import LOOPBACK, ActiveRequests, ApiKey, Guard
 from transhash.service.limits import BusyError
 from transhash.service.originals import OriginalNotAvailableError
-from transhash.service.reloading import ReloadingEngine, RunFilesChangedError
 from transhash.service.routes import change_routes, info_routes, original_routes, search_routes
 from transhash.service.schemas import About
-from transhash.service.search_service import FeedbackService, ItemNotFoundError, SearchService
+from transhash.service.search_service import (
+    FeedbackService,
+    ItemNotFoundError,
+    ReloadingEngine,
+    RunFilesChangedError,
+    SearchService,
+)
 
 _log = logging.getLogger("transhash.service")
 _PAGE_PATHS = {"index.html": "/", "api-docs.html": "/docs"}
