@@ -34,9 +34,7 @@ def test_the_map_has_every_equation_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize(("function", "file", "test"), [row[1:] for row in EQUATIONS])
-def test_an_equation_has_its_function_and_test(
-    function: str, file: str, test: str
-) -> None:
+def test_an_equation_has_its_function_and_test(function: str, file: str, test: str) -> None:
     assert _resolve(function) is not None
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -110,3 +108,46 @@ def test_the_navigation_lists_every_page() -> None:
         return names
 
     assert sorted(pages(nav)) == sorted(["index.md", *(page.name for page in DOCS.glob("*.md"))])
+
+
+SOURCES = ROOT / "src" / "transhash"
+PATHS = re.findall(
+    r"^\*\*(\w+):\*\*.*?$(.*?)(?=^\*\*|^`tests/)",
+    (DOCS / "architecture.md").read_text(encoding="utf-8"),
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def _files(text: str) -> list[Path]:
+    """Return the files that a code path names; a bare name is in the folder named before it."""
+    files: list[Path] = []
+    for name in re.findall(r"`([\w/]+\.py)`", text):
+        folder = SOURCES if "/" in name else files[-1].parent
+        files.append(folder / name)
+    return list(dict.fromkeys(files))
+
+
+def _imported(path: Path) -> set[Path]:
+    modules: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    paths = (SOURCES.parent / module.replace(".", "/") for module in modules)
+    return {file for p in paths for file in (p.with_suffix(".py"), p / "__init__.py")}
+
+
+@pytest.mark.parametrize(("name", "text"), PATHS, ids=[name for name, _ in PATHS])
+def test_a_code_path_has_at_most_18_files_that_import_each_other(name: str, text: str) -> None:
+    files = _files(text)
+    assert 10 <= len(files) <= 18
+    reached, queue = {files[0]}, [files[0]]
+    while queue:
+        for path in _imported(queue.pop()) - reached:
+            if path.exists():
+                reached.add(path)
+                queue.append(path)
+    assert set(files) <= reached
+
+
+def test_the_documented_code_paths_are_fit_search_and_experiment() -> None:
+    assert [name for name, _ in PATHS] == ["fit", "search", "experiment"]
