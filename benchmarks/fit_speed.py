@@ -1,0 +1,105 @@
+"""Time `transhash fit thn` next to busy loops, with default threads and with one forced thread.
+
+    python benchmarks/fit_speed.py --busy 0 2 8
+    git worktree add ../before COMMIT && python benchmarks/fit_speed.py --checkout ../before
+
+2,000 related pairs and 500 + 500 target items, arrays of 1,280 and 1,000 columns, 32 bits. Each
+fit is a process of its own, in turn. Seconds include imports. With --checkout the same fit of
+another checkout is timed as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TRANSHASH_THREADS": "1"}
+
+
+def write_features(folder: Path, seed: int) -> None:
+    """Write auxiliary and target features of 16 classes, with a shift between the domains."""
+    rng = np.random.default_rng(seed)
+    for modality, width in (("images", 1280), ("texts", 1000)):
+        centers = rng.normal(size=(16, width))
+        classes = np.random.default_rng(seed).integers(0, 16, 2500)
+        rows = centers[classes] + 2 * rng.normal(size=(2500, width))
+        np.save(folder / f"auxiliary-{modality}.npy", rows[:2000].astype(np.float32))
+        np.save(folder / f"{modality}.npy", (rows[2000:] + 0.3).astype(np.float32))
+
+
+def time_fit(folder: Path, source: Path, environment: dict[str, str]) -> tuple[float, float]:
+    """Return wall and CPU seconds of one fit by the package in `source`."""
+    with tempfile.TemporaryDirectory() as out:
+        command: list[str | Path] = [
+            sys.executable, "-m", "transhash", "fit", "thn", "--bits", "32",
+            "--auxiliary-images", folder / "auxiliary-images.npy",
+            "--auxiliary-texts", folder / "auxiliary-texts.npy",
+            "--images", folder / "images.npy", "--texts", folder / "texts.npy",
+            _skip_validation(source), "--out", Path(out) / "run",
+        ]  # fmt: skip
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        start = time.perf_counter()
+        path = {"PYTHONPATH": str(source / "src")}
+        subprocess.run(
+            command, env=os.environ | path | environment, check=True, capture_output=True
+        )
+        seconds = time.perf_counter() - start
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return seconds, used
+
+
+def _skip_validation(source: Path) -> str:
+    text = "".join(path.read_text() for path in (source / "src/transhash/cli").glob("*.py"))
+    return "--no-verdict" if "verdict" in text else "--no-validate"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--busy", type=int, nargs="*", default=[0], help="busy loops at the same time"
+    )
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--checkout", type=Path, help="another checkout to compare with")
+    arguments = parser.parse_args()
+    here = Path(__file__).parents[1]
+    cases = [("default threads", here, {}), ("one thread", here, ONE_THREAD)]
+    if arguments.checkout:
+        cases.append(("other checkout, default threads", arguments.checkout, {}))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for busy in arguments.busy:
+            loops = [
+                subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)
+            ]
+            try:
+                times: dict[str, list[tuple[float, float]]] = {case[0]: [] for case in cases}
+                for seed in range(arguments.repeats):
+                    write_features(folder, seed)
+                    for label, source, environment in cases:
+                        times[label].append(time_fit(folder, source, environment))
+            finally:
+                for loop in loops:
+                    loop.kill()
+            one = median(wall for wall, _ in times["one thread"])
+            for label, rows in times.items():
+                walls, used = [wall for wall, _ in rows], median(cpu for _, cpu in rows)
+                print(
+                    f"{busy} busy loops, {label}: {median(walls):.1f} s ({min(walls):.1f} - "
+                    f"{max(walls):.1f}), CPU {used:.1f} s, "
+                    f"{median(walls) / one:.2f} times one thread",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
