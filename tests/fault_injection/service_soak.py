@@ -95,8 +95,11 @@ def soak(run: Path, seconds: float, clients: int = 4, samples: int = 40) -> dict
                     statuses[status] += 1
 
     with ServerProcess(run, "--writable", "--api-key", KEY) as server:
-        with httpx.Client(base_url=server.url, timeout=60) as client:
-            upload(client, random.Random(0))  # loads the model, which takes memory
+        key = {"X-API-Key": KEY}
+        with httpx.Client(base_url=server.url, headers=key, timeout=60) as client:
+            for action, count in ACTIONS:  # warm-up: the model and its buffers take memory once
+                for seed in range(count):
+                    action(client, random.Random(seed))
         end = time.monotonic() + seconds
         threads = [threading.Thread(target=use, args=(server.url, i)) for i in range(clients)]
         for thread in threads:
