@@ -167,19 +167,6 @@ class GroupedIndex(LocalIndex):
                 generation, end = self._generation, self._log.end if self._log else 0
             verified = store.verify(self._folder, generation, end, following=not self._is_writer)
 
-    def refresh(self) -> None:
-        """Load what the writer has acknowledged; searches of a read-only index do this first."""
-        if self._folder is None or self._is_writer:
-            return
-        with self._mutex:
-            if self._log is not None and self._stamp == store.stamp(self._folder):
-                # A writer removes what it could not sync: only a second look proves corruption.
-                with contextlib.suppress(CorruptionError):
-                    if self._log.has_more():
-                        self._replay()
-                    return
-            self._load()
-
     def wait_until_ready(self) -> None:
         """Return at once, unless the files are gone."""
         if self._is_writer:
@@ -209,8 +196,19 @@ class GroupedIndex(LocalIndex):
         if self._is_writer:
             return self._state
         with self._mutex:  # another thread may be loading a generation
-            self.refresh()
+            self._follow_writer()
             return self._state
+
+    def _follow_writer(self) -> None:
+        """Load what the writer has acknowledged."""
+        assert self._folder is not None
+        if self._log is not None and self._stamp == store.stamp(self._folder):
+            # A writer removes what it could not sync: only a second look proves corruption.
+            with contextlib.suppress(CorruptionError):
+                if self._log.has_more():
+                    self._replay()
+                return
+        self._load()
 
     def _check_writable(self) -> None:
         if self._folder is not None:
