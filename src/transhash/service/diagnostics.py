@@ -9,13 +9,16 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import Field, FiniteFloat, TypeAdapter
 
-from transhash.service.schemas import Diagnostics, MapPoints
+from transhash.service.schemas import Diagnostics
 
-_MAP_ADAPTER = TypeAdapter(MapPoints)
+_MapState = Literal["before", "after"]
+_MapGroup = Literal["auxiliary_images", "auxiliary_texts", "target_images", "target_texts"]
+_MapPoint = Annotated[list[FiniteFloat], Field(min_length=2, max_length=2)]
+_MAP_ADAPTER = TypeAdapter(dict[_MapState, dict[_MapGroup, list[_MapPoint]]])
 # Listed one by one, because reports also have paths and texts of the user's data.
 _REPORT_KEYS = (
     "method",
@@ -63,7 +66,7 @@ def _validation_messages(validation: Any) -> dict[str, list[str]]:
     }
 
 
-def _read_map(path: Path) -> MapPoints | None:
+def _read_map(path: Path) -> Any:
     try:
         states = _MAP_ADAPTER.validate_json(path.read_bytes())
     except (OSError, ValueError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from transhash.data.collection import Modality
 from transhash.index.weighted import RankingMode
@@ -163,14 +163,10 @@ class About(BaseModel):
     max_upload: int = Field(description="bytes")
 
 
-MapGroup = Literal["auxiliary_images", "auxiliary_texts", "target_images", "target_texts"]
-MapPoints = dict[Literal["before", "after"], dict[MapGroup, list[tuple[FiniteFloat, FiniteFloat]]]]
-
-
 class Diagnostics(BaseModel):
     """Alignment map, training report and results of a run; each may be missing."""
 
-    map: MapPoints | None
+    map: dict[str, dict[str, list[list[float]]]] | None
     report: dict[str, Any] | None
     results: list[dict[str, Any]]
 
