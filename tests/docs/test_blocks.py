@@ -1,7 +1,7 @@
-"""The commands and programs of README.md and docs/own-files.md are run, in order, as printed.
+"""Run the commands and programs of README.md and docs/quickstart.md in order.
 
-Fenced bash and python blocks are run; a text block below one is what it prints. Times, shares and
-distances differ between machines, and where the demonstration files lie; all else is compared.
+A text block below a bash or python block is its expected output. Times, percentages, distances and
+folders differ between machines; everything else is compared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from transhash.datasets.synthetic import CLASSES, make_synthetic
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-HOME = "/home/me"  # where the documents' user works
+HOME = "/home/me"  # the home folder in the documents
 
 
 class Block(NamedTuple):
@@ -40,17 +40,17 @@ class Block(NamedTuple):
 
 def blocks(page: str) -> list[Block]:
     text = (ROOT / page).read_text(encoding="utf-8")
-    found = re.findall(
+    matches = re.findall(
         r"^```(bash|python)\n(.*?)^```\n(?:\n?```text\n(.*?)^```\n)?",
         text,
         re.MULTILINE | re.DOTALL,
     )
-    assert len(found) == len(re.findall(r"^```(?:bash|python)$", text, re.MULTILINE))
-    return [Block(language, code, prints or None) for language, code, prints in found]
+    assert len(matches) == len(re.findall(r"^```(?:bash|python)$", text, re.MULTILINE))
+    return [Block(language, code, prints or None) for language, code, prints in matches]
 
 
-class Place:
-    """A folder with `transhash` on the path; a server that is started is asked and stopped."""
+class Shell:
+    """A folder with `transhash` on the path. Servers are queried and stopped."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,15 +65,15 @@ class Place:
 
     def run(self, block: Block, before: str = "") -> str:
         if block.language == "python":
-            return self.said([sys.executable, "-c", before + block.code])
+            return self.output_of([sys.executable, "-c", before + block.code])
         commands = re.sub(r"\\\n\s*", " ", block.code).splitlines()
         serves = "transhash serve"
         return "".join(
-            self._serve(line) if line.startswith(serves) else self.said(["bash", "-ec", line])
+            self._serve(line) if line.startswith(serves) else self.output_of(["bash", "-ec", line])
             for line in commands
         )
 
-    def said(self, command: list[str]) -> str:
+    def output_of(self, command: list[str]) -> str:
         done = subprocess.run(
             command, cwd=self.folder, env=self.environment, capture_output=True, text=True
         )
@@ -101,7 +101,7 @@ class Place:
         return ""
 
     def _vote(self, url: str, key: str) -> None:
-        """As the tutorial's reader does: eight thumbs up, two down."""
+        """Vote as the tutorial says: eight up, two down."""
         asked = "a boat with a white sail"
         with urllib.request.urlopen(f"{url}api/search/text?k=200&q={quote_plus(asked)}") as reply:
             hits = json.load(reply)["hits"]
@@ -113,43 +113,44 @@ class Place:
             ).close()
 
 
-def plain(said: str) -> list[str]:
-    """Lines with what differs from machine to machine taken out."""
+def normalize(output: str) -> list[str]:
+    """Return the lines without what differs from machine to machine."""
     lines = []
-    for line in said.strip().splitlines():
+    for line in output.strip().splitlines():
         line = " ".join(line.split())
-        # A row of a search: its place stays.
-        line = re.sub(r"^(\d+) \d+ (?:IMG_\d+\.\w+ \S+|\w+-\d+\.txt .+)$", r"\1 found", line)
+        # A search result: keep its rank.
+        line = re.sub(r"^(\d+) \d+ (?:IMG_\d+\.\w+ \S+|\w+-\d+\.txt .+)$", r"\1 hit", line)
         line = re.sub(r"\d+(\.\d+)?(%| ms\b| s\b)", "N", line)
-        line = re.sub(r"codes: \d+ distinct", "codes: N distinct", line)
-        line = re.sub(r"first \d+ of \d+", "first N of N", line)
+        line = re.sub(r"Codes: \d+ distinct", "Codes: N distinct", line)
+        line = re.sub(r"top \d+ of \d+", "top N of N", line)
+        line = re.sub(r"\d+-N of the time", "N of the time", line)
         lines.append(line)
     return lines
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def shell(tmp_path: Path) -> Iterator[Shell]:
     folder = tmp_path / "me"
     folder.mkdir()
-    yield Place(folder)
+    yield Shell(folder)
     shutil.rmtree(folder)
 
 
-def test_the_tutorial_does_what_it_shows(place: Place) -> None:
-    for block in blocks("docs/own-files.md"):
-        said = place.run(block)
+def test_the_tutorial_does_what_it_shows(shell: Shell) -> None:
+    for block in blocks("docs/quickstart.md"):
+        output = shell.run(block)
         if block.prints is not None:
-            assert plain(said) == plain(block.prints)
-            for text in (said, block.prints):  # thirty a thing, in the order of their names
+            assert normalize(output) == normalize(block.prints)
+            for text in (output, block.prints):  # thirty per class, in the order of their names
                 if "-k 5" in block.code:
                     named = [
                         int(n) // 30 for n in re.findall(r"^\s+\d.*photos/IMG_(\d+)", text, re.M)
                     ]
                     assert [sorted(CLASSES)[n] for n in named] == ["boat"] * 5
-    assert (place.folder / "found.png").stat().st_size > 10_000
+    assert (shell.folder / "results.png").stat().st_size > 10_000
 
 
-# What a reader has before a block of the README: files, or arrays.
+# Arrays that the README assumes.
 ARRAYS = """
 import numpy as np
 rng = np.random.default_rng(0)
@@ -170,23 +171,23 @@ def write_csv(source: Path, to: Path, columns: tuple[str, ...]) -> None:
         writer.writerows(csv.DictReader(rows, delimiter="\t"))
 
 
-def test_the_readme_does_what_it_shows(place: Place) -> None:
-    folder = place.folder
-    drawn = make_synthetic(folder / "drawn", per_class=20)
-    shutil.copy(drawn / "auxiliary.tsv", folder / "aux.tsv")
+def test_the_readme_does_what_it_shows(shell: Shell) -> None:
+    folder = shell.folder
+    data = make_synthetic(folder / "data", per_class=20)
+    shutil.copy(data / "auxiliary.tsv", folder / "aux.tsv")
     for name, parts in (("auxiliary", "auxiliary"), ("images", "images"), ("images", "photos")):
-        shutil.copytree(drawn / name, folder / parts)
-    write_csv(drawn / "texts.tsv", folder / "notes.csv", ("id", "text"))
-    write_csv(drawn / "texts.tsv", folder / "labelled-notes.csv", ("id", "text", "labels"))
-    write_csv(drawn / "images.tsv", folder / "labelled.csv", ("image", "labels"))
-    shutil.copy(drawn / "images" / "cat-003.jpg", folder / "cat.jpg")
-    place.said(["bash", "-ec", "transhash demo --no-serve"])  # what `make demo` does
+        shutil.copytree(data / name, folder / parts)
+    write_csv(data / "texts.tsv", folder / "notes.csv", ("id", "text"))
+    write_csv(data / "texts.tsv", folder / "labeled-notes.csv", ("id", "text", "labels"))
+    write_csv(data / "images.tsv", folder / "labeled.csv", ("image", "labels"))
+    shutil.copy(data / "images" / "cat-003.jpg", folder / "cat.jpg")
+    shell.output_of(["bash", "-ec", "transhash demo --no-serve"])  # what `make demo` does
     for block in blocks("README.md"):
-        said = place.run(block, ARRAYS if "TrainingSet(x" in block.code else "")
+        output = shell.run(block, ARRAYS if "TrainingSet(x" in block.code else "")
         if block.prints is not None:
-            # Distances and which of a kind come first differ; the kinds do not.
-            shown, found = (
+            # Distances and the order inside a class differ; classes do not.
+            expected, actual = (
                 [re.sub(r"\d+", "N", " ".join(line.split()[:2])) for line in text.splitlines()]
-                for text in (block.prints, said)
+                for text in (block.prints, output)
             )
-            assert found == shown
+            assert actual == expected
