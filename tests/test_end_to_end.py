@@ -353,8 +353,8 @@ def test_votes_are_exported_and_used_in_a_second_fit(run: Path, data: Path, tmp_
     message = printed("fit", "thn", *sources, *QUICK, "--out", better)
     assert f"Votes: {counts['up']} up and {counts['down']} down" in message
     assert json.loads(printed("info", better, "--json"))["training votes"] == 10
-    transhash("fit", "qch", *sources, "--out", tmp_path / "no", code=2)  # cannot learn from votes
-    transhash("evaluate", better, "--benchmark", data, code=2)  # was trained on other data
+    assert "votes" in transhash("fit", "qch", *sources, "--out", tmp_path / "no", code=2).stderr
+    assert "votes" in transhash("evaluate", better, "--benchmark", data, code=2).stderr
     own = ("--images", data / "images.tsv", "--texts", data / "texts.tsv", "--json")
     scores = json.loads(transhash("evaluate", better, *own).stdout)
     assert scores["voted"] == counts["images"]  # typed queries are not in the files

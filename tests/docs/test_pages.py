@@ -151,3 +151,9 @@ def test_a_code_path_has_at_most_18_files_that_import_each_other(name: str, text
 
 def test_the_documented_code_paths_are_fit_search_and_experiment() -> None:
     assert [name for name, _ in PATHS] == ["fit", "search", "experiment"]
+
+
+def test_pages_that_the_sources_name_exist() -> None:
+    for path in SOURCES.rglob("*.py"):
+        for name in re.findall(r"docs/[\w-]+\.md", path.read_text(encoding="utf-8")):
+            assert (ROOT / name).exists(), f"{path.name} names {name}"

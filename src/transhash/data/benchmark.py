@@ -156,7 +156,7 @@ class Benchmark:
 
 
 def load_benchmark(folder: str | Path, sizes: SplitSizes | None = None) -> Benchmark:
-    """Read a benchmark folder: auxiliary.tsv, images.tsv and texts.tsv (see docs/data.md)."""
+    """Read a benchmark folder: auxiliary.tsv, images.tsv and texts.tsv (see docs/benchmarks.md)."""
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(

@@ -1,6 +1,6 @@
 """Converts public data sets to a benchmark folder by one of the paper's two protocols.
 
-A benchmark folder has auxiliary.tsv, images.tsv, texts.tsv and benchmark.json (docs/data.md).
+A benchmark folder has auxiliary.tsv, images.tsv, texts.tsv and benchmark.json (docs/benchmarks.md).
 """
 
 from __future__ import annotations
