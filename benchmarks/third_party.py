@@ -55,7 +55,7 @@ from transhash.hashers.fine_tuning import fine_tune
 from transhash.hashers.fine_tuning.batches import decode_all
 from transhash.hashers.methods import make_method
 from transhash.index.weighted import RankingMode
-from transhash.progress import progress_bar
+from transhash.progress import Track, no_progress, progress_bar
 from transhash.scoring.directions import ScoredDirection, TieGroups, build_directions
 from transhash.training.fine_tune import FineTuningRequest, require_backbone
 from transhash.training.split_data import LabeledFeatures, LabelMatrix, TestSet
@@ -171,9 +171,9 @@ class CachedEmbedder:
         self.embedder, self.name = embedder, embedder.name
         self.cache: dict[str, npt.NDArray[np.float32]] = {}
 
-    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    def embed(self, texts: Sequence[str], track: Track = no_progress) -> npt.NDArray[np.float32]:
         new = list(dict.fromkeys(text for text in texts if text not in self.cache))
-        self.cache.update(zip(new, self.embedder.embed(new) if new else ()))
+        self.cache.update(zip(new, self.embedder.embed(new, track) if new else ()))
         return np.array([self.cache[text] for text in texts])
 
 

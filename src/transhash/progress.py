@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _T = TypeVar("_T")
+_Batch = TypeVar("_Batch", bound=Sized)
 _REFRESH_SECONDS = 0.1
 _LINE_SECONDS = 10.0  # between two lines in a log
 
@@ -29,6 +30,22 @@ def no_progress(
 ) -> Iterable[_T]:
     """Return the items without any output, the library's default."""
     return items
+
+
+def with_progress(
+    batches: Iterable[_Batch], track: Track, description: str, total: int, start: int = 0
+) -> Iterator[_Batch]:
+    """Yield the batches while a progress bar counts their items."""
+    batch: _Batch | None = None
+
+    def ticks() -> Iterator[int]:
+        nonlocal batch
+        for batch in batches:
+            yield from range(len(batch))
+
+    for tick in track(ticks(), description, total=total, start=start):
+        if tick == 0 and batch is not None:
+            yield batch
 
 
 def progress_bar(

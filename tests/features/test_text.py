@@ -21,8 +21,10 @@ from transhash.features.texts import (
     text_features,
 )
 from transhash.features.words import WordFeatures
+from transhash.progress import Track, no_progress
 from transhash.storage import write_json
 
+from .letter_counts import LetterCounts
 from .test_words import CAPTIONS
 
 QUERIES = ["a puppy at the seaside", "locomotive", "", "the"]
@@ -96,27 +98,45 @@ def tiny_sentence_transformer(folder: Path) -> Path:
     return folder
 
 
-class LetterCounts:
-    """A simple embedder: counts of some letters."""
-
-    name = "letters"
-
-    def embed(self, texts: Any) -> Any:
-        return np.array([[text.count(letter) for letter in "aeiost"] for text in texts], np.float32)
-
-    def knows_word(self, word: str) -> bool:
-        return True
-
-    def save(self, folder: Path) -> dict[str, Any]:
-        return {}
-
-
 def test_words_and_embeddings_have_the_same_spread() -> None:
     features = CombinedTextFeatures(WordFeatures(), LetterCounts()).fit(CAPTIONS)
     rows = features.transform(CAPTIONS)
     width = features.words.transform(["x"]).shape[1]
     spread = [((part - part.mean(0)) ** 2).sum(1).mean() for part in np.split(rows, [width], 1)]
     assert spread == pytest.approx([1, 1], rel=1e-4)
+
+
+def test_embeddings_keep_the_order_of_the_texts_and_are_counted_one_by_one() -> None:
+    bars: list[tuple[str, int | None]] = []
+    ticks: list[int] = []
+
+    def track(items: Any, description: str, total: int | None = None, start: int = 0) -> Any:
+        bars.append((description, total))
+        for item in items:
+            yield item
+            ticks.append(item)
+
+    texts = [f"{'a' * (17 * i % 50)} {i}" for i in range(100)]
+    rows = LetterCounts().embed(texts, track)
+    assert np.array_equal(rows, np.concatenate([LetterCounts().embed([text]) for text in texts]))
+    assert bars == [("text features", 100)]
+    assert len(ticks) == 100
+    assert LetterCounts().embed([], track).shape == (0, 6)
+
+
+def test_training_texts_are_embedded_once() -> None:
+    embedder, texts = LetterCounts(), []
+
+    def embed(part: Any, track: Track = no_progress) -> Any:
+        texts.extend(part)
+        return LetterCounts().embed(part)
+
+    embedder.embed = embed  # type: ignore[method-assign]
+    features = CombinedTextFeatures(WordFeatures(), embedder).fit(CAPTIONS, CAPTIONS[:2])
+    features.transform(CAPTIONS)
+    assert sorted(texts) == sorted(set(CAPTIONS))
+    features.transform(["a new text"])
+    assert texts[-1] == "a new text"
 
 
 def test_a_model2vec_model_is_copied_to_the_run(tmp_path: Path) -> None:

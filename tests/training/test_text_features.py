@@ -6,11 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from transhash.features.texts import default_text_features, text_features
+from features.letter_counts import LetterCounts
+from transhash.features.texts import CombinedTextFeatures, default_text_features, text_features
+from transhash.features.words import WordFeatures
 from transhash.hashers import make_hasher
 from transhash.model.encoder import Encoder
 from transhash.search.engine import SearchEngine
@@ -83,3 +86,20 @@ def test_a_text_query_does_not_import_torch(run: Path) -> None:
     )
     result = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
+
+
+def test_fit_shows_a_bar_while_texts_are_embedded(data: FitData, tmp_path: Path) -> None:
+    counts: dict[str, int] = {}
+
+    def track(items: Any, description: str, total: int | None = None, start: int = 0) -> Any:
+        for item in items:
+            yield item
+            counts[description] = counts.get(description, 0) + 1
+
+    features = CombinedTextFeatures(WordFeatures(), LetterCounts())
+    hasher = make_hasher("QCH", bits=8)
+    Fit(hasher, "QCH", tmp_path, text_features=features, track=track, validate=False).run_files(
+        data
+    )
+    # QCH fits text features on the captions only; target texts follow.
+    assert counts["text features"] == len(CAPTIONS) + len(TARGET)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from transhash.errors import DataError
 
@@ -61,6 +62,23 @@ def folder_digest(folder: Path) -> str:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "blake2b").digest())
     return digest.hexdigest()
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep the progress bars and log lines of transformers from the terminal."""
+    from transformers.utils import logging as logs
+
+    logging: Any = logs
+    verbosity, had_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if had_bar:
+            logging.enable_progress_bar()
 
 
 @contextmanager

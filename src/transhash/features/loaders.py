@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transhash.errors import DataError
 from transhash.features import (
     folder_digest,
+    quiet_transformers,
     reading_with,
     require_library,
     resolve_model_folder,
@@ -110,17 +111,12 @@ def load_transformers(name: str, device: str) -> PretrainedModel:
     folder = resolve_model_folder(name, "Pass a folder written by save_pretrained.")
     with reading_with("transformers", name):
         from transformers import AutoModel
-        from transformers.utils import logging
 
-        logging.disable_progress_bar()
-        verbosity = logging.get_verbosity()
-        logging.set_verbosity_error()  # no warnings about poolers without weights
-        try:
+        with quiet_transformers():  # also without warnings about poolers without weights
             model, loading = AutoModel.from_pretrained(
-                folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
-            )
-        finally:
-            logging.set_verbosity(verbosity)
+                folder, local_files_only=True, trust_remote_code=False,
+                dtype=torch.float32, output_loading_info=True,
+            )  # fmt: skip
     missing = [key for key in loading["missing_keys"] if not key.startswith("pooler.")]
     if missing:
         raise DataError(f"{name} lacks weights ({missing[0]}). Pass a complete model folder.")
@@ -187,7 +183,10 @@ def _text_encoder(
     with reading_with("transformers", name):
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        with quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
     length = int(model.config.text_config.max_position_embeddings)
 
     def encode(texts: Sequence[str]) -> Tensor:

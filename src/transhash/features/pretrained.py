@@ -24,6 +24,7 @@ from transhash.features import named_library
 from transhash.features.backbone import extract_pixels
 from transhash.features.decode import Pixels
 from transhash.features.words import TextRows, tokenize
+from transhash.progress import Track, no_progress, with_progress
 
 Channels = tuple[float, ...]  # one value each for red, green and blue
 _TEXT_BATCH = 64
@@ -96,17 +97,20 @@ class JointModelTextFeatures:
             )
         self._embed = model.texts
 
-    def fit(self, *collections: Sequence[str], seed: int = 0) -> Self:
+    def fit(self, *collections: Sequence[str], seed: int = 0, track: Track = no_progress) -> Self:
         return self  # pretrained
 
-    def transform(self, texts: Sequence[str]) -> TextRows:
-        batches = []
+    def transform(self, texts: Sequence[str], track: Track = no_progress) -> TextRows:
+        if not texts:  # one empty text tells the number of dimensions
+            return self._rows([""])[:0]
+        starts = range(0, len(texts), _TEXT_BATCH)
+        batches = (self._rows(texts[start : start + _TEXT_BATCH]) for start in starts)
+        return np.concatenate(list(with_progress(batches, track, "text features", len(texts))))
+
+    def _rows(self, texts: Sequence[str]) -> TextRows:
         with torch.inference_mode():
-            for start in range(0, max(1, len(texts)), _TEXT_BATCH):
-                # Without texts one empty text tells the number of dimensions.
-                rows = self._embed(list(texts[start : start + _TEXT_BATCH]) or [""])
-                batches.append(functional.normalize(rows.float(), dim=1).cpu().numpy())
-        return np.asarray(np.concatenate(batches)[: len(texts)], np.float32)
+            rows = functional.normalize(self._embed(list(texts)).float(), dim=1)
+        return np.asarray(rows.cpu().numpy(), np.float32)
 
     def known_words(self, text: str) -> list[str]:
         return tokenize(text)  # subword tokens cover every word

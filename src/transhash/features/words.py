@@ -20,6 +20,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from transhash.errors import DataError, NotFittedError
+from transhash.progress import Track, no_progress
 
 if TYPE_CHECKING:
     # Importing it takes a second, which a query of known words does not need.
@@ -74,7 +75,7 @@ class _VocabularyFeatures:
         self.dimensions = dimensions  # the paper, Section 4.1
         self.vocabulary_limit = vocabulary_limit
 
-    def transform(self, texts: Sequence[str]) -> TextRows:
+    def transform(self, texts: Sequence[str], track: Track = no_progress) -> TextRows:
         """Return one row per text; a text without known words gets zeros."""
         if not hasattr(self, "components_"):
             raise NotFittedError("The text features are not fitted. Call fit() or load an encoder.")
@@ -127,7 +128,7 @@ class WordFeatures(_VocabularyFeatures):
 
     name = "words"
 
-    def fit(self, *collections: Sequence[str], seed: int = 0) -> Self:
+    def fit(self, *collections: Sequence[str], seed: int = 0, track: Track = no_progress) -> Self:
         """Learn vocabulary, rarity, stop words and axes.
 
         A stop word of one collection is one of all. Words beyond `vocabulary_limit` count only
@@ -227,7 +228,7 @@ class BagOfWords(_VocabularyFeatures):
 
     name = "bag-of-words"
 
-    def fit(self, *collections: Sequence[str], seed: int = 0) -> Self:
+    def fit(self, *collections: Sequence[str], seed: int = 0, track: Track = no_progress) -> Self:
         texts = [text for part in collections for text in part]
         # A word that occurs in one text only relates no texts.
         vectorizer = _word_counter(min_df=min(2, len(texts)), max_features=self.vocabulary_limit)

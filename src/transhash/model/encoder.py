@@ -31,7 +31,6 @@ from transhash.features.stream import (
     require_image_features,
     split_readable,
     stream_images,
-    with_progress,
 )
 from transhash.features.texts import TextFeatures, save_text
 from transhash.hashers import Hasher
@@ -46,7 +45,7 @@ from transhash.model.files import (
     read_text_features,
     write_config,
 )
-from transhash.progress import Track, no_progress
+from transhash.progress import Track, no_progress, with_progress
 from transhash.storage import content_digest
 
 Projections = npt.NDArray[np.float32]  # (items, bits)
@@ -133,9 +132,9 @@ class Encoder:
         readable, problems = split_readable(images, unreadable)
         return Codes.concatenate(batch.codes for batch in batches), readable, problems
 
-    def encode_texts(self, texts: Texts | Sequence[str]) -> Codes:
+    def encode_texts(self, texts: Texts | Sequence[str], track: Track = no_progress) -> Codes:
         """Return one code per text."""
-        return Codes.from_projections(self.project_texts(texts))
+        return Codes.from_projections(self.project_texts(texts, track))
 
     def encode_image(self, source: Path | bytes) -> Codes:
         """Encode one image file or its bytes."""
@@ -152,13 +151,15 @@ class Encoder:
         ]
         return np.concatenate(chunks), readable, problems
 
-    def project_texts(self, texts: Texts | Sequence[str]) -> Projections:
+    def project_texts(
+        self, texts: Texts | Sequence[str], track: Track = no_progress
+    ) -> Projections:
         """Return the projections whose signs are the codes of `encode_texts`."""
         if not isinstance(texts, Sequence):
             if texts.features is not None:
                 return self.hasher.project_texts(texts.features)
             texts = texts.items
-        return self.hasher.project_texts(self._require_text_features().transform(texts))
+        return self.hasher.project_texts(self._require_text_features().transform(texts, track))
 
     def project_image(self, source: Path | bytes) -> Projections:
         """Return the projection whose signs are the code of `encode_image`."""

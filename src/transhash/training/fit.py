@@ -259,10 +259,10 @@ class Fit:
             if target_texts is not None:
                 self.captions, self.target_texts = auxiliary.texts.items, target_texts.items
                 corpora += [target_texts.items] if self.hasher.uses_target else []
-            texts.fit(*corpora)
-        y = _transform_texts(texts, auxiliary.texts)
+            texts.fit(*corpora, track=self.track)
+        y = _transform_texts(texts, auxiliary.texts, self.track)
         if target_texts is not None:
-            target_y = _transform_texts(texts, target_texts)
+            target_y = _transform_texts(texts, target_texts, self.track)
         self.training = TrainingSet(x, y, relation, target_x, target_y)
         self.images = TrainingImages(images, target_images)
 
@@ -376,14 +376,14 @@ def _sample(collection: Collection[Any], rng: np.random.Generator) -> Collection
     return collection.take(np.sort(rng.permutation(len(collection))[:MAX_TARGET_ITEMS]))
 
 
-def _transform_texts(features: TextFeatures | None, texts: Texts) -> Features:
+def _transform_texts(features: TextFeatures | None, texts: Texts, track: Track) -> Features:
     if texts.features is not None:
         return texts.features
     if features is None:
         raise DataError(
             "Auxiliary texts are features, but target texts are not. Pass both in the same form."
         )
-    return features.transform(texts.items)
+    return features.transform(texts.items, track)
 
 
 def fit(
