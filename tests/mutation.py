@@ -568,6 +568,13 @@ MUTANTS = (
         '"vocabulary.json"',
         "training/test_fine_tuned_run.py -k changed_backbone",
     ),
+    # What a program passed comes back with its results.
+    Mutant(
+        "data/collection.py",
+        "[self.object_row(row) for row in rows]",
+        "list(range(len(rows)))",
+        "training/test_fit_python.py -k path",
+    ),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,39 @@ def test_a_run_folder_is_kept_only_if_out_is_given(tmp_path: Path) -> None:
 def test_nothing_to_search_is_an_error() -> None:
     with pytest.raises(DataError, match="Nothing to search"):
         transhash.fit(pairs(2))
+
+
+def test_hits_carry_the_objects_and_rows_that_were_passed(tmp_path: Path) -> None:
+    images = [Image.fromarray(square(name, 100 + i)) for i in range(4) for name in COLORS]
+    texts = [{"id": f"t{i}", "text": f"a {name} one"} for i, name in enumerate(COLORS)]
+    with transhash.fit(
+        pairs(8), images, texts, out=tmp_path / "run", method="QCH", bits=16
+    ) as engine:
+        hits = engine.similar_to_text("red", k=12)
+        assert sorted(hit.row for hit in hits) == list(range(12))
+        assert all(hit.object is images[hit.row] for hit in hits)
+        (hit,) = engine.similar_to_image(images[2], k=1)
+        assert hit.object == texts[hit.row]
+        assert hit.object["id"] == hit.item.id
+        engine.add_texts(np.array(["something blue", "a red one"]))  # the second one is known
+        rows = {hit.object: hit.row for hit in engine.similar_to_text("red", 9, "texts")[:9]
+                if isinstance(hit.object, str)}  # fmt: skip
+        assert rows == {"something blue": 0, "a red one": 1}
+        engine.remove("texts", ["t0"])
+    with transhash.SearchEngine.open(tmp_path / "run") as again:
+        assert {(hit.row, hit.object) for hit in again.similar_to_text("red")} == {(None, None)}
+
+
+def test_images_in_files_are_identified_by_their_path(tmp_path: Path) -> None:
+    for name in COLORS:
+        Image.fromarray(square(name, 1)).save(tmp_path / f"{name}.png")
+        os.utime(tmp_path / f"{name}.png", (1e9, 1e9))
+    paths = sorted(tmp_path.glob("*.png"))
+    with transhash.fit(pairs(8), tmp_path, method="QCH", bits=16) as engine:
+        hits = engine.similar_to_text("red", k=3)
+        assert [(hit.row, hit.object) for hit in hits] == 3 * [(None, None)]
+        engine.add_images(paths[1:])
+        mixed = [*paths[1:], paths[0]]  # files that are not read again, then a new one
+        engine.add_images(mixed)
+        hits = [hit for hit in engine.similar_to_text("red", k=9) if hit.row is not None]
+        assert {hit.row: hit.object for hit in hits} == dict(enumerate(mixed))

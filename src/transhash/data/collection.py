@@ -73,6 +73,8 @@ class Collection(Generic[ItemData]):
     problems: tuple[Problem, ...] = ()
     source: str = ""  # resolved path of the folder or file; "" for items from memory
     ids_are_row_numbers: bool = False  # because the source has no ids
+    objects: Sequence[Any] | None = None  # what a program passed; None for items from files
+    rows: Sequence[int] | None = None  # of the items in `objects`; None: all of them, in order
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -87,7 +89,12 @@ class Collection(Generic[ItemData]):
             else [self.items[row] for row in rows],
             labels=None if self.labels is None else [self.labels[row] for row in rows],
             features=None if self.features is None else self.features[rows],
+            rows=None if self.objects is None else [self.object_row(row) for row in rows],
         )
+
+    def object_row(self, row: int) -> int:
+        """Return the position in `objects` of an item."""
+        return row if self.rows is None else self.rows[row]
 
     def describe(self, row: int) -> str:
         """Return the path of an item, or its id if it is not a file."""

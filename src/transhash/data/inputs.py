@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,11 @@ def to_images(source: Any, ids: Sequence[str] | None = None) -> Images:
     if (rows := _to_rows(source)) is not None:
         _require_column(rows, "image")
         images = [to_image_source(row.get("image"), f"Row {i}") for i, row in enumerate(rows)]
-        return Collection(_item_ids(images, ids or _row_ids(rows)), images, _labels(rows))
-    images = [
-        to_image_source(value, f"Image {i}") for i, value in enumerate(_iterate(source, "Images"))
-    ]
-    return Collection(_item_ids(images, ids), images)
+        names = _item_ids(images, ids or _row_ids(rows))
+        return Collection(names, images, _labels(rows), objects=_objects(source, rows))
+    values = _list_values(source, "Images")
+    images = [to_image_source(value, f"Image {i}") for i, value in enumerate(values)]
+    return Collection(_item_ids(images, ids), images, objects=values)
 
 
 def to_texts(source: Any, ids: Sequence[str] | None = None) -> Texts:
@@ -64,9 +64,11 @@ def to_texts(source: Any, ids: Sequence[str] | None = None) -> Texts:
     if (rows := _to_rows(source)) is not None:
         _require_column(rows, "text")
         texts = [_to_text(row.get("text"), f"Row {i}") for i, row in enumerate(rows)]
-        return Collection(_item_ids(texts, ids or _row_ids(rows)), texts, _labels(rows))
-    texts = [_to_text(value, f"Text {i}") for i, value in enumerate(_iterate(source, "Texts"))]
-    return Collection(_item_ids(texts, ids), texts)
+        names = _item_ids(texts, ids or _row_ids(rows))
+        return Collection(names, texts, _labels(rows), objects=_objects(source, rows))
+    values = _list_values(source, "Texts")
+    texts = [_to_text(value, f"Text {i}") for i, value in enumerate(values)]
+    return Collection(_item_ids(texts, ids), texts, objects=values)
 
 
 def to_auxiliary(
@@ -180,7 +182,7 @@ def _tuples_to_rows(source: Any, columns: tuple[str, ...]) -> list[Mapping[str, 
     rows = _to_rows(source)
     if rows is None:
         rows = []
-        for i, row in enumerate(_iterate(source, "Rows")):
+        for i, row in enumerate(_list_values(source, "Rows")):
             if (
                 isinstance(row, str | bytes)
                 or not isinstance(row, Sequence)
@@ -224,7 +226,13 @@ def _require_column(rows: Sequence[Mapping[str, Any]], column: str) -> None:
         raise DataError(f"The column {column!r} is missing (columns: {names}). Rename a column.")
 
 
-def _iterate(source: Any, name: str) -> Iterator[Any]:
+def _objects(source: Any, rows: Sequence[Any]) -> Sequence[Any]:
+    """Return what a search result gives back: the rows, or a data set that reads them again."""
+    return source if hasattr(source, "column_names") and hasattr(source, "features") else rows
+
+
+def _list_values(source: Any, name: str) -> Sequence[Any]:
+    """Return the values of an iterable, and refuse a single item."""
     if isinstance(source, bytes | bytearray | Image.Image | str | Mapping) or not isinstance(
         source, Iterable
     ):
@@ -232,7 +240,7 @@ def _iterate(source: Any, name: str) -> Iterator[Any]:
             f"{name} cannot be read from {_type_name(source)}. "
             "Pass a list, a file, a frame or a data set."
         )
-    return iter(source)
+    return list(source)
 
 
 def _labels(rows: Sequence[Mapping[str, Any]]) -> list[Labels] | None:
@@ -305,8 +313,9 @@ def _from_features(array: Any, ids: Sequence[str] | None, item: Any) -> Collecti
         raise DataError(f"Row {row} of the features is not finite. Remove or correct it.")
     names = list(ids) if ids is not None else [str(i) for i in range(len(features))]
     return Collection(
-        names, [item] * len(features), features=features, ids_are_row_numbers=ids is None
-    )
+        names, [item] * len(features), features=features, ids_are_row_numbers=ids is None,
+        objects=array,
+    )  # fmt: skip
 
 
 def _is_url(text: str) -> bool:

@@ -177,7 +177,8 @@ class SearchEngine:
         if k > _MAX_RESULTS:  # counting costs a server as much as a search
             k = min(k, max(1, len(index)))
         ranking = index.search(codes, k, weights)
-        return resolve_hits(self.catalog, self._index_url, self.run, codes, ranking)
+        objects = None if self._writer is None else self._writer.objects
+        return resolve_hits(self.catalog, self._index_url, self.run, codes, ranking, objects)
 
     def _similar(
         self, projections: TextProjections, k: int, modality: Modality, ranking: RankingMode

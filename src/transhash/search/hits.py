@@ -7,10 +7,10 @@ import io
 import logging
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
@@ -22,6 +22,7 @@ from transhash.search.catalog import Catalog, Item
 
 if TYPE_CHECKING:
     from transhash.search.engine import SearchEngine
+    from transhash.search.writer import ItemObjects
 
 _log = logging.getLogger("transhash")
 _MAX_NOTEBOOK_ITEMS = 48
@@ -33,9 +34,19 @@ _CELL_STYLE = (
 
 @dataclass(frozen=True)
 class Hit:
+    """One result.
+
+    For items that the program passed to `transhash.fit` or `SearchEngine.add_images`, `object` is
+    what it passed (a PIL image, a text, a row of features, a dictionary with the row of a frame)
+    and `row` the position in that list or frame. Both are None for items from files, and for
+    items of an engine that was opened from a run folder.
+    """
+
     item: Item
     distance: int  # Hamming, 0..bits
     differing_bits: tuple[int, ...]  # positions in which its code and the query differ
+    row: int | None = None
+    object: Any = field(default=None, compare=False, repr=False)
 
 
 class Hits(list[Hit]):
@@ -70,7 +81,12 @@ class Hits(list[Hit]):
 
 
 def resolve_hits(
-    catalog: Catalog, index_url: str, run: Path, queries: Codes, ranking: Ranking
+    catalog: Catalog,
+    index_url: str,
+    run: Path,
+    queries: Codes,
+    ranking: Ranking,
+    objects: ItemObjects | None = None,
 ) -> list[Hits]:
     """Look up the items of a ranking; `index_url` is the name of its index in the catalog.
 
@@ -95,7 +111,7 @@ def resolve_hits(
                     outdated = catalog.pending(index_url)
                 differing = _differing_bits(query.tobytes(), outdated.get(number) or item.code)
             if len(differing) == distance:
-                hits.append(Hit(item, distance, differing))
+                hits.append(make_hit(item, distance, differing, objects or {}))
             else:
                 mismatched += 1
         results.append(Hits(hits, catalog))
@@ -106,6 +122,16 @@ def resolve_hits(
             mismatched, catalog.path, run,
         )  # fmt: skip
     return results
+
+
+def make_hit(
+    item: Item, distance: int, differing_bits: tuple[int, ...], objects: ItemObjects
+) -> Hit:
+    """Return a hit with the object that a program passed as the item, if there is one."""
+    if item.number not in objects:
+        return Hit(item, distance, differing_bits)
+    values, row = objects[item.number]
+    return Hit(item, distance, differing_bits, row, values[row])
 
 
 def _differing_bits(a: bytes, b: bytes) -> tuple[int, ...]:

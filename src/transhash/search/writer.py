@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from transhash.model.shards import CodeShard
 
 _log = logging.getLogger("transhash")
+# By item number, what a program passed as the item: all its objects, and the position in them.
+ItemObjects = dict[int, tuple[Sequence[Any], int]]
 _BATCH_SIZE = 1024  # items added at a time; bounds memory and what an interruption repeats
 
 
@@ -54,6 +56,7 @@ class IndexWriter:
         self.catalog = catalog
         self.indexes = indexes
         self.index_url = index_url  # name of these indexes in the catalog; "" is the run's own
+        self.objects: ItemObjects = {}
 
     def reconcile(self) -> None:
         """Bring the indexes up to date with the catalog, in case a writer was killed.
@@ -93,6 +96,8 @@ class IndexWriter:
         if stamps is not None and not reread:
             rows, numbers = stamps.find_unchanged(self.catalog, track)
             if numbers:
+                known = np.delete(np.arange(len(images)), rows)
+                self._note_objects(images, known.tolist(), numbers)
                 images = images.take(rows)
                 stamps = FileStamps(images)
                 self._count_unchanged("images", numbers, result)
@@ -142,6 +147,8 @@ class IndexWriter:
         self.catalog.mark_pending(self.index_url, numbers)
         self.indexes[modality].remove(np.array(numbers, dtype=np.int64))
         self.catalog.remove(self.index_url, numbers)
+        for number in numbers:
+            self.objects.pop(number, None)
         return len(numbers)
 
     def _add(
@@ -183,14 +190,24 @@ class IndexWriter:
                         items.source, keys[i], digest, stamp,
                     )
                 )  # fmt: skip
-            self._write(modality, new, batch.codes, result)
-            self._count_unchanged(modality, [unchanged.pop(i) for i in batch.unchanged], result)
+            written = self._write(modality, new, batch.codes, result)
+            self._note_objects(items, batch.readable, written)
+            numbers = [unchanged.pop(i) for i in batch.unchanged]
+            self._count_unchanged(modality, numbers, result)
+            self._note_objects(items, batch.unchanged, numbers)
             if stamps is not None:
                 pairs = [(keys[i], stamp) for i in batch.unchanged if (stamp := stamps[i])]
                 self.catalog.sources.update_stamps(modality, items.source, pairs)
             result.problems += [
                 Problem(items.describe(i), items.ids[i], reason) for i, reason in batch.unreadable
             ]
+
+    def _note_objects(
+        self, items: Collection[Any], rows: Sequence[int], numbers: Sequence[int]
+    ) -> None:
+        if items.objects is not None:
+            for row, number in zip(rows, numbers, strict=True):
+                self.objects[number] = items.objects, items.object_row(row)
 
     def _count_unchanged(
         self, modality: Modality, numbers: Sequence[int], result: IndexResult
@@ -202,8 +219,11 @@ class IndexWriter:
 
     def _write(
         self, modality: Modality, new: Sequence[NewItem], codes: Codes, result: IndexResult
-    ) -> None:
-        """Write to the catalog, then to the index; items are pending in between."""
+    ) -> list[int]:
+        """Write to the catalog, then to the index; items are pending in between.
+
+        Return their numbers.
+        """
         stored = self.catalog.add(modality, new, self.index_url)
         rows = {item.number: i for i, item in enumerate(stored) if item.recoded or self.index_url}
         if rows:
@@ -216,3 +236,4 @@ class IndexWriter:
             result.added += item.change == "added"
             result.updated += item.change == "updated"
             result.unchanged += item.change == "unchanged"
+        return [item.number for item in stored]
