@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.text import Text
 
-from transhash.cli import INDEX, JSON_LINES, RUN, app, out, plain_table, print_json, truncate, warn
+from transhash.cli import (
+    INDEX,
+    JSON_LINES,
+    RUN,
+    app,
+    out,
+    plain_table,
+    print_json,
+    truncate,
+    warn,
+)
 from transhash.errors import DataError
+from transhash.progress import progress_bar
 
 if TYPE_CHECKING:
+    from transhash.index.weighted import RankingMode
     from transhash.search.engine import SearchEngine
     from transhash.search.hits import Hits
+    from transhash.search.queries import QueryResult
 
 
 @app.command()
@@ -23,6 +38,9 @@ def search(
     run: Path = RUN,
     text: str | None = typer.Option(None, help="Text query."),
     image: Path | None = typer.Option(None, help="Image query."),
+    queries: Path | None = typer.Option(
+        None, help="Many queries: table of texts or images, or folder."
+    ),
     k: int = typer.Option(10, "-k", help="Number of results."),
     modality: str | None = typer.Option(
         None,
@@ -38,16 +56,26 @@ def search(
 ) -> None:
     """Search images by text, or texts by image.
 
+    `--queries FILE --json` prints one line per query with its results as soon as they are known. A
+    query that cannot be used does not stop the others; the exit code is then 2.
+
     Example: `transhash search runs/mine --text "a dog on the beach" -k 5`
+
+    Example: `transhash search runs/mine --queries questions.csv --json > results.jsonl`
     """
     from transhash.data.collection import check_modality
     from transhash.index.weighted import check_ranking
     from transhash.search.engine import SearchEngine
 
     mode = check_ranking(ranking)
+    if sum(query is not None for query in (text, image, queries)) != 1:
+        raise DataError("A search needs one query. Pass --text, --image or --queries.")
+    if queries is not None:
+        if contact_sheet is not None:
+            raise DataError("--contact-sheet shows one query. Pass --text or --image instead.")
+        _search_file(run, queries, k, modality, mode, index, as_json)
+        return
     searched = check_modality(modality or ("texts" if text is None else "images"))
-    if (text is None) == (image is None):
-        raise DataError("A search needs one query. Pass either --text or --image.")
     if text is not None and not text.strip():
         raise DataError("--text is empty. Pass a text to search with.")
     if image is not None:
@@ -55,7 +83,8 @@ def search(
     with SearchEngine.open(run, index) as engine:
         start = time.perf_counter()
         if text is not None:
-            _warn_about_words(engine, text)
+            if warning := _word_warning(engine, text):
+                warn(warning)
             hits = engine.similar_to_text(text, k, searched, mode)
         else:
             hits = engine.similar_to_image(image, k, searched, mode)
@@ -65,7 +94,8 @@ def search(
 
             write_contact_sheet(hits, engine, contact_sheet)
         if as_json:
-            _print_json_lines(hits)
+            for row in _json_rows(hits):
+                print_json(row)
             return
         _print_table(hits)
         items = engine.indexes[searched]
@@ -124,23 +154,81 @@ def _check_image(image: Path) -> None:
         raise DataError(f"{image} {state}. Pass an image file.")
 
 
-def _warn_about_words(engine: SearchEngine, text: str) -> None:
-    """Warn if the model knows few words of a query, or none."""
+def _word_warning(engine: SearchEngine, text: str) -> str:
+    """Return a warning if the model knows few words of a query, or none."""
     words = engine.query_encoder.text_features
     if words is None:
-        return
+        return ""
     known, unknown = words.known_words(text), words.unknown_words(text)
     if not known:
-        warn("No query word is known to the model, so the results are meaningless.")
-    elif len(unknown) >= len(known):
-        warn(f"Ignored unknown words: {', '.join(dict.fromkeys(unknown))}")
+        return "No query word is known to the model, so the results are meaningless."
+    if len(unknown) >= len(known):
+        return f"Ignored unknown words: {', '.join(dict.fromkeys(unknown))}"
+    return ""
 
 
-def _print_json_lines(hits: Hits) -> None:
-    for rank, hit in enumerate(hits, 1):
-        item = hit.item
-        row = {"rank": rank, "id": item.id, "distance": hit.distance}
-        print_json(row | {"text": item.text, "path": item.path})
+def _search_file(
+    run: Path,
+    source: Path,
+    k: int,
+    modality: str | None,
+    ranking: RankingMode,
+    index: str | None,
+    as_json: bool,
+) -> None:
+    """Print the results of each query in a file or folder."""
+    from transhash.data.collection import check_modality
+    from transhash.search.engine import SearchEngine
+    from transhash.search.queries import read_queries, search_queries
+
+    if k < 1:
+        raise DataError(f"The number of results must be at least 1, got {k}. Use a larger one.")
+    queries = read_queries(source)
+    searched = check_modality(modality or ("texts" if queries.are_images else "images"))
+    failures = 0
+    with SearchEngine.open(run, index) as engine:
+        results: Iterable[QueryResult] = search_queries(engine, queries, k, searched, ranking)
+        if not sys.stdout.isatty():  # else the results show the progress
+            results = progress_bar(results, "searching", len(queries))
+        for result in results:
+            failures += bool(result.error)
+            is_text = not queries.are_images and not result.error
+            warning = _word_warning(engine, result.content) if is_text else ""
+            if as_json:
+                _print_query(result, "path" if queries.are_images else "text", warning)
+                continue
+            out.print(f"{result.query}: {truncate(result.content)}")
+            if result.hits is None:
+                warn(f"{result.query}: {result.error}")
+                continue
+            if warning:
+                warn(f"{result.query}: {warning}")
+            _print_table(result.hits)
+    if failures:
+        warn(f"{failures:,} of {len(queries):,} queries could not be used.")
+        raise typer.Exit(2)
+
+
+def _print_query(result: QueryResult, content_name: str, warning: str) -> None:
+    row: dict[str, Any] = {"query": result.query, content_name: result.content or None}
+    if warning:
+        row["warning"] = warning
+    if result.hits is None:
+        row["error"] = result.error
+    else:
+        row["results"] = _json_rows(result.hits)
+    print_json(row)
+    sys.stdout.flush()  # a reader of the pipe gets each line at once
+
+
+def _json_rows(hits: Hits) -> list[dict[str, Any]]:
+    return [
+        {
+            "rank": rank, "id": hit.item.id, "distance": hit.distance,
+            "text": hit.item.text, "path": hit.item.path,
+        }
+        for rank, hit in enumerate(hits, 1)
+    ]  # fmt: skip
 
 
 def _print_table(hits: Hits) -> None:
