@@ -22,6 +22,7 @@ from torch import Tensor
 
 from transhash.data.collection import Collection, Images
 from transhash.data.manifest import read_images
+from transhash.features import LITE0
 from transhash.features.decode import (
     DecodedFile,
     ImageReader,
@@ -30,7 +31,7 @@ from transhash.features.decode import (
     decode_batches,
     default_workers,
 )
-from transhash.features.efficientnet import LITE0, load_lite, original_lite
+from transhash.features.efficientnet import load_lite, original_lite
 from transhash.features.images import EfficientNetLite0
 from transhash.features.stream import _run_network
 from transhash.model.encode_job import encode_shards

@@ -21,9 +21,10 @@ import torch
 from transhash.codes import Codes
 from transhash.data.manifest import read_images
 from transhash.datasets.synthetic import make_synthetic
+from transhash.features import LITE0
 from transhash.features.backbone import extract_pixels
 from transhash.features.decode import decode
-from transhash.features.efficientnet import LITE0, fuse_lite, trainable_lite
+from transhash.features.efficientnet import fuse_lite, trainable_lite
 from transhash.features.images import EfficientNetLite0
 from transhash.features.onnx import OnnxRuntimeNetwork
 from transhash.features.stream import stream_images

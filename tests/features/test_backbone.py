@@ -11,8 +11,9 @@ from PIL import Image
 
 from hashers.tiny_backbone import TinyBackbone
 from transhash.errors import DataError
+from transhash.features import LITE0
 from transhash.features.backbone import BACKBONE_FILE, Backbone, FineTunedFeatures
-from transhash.features.efficientnet import LITE0, load_lite, original_lite, trainable_lite
+from transhash.features.efficientnet import load_lite, original_lite, trainable_lite
 from transhash.features.images import AlexNetPixels, EfficientNetLite0
 from transhash.features.stream import extract_all
 from transhash.storage import read_tensors, write_tensors

@@ -16,8 +16,9 @@ import torch
 from PIL import Image
 
 from transhash.errors import DataError
+from transhash.features import LITE2
 from transhash.features.decode import Pixels
-from transhash.features.efficientnet import LITE2, load_lite, original_lite, trainable_lite
+from transhash.features.efficientnet import load_lite, original_lite, trainable_lite
 from transhash.features.images import EfficientNetLite0, EfficientNetLite2, image_features
 from transhash.features.onnx import FromHwcBytes, onnx_graph
 from transhash.features.stream import extract_all

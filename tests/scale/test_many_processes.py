@@ -12,7 +12,8 @@ import pytest
 
 from transhash.codes import Codes
 from transhash.data.manifest import read_texts
-from transhash.features.efficientnet import LITE0, trainable_lite
+from transhash.features import LITE0
+from transhash.features.efficientnet import trainable_lite
 from transhash.model.encoder import Encoder
 from transhash.storage import read_tensors
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import transhash
 from scale.command import Command
 from search.forked import forked, forking
 from training.feature_files import write_features
@@ -250,3 +251,19 @@ def test_a_read_only_folder_is_reported(
     (tmp_path / "fixed").mkdir(mode=0o555)
     error = command.refused("fit", "cvh", *options, "--out", tmp_path / "fixed" / "run")
     assert "Cannot write" in error
+
+
+def test_unknown_features_are_refused_before_files_are_read_or_torch_is_loaded(
+    tmp_path: Path,
+) -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None  # importing it fails\n"
+        f"sys.argv = ['transhash', 'fit', '--features', 'nonsense', '--auxiliary', 'missing.csv', "
+        f"'--out', {str(tmp_path / 'run')!r}]\n"
+        "from transhash.cli import main; main()"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.returncode == 2, result.stderr
+    assert "Unknown image features 'nonsense'" in result.stderr
+    with pytest.raises(DataError, match="Unknown image features 'nonsense'"):
+        transhash.fit("missing.csv", "missing", features="nonsense")

@@ -11,6 +11,7 @@ import typer
 from transhash.cli import app, out, print_problems, warn
 from transhash.codes import BENCHMARK_BITS, DEFAULT_BITS, default_bits
 from transhash.errors import DataError
+from transhash.features import check_image_features
 from transhash.hashers import METHODS, find_method, make_hasher
 from transhash.progress import progress_bar
 
@@ -103,6 +104,7 @@ def fit(
 
     Example: `transhash fit thn --auxiliary aux.tsv --images photos/ --texts notes.csv --out r`
     """
+    check_image_features(features)
     chosen = find_method(method)
     name, known_settings = chosen.name, chosen.settings()
     if bits is None:

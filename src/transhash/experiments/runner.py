@@ -33,9 +33,9 @@ from transhash.errors import DataError
 from transhash.experiments.cells import run_cell
 from transhash.experiments.plan import Cell, Plan, read_plan
 from transhash.experiments.results import Results, Row, row_cell
+from transhash.features import LITE0
 from transhash.features.backbone import FineTunedFeatures
 from transhash.features.cache import cache_folder
-from transhash.features.efficientnet import LITE0
 from transhash.features.images import ImageFeatures, image_features
 from transhash.features.pretrained import PretrainedFeatures
 from transhash.hashers import make_hasher, make_method

@@ -13,6 +13,7 @@ from transhash.errors import DataError
 
 BACKBONE_FILE = "backbone.safetensors"  # in a run folder, if the backbone was fine-tuned
 FINE_TUNED_SUFFIX = "+tuned"  # ends the feature name of a fine-tuned backbone
+LITE0, LITE2, ALEXNET = "efficientnet-lite0", "efficientnet-lite2", "alexnet"
 LIBRARIES = ("open_clip", "timm", "transformers")  # their models are named LIBRARY:NAME
 
 
@@ -29,6 +30,19 @@ _DIGESTED = (".json", ".safetensors", ".txt", ".model", ".bin")
 def require_library(module: str, extra: str) -> None:
     if find_spec(module) is None:
         raise DataError(f"{module} is not installed. Run: pip install 'transhash[{extra}]'")
+
+
+def check_image_features(name: str) -> None:
+    """Refuse a name that `image_features` does not know, without loading torch."""
+    library = named_library(name)
+    if library is not None:
+        require_library(library, library.replace("_", "-"))
+    elif name not in (LITE0, LITE2, ALEXNET):
+        raise DataError(
+            f"Unknown image features {name!r}. Choose from: {LITE0}, {LITE2}, {ALEXNET}, "
+            f"{', '.join(f'{library}:NAME' for library in LIBRARIES)}, or pass precomputed .npy "
+            "files."
+        )
 
 
 def resolve_model_folder(

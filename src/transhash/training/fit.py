@@ -20,6 +20,7 @@ from transhash.data.inputs import to_auxiliary, to_images, to_texts, to_votes
 from transhash.data.manifest import read_images, read_texts, read_triples
 from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
 from transhash.errors import DataError
+from transhash.features import check_image_features
 from transhash.features.images import ImageFeatures, image_features
 from transhash.features.stream import extract_readable
 from transhash.features.texts import TextFeatures, default_text_features, text_features
@@ -418,6 +419,7 @@ def fit(
     """
     if images is None and texts is None:
         raise DataError("Nothing to search. Pass images, texts or both.")
+    check_image_features(features)
     name = find_method(method).name
     bits = default_bits(name) if bits is None else bits
     hasher = make_hasher(name, **{"bits": bits, "seed": seed, **(settings or {})})
