@@ -502,6 +502,24 @@ MUTANTS = (
     ),
     # Sync and access.
     Mutant(
+        "search/backup.py",
+        "if remaining or digest.hexdigest() != member.sha256:",
+        "if remaining:",
+        "search/test_backup.py",
+    ),
+    Mutant(
+        "search/backup.py",
+        "member.type == tarfile.REGTYPE and not member.issparse()",
+        "True",
+        "search/test_backup.py",
+    ),
+    Mutant(
+        "search/backup.py",
+        "if all(snapshot.is_current() for snapshot in snapshots.values()):",
+        "if snapshots is not None:",
+        "search/test_backup.py -k between",
+    ),
+    Mutant(
         "search/sync.py",
         '(os.path.join(items.source, item.key)) == "missing"',
         '(os.path.join(items.source, item.key)) != "present"',

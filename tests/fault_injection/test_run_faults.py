@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from backup_faults import check_backups
 from command_kills import kill_encode, kill_index
 from run_flips import flip
 
@@ -31,3 +32,9 @@ def test_a_killed_encode_command_resumes(tmp_path: Path) -> None:
 def test_a_flipped_bit_in_a_run_folder_is_reported_or_harmless(tmp_path: Path) -> None:
     tally = flip(tmp_path, rounds=90)
     assert tally.reported > tally.harmless
+
+
+def test_a_backup_under_writes_and_kills_is_the_run_at_one_moment(tmp_path: Path) -> None:
+    tally = check_backups(tmp_path, rounds=16)
+    assert tally.kills > 1
+    assert tally.steps > 16

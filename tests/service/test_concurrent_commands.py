@@ -1,4 +1,4 @@
-"""Commands on a run that is being served: indexing is allowed, fitting is not."""
+"""Commands on a run that is being served: indexing and backups are allowed, fitting is not."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import pytest
 
 from scale.command import Command
 from training.feature_files import write_features
+from transhash.search.catalog import Catalog
+from transhash.search.feedback import FeedbackStore
+from transhash.search.verify import verify_run
 
 from .server_process import ServerProcess
 from .small_run import build_run
@@ -44,3 +47,32 @@ def test_a_served_run_can_be_indexed_but_not_fitted(
         assert "has an index" in message
         assert search() == before | {"new"}
     assert (run / "hasher.safetensors").read_bytes() == model
+
+
+def test_a_backup_of_a_writable_service_has_every_acknowledged_vote_and_text(
+    run_copy: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = Command(capsys, monkeypatch)
+    headers = {"X-API-Key": "key"}
+    with (
+        ServerProcess(run_copy, "--writable", "--api-key", "key") as server,
+        httpx.Client(base_url=server.url, timeout=30, headers=headers) as client,
+    ):
+        hits = client.get("/api/search/text", params={"q": "a boat"}).json()["hits"]
+        for number in range(3):
+            vote = {"image": hits[number]["number"], "text": {"text": "a boat"}, "vote": 1}
+            assert client.post("/api/votes", json=vote).status_code == 200
+            text = {"text": f"a boat and {number} cats", "id": f"new-{number}"}
+            assert client.post("/api/items/texts", json={"texts": [text]}).status_code == 201
+            command("backup", run_copy, tmp_path / f"{number}.tar")
+    for number in range(3):
+        restored = tmp_path / f"restored-{number}"
+        command("restore", tmp_path / f"{number}.tar", restored)
+        assert verify_run(restored) == []
+        assert len(FeedbackStore(restored).all()) == number + 1
+        with Catalog(restored / "catalog.sqlite", read_only=True) as catalog:
+            assert catalog.find("texts", f"new-{number}") is not None
+            assert catalog.find("texts", f"new-{number + 1}") is None

@@ -40,7 +40,7 @@ app = typer.Typer(
 out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 _PIPE_WIDTH = 10_000
-_COMMANDS = ("fit", "index", "search", "items", "encode", "benchmark", "diagnose", "demo")
+_COMMANDS = ("fit", "index", "search", "items", "backup", "encode", "benchmark", "diagnose", "demo")
 
 RUN = typer.Argument(..., help="Run folder created by `transhash fit`.")
 INDEX = typer.Option(

@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from transhash.cli import JSON_OBJECT, RUN, app, err, out, print_facts
 from transhash.errors import DataError
+from transhash.progress import no_progress, progress_bar
 
 # Extra -> its packages, and the feature it adds.
 EXTRAS = {
@@ -122,7 +123,8 @@ def verify_command(
     from transhash.model.files import require_run
     from transhash.search.verify import verify_run
 
-    findings = verify_run(require_run(run), repair=repair)
+    track = no_progress if as_json else progress_bar
+    findings = verify_run(require_run(run), repair=repair, track=track)
     remaining = [finding for finding in findings if not finding.repaired]
     if as_json:
         rows = [asdict(finding) for finding in findings]

@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from transhash.data.collection import Modality
 from transhash.errors import DataError, EngineError
+from transhash.progress import Track, no_progress
 from transhash.search.sources import ItemSources
 
 CATALOG_VERSION = 4
@@ -453,16 +454,17 @@ class Catalog:
         row = self._file.fetch_one("SELECT COUNT(*) FROM items WHERE modality = ?", modality)
         return int(row[0])
 
-    def find_corruption(self) -> list[str]:
+    def find_corruption(self, track: Track = no_progress) -> list[str]:
         """Return what is wrong with the file: its structure, and rows with a wrong checksum."""
         try:
             problems = [row[0] for row in self._file.base.execute("PRAGMA integrity_check(10)")]
             if problems == ["ok"]:
                 problems = []
+            count = self._file.base.execute("SELECT COUNT(*) FROM items").fetchone()[0]
             rows = self._file.base.execute(f"SELECT {_COLUMNS}, checksum FROM items")
             problems += [
                 f"the row of {row[0]!r} has a wrong checksum"
-                for row in rows
+                for row in track(rows, "checking the catalog", count)
                 if row_checksum(row[:-1]) != row[-1]
             ]
         except (sqlite3.Error, UnicodeDecodeError) as error:

@@ -11,6 +11,7 @@ from transhash.errors import IndexNotFoundError, TranshashError
 from transhash.index.grouped.grouped import GroupedIndex
 from transhash.model.encoder import Encoder
 from transhash.model.files import read_config
+from transhash.progress import Track, no_progress
 from transhash.search.catalog import Catalog
 from transhash.search.consistency import check_catalog, compare, repair_index
 from transhash.search.feedback import FeedbackStore
@@ -25,7 +26,7 @@ class Finding:
     repaired: bool = False
 
 
-def verify_run(run: Path, *, repair: bool = False) -> list[Finding]:
+def verify_run(run: Path, *, repair: bool = False, track: Track = no_progress) -> list[Finding]:
     """Return all problems of a run folder, after reading every byte of index and catalog.
 
     With `repair`, the index is repaired or rebuilt from the catalog. Model, catalog and votes can
@@ -49,7 +50,7 @@ def verify_run(run: Path, *, repair: bool = False) -> list[Finding]:
     except TranshashError as error:
         return [*findings, Finding("catalog", str(error))]
     with catalog:
-        problems = catalog.find_corruption()
+        problems = catalog.find_corruption(track)
         findings += [Finding("catalog", f"{path}: {problem}") for problem in problems]
         if not problems:
             findings += _check_indexes(run, catalog, repair)
