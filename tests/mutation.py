@@ -459,6 +459,12 @@ MUTANTS = (
     ),
     Mutant(
         "index/grouped/segments.py",
+        "self.all_deleted > max(min_deleted, self.segment.items // 16)",
+        "self.all_deleted > self.segment.items",
+        "index/test_deleted.py -k rewritten",
+    ),
+    Mutant(
+        "index/grouped/segments.py",
         "keys.append(np.concatenate(costs, axis=1))",
         "keys.insert(1, np.concatenate(costs, axis=1))",
         "index/test_weighted.py -k changes_leave",

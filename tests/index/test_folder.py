@@ -44,7 +44,8 @@ def folder(tmp_path: Path) -> Path:
     index.flush_at = 1000
     index.add(np.arange(9000), random_codes(9000))
     index.add(np.arange(9000, 10_500), random_codes(1500, seed=1))
-    index.remove(np.arange(0, 3000, 3))
+    index.flush_at = 500
+    index.remove(np.arange(0, 3000, 6))  # a commit, but too few to rewrite the segment
     index.update([4, 5], random_codes(2, seed=2))
     assert len(index._state.parts) == 2
     index.close()

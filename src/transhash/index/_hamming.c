@@ -63,7 +63,41 @@ typedef struct {
     uint32_t tables;        /* number of chunk tables; table 0 is the sorted order of the codes */
     const uint32_t *starts; /* tables x (CHUNKS + 1) */
     const uint32_t *orders; /* (tables - 1) x count: rows by the value of their chunk */
+    /* Deleted items; NULL: none. Bitmaps, so that 64 neighbors are skipped in one step. */
+    uint64_t *dead_items; /* by position in ids */
+    uint64_t *dead_rows;  /* (tables or 1) x words_of(count): by position in the order of each table;
+                             only rows without any other item */
 } Segment;
+
+INLINE size_t words_of(uint64_t bits) { return (size_t)((bits + 63) / 64); }
+
+INLINE int is_set(const uint64_t *bits, uint64_t at) { return bits[at / 64] >> at % 64 & 1; }
+
+/* Return the first position >= at whose bit is not set, or `to`. */
+INLINE uint64_t next_clear(const uint64_t *bits, uint64_t at, uint64_t to) {
+    while (at < to) {
+        uint64_t clear = ~bits[at / 64] >> at % 64;
+        if (clear) {
+            at += (uint64_t)__builtin_ctzll(clear);
+            return at < to ? at : to;
+        }
+        at = (at / 64 + 1) * 64;
+    }
+    return to;
+}
+
+/* Return the number of bits set in [from, to). */
+static uint64_t count_set(const uint64_t *bits, uint64_t from, uint64_t to) {
+    if (from >= to) return 0;
+    uint64_t first = from / 64, last = (to - 1) / 64, n = 0;
+    uint64_t head = UINT64_MAX << from % 64, tail = UINT64_MAX >> (63 - (to - 1) % 64);
+    if (first == last) return (uint64_t)__builtin_popcountll(bits[first] & head & tail);
+    n = (uint64_t)__builtin_popcountll(bits[first] & head) +
+        (uint64_t)__builtin_popcountll(bits[last] & tail);
+    for (uint64_t word = first + 1; word < last; word++)
+        n += (uint64_t)__builtin_popcountll(bits[word]);
+    return n;
+}
 
 /* ---- distances ---------------------------------------------------------------------------- */
 
@@ -328,6 +362,7 @@ typedef struct {
     Hit *hits;
     size_t used, room;
     int failed;      /* NO_MEMORY or DAMAGED */
+    uint64_t examined; /* rows whose distance was computed */
     /* With weights: */
     const Price *price; /* NULL: rank by distance; the fields below are unused */
     const uint8_t *query;
@@ -371,8 +406,11 @@ static int selector_make_room(Selector *s) {
     return hits != NULL;
 }
 
+/* Items of a row that are not deleted. */
 INLINE uint64_t items_of(const Segment *g, uint32_t row) {
-    return g->offsets ? g->offsets[row + 1] - g->offsets[row] : 1;
+    if (!g->offsets) return !g->dead_items || !is_set(g->dead_items, row);
+    uint64_t from = g->offsets[row], to = g->offsets[row + 1];
+    return to - from - (g->dead_items ? count_set(g->dead_items, from, to) : 0);
 }
 
 /* Sort the priced rows and drop those that have k cheaper items before them. */
@@ -421,6 +459,7 @@ INLINE void offer(Selector *s, const Segment *g, uint32_t row, uint32_t d) {
         }
         weight = to - from;
     }
+    if (g->dead_items && !(weight = items_of(g, row))) return;
     if (s->price) {
         offer_priced(s, g, row, d);
         return;
@@ -473,8 +512,12 @@ INLINE double cost_of(const Segment *g, const uint8_t *query, uint32_t t, int32_
     const uint32_t *starts = g->starts + (size_t)t * (CHUNKS + 1);
     uint32_t key = chunk(query, g->stride, t);
     uint64_t rows = 0;
-    for (uint32_t f = flips_of[s]; f < flips_of[s + 1]; f++)
-        rows += starts[(key ^ flips[f]) + 1] - starts[key ^ flips[f]];
+    const uint64_t *dead = g->dead_rows ? g->dead_rows + t * words_of(g->count) : NULL;
+    for (uint32_t f = flips_of[s]; f < flips_of[s + 1]; f++) {
+        uint32_t from = starts[key ^ flips[f]], to = starts[(key ^ flips[f]) + 1];
+        rows += to - from;
+        if (dead && to <= g->count) rows -= count_set(dead, from, to);
+    }
     double jump = (double)g->count * g->stride / 1e7;
     jump = jump < 1.5 ? 1.5 : jump > 20 ? 20 : jump;
     return 4 * jump * (flips_of[s + 1] - flips_of[s]) + (t ? jump : 1.0) * (double)rows;
@@ -485,11 +528,14 @@ INLINE int probe_table(const Segment *g, const uint8_t *query, Selector *sel, ui
                        const int32_t *probed) {
     const uint32_t *starts = g->starts + (size_t)t * (CHUNKS + 1);
     const uint32_t *order = t ? g->orders + (size_t)(t - 1) * g->count : NULL;
+    const uint64_t *dead = g->dead_rows ? g->dead_rows + t * words_of(g->count) : NULL;
     uint32_t key = chunk(query, g->stride, t);
     for (uint32_t f = flips_of[s]; f < flips_of[s + 1]; f++) {
         uint32_t from = starts[key ^ flips[f]], to = starts[(key ^ flips[f]) + 1];
         if (from > to || to > g->count) return 0;
         for (uint32_t i = from; i < to; i++) {
+            if (dead && (i = (uint32_t)next_clear(dead, i, to)) == to) break;
+            sel->examined++;
             uint32_t row = i;
             if (order) {
                 if (i + 24 < to) __builtin_prefetch(g->codes + (size_t)order[i + 24] * g->stride);
@@ -707,6 +753,7 @@ static void scan(const Segment *g, uint32_t from, uint32_t to, const uint8_t *co
         const uint8_t *codes = g->codes + (size_t)at * g->stride;
         for (uint32_t q = 0; q < n; q++) {
             uint32_t found = filter(codes, rows, queries[q], g->stride, selectors[q]->limit, hits);
+            selectors[q]->examined += rows;
             for (uint32_t h = 0; h < found; h++)
                 offer(selectors[q], g, at + hits[h].row, hits[h].distance);
         }
@@ -794,14 +841,16 @@ static int by_distance(Selector *s, Scratch *scratch) {
 /* Append up to `wanted` items of a row; return 0 if out of memory. */
 static int gather(const Segment *g, Scratch *scratch, uint32_t row, uint64_t wanted,
                   uint64_t *gathered) {
-    uint64_t from = g->offsets ? g->offsets[row] : row, n = items_of(g, row);
+    uint64_t at = g->offsets ? g->offsets[row] : row, n = items_of(g, row);
     if (n > wanted) n = wanted; /* postings ascend: later ones of this row cannot be in the result */
     int64_t *ids = grown(scratch->ids, &scratch->ids_room, *gathered + n, sizeof *ids);
     if (!ids) return 0;
     scratch->ids = ids;
-    for (uint64_t i = 0; i < n; i++)
-        ids[(*gathered)++] = g->wide ? ((const int64_t *)g->ids)[from + i]
-                                     : ((const uint32_t *)g->ids)[from + i];
+    for (uint64_t i = 0; i < n; i++, at++) {
+        if (g->dead_items) at = next_clear(g->dead_items, at, g->items);
+        ids[(*gathered)++] =
+            g->wide ? ((const int64_t *)g->ids)[at] : ((const uint32_t *)g->ids)[at];
+    }
     return 1;
 }
 
@@ -913,6 +962,7 @@ typedef struct {
     List *lists;               /* used instead of out_* by a range search */
     _Atomic uint32_t next;     /* first query not taken by a thread */
     _Atomic uint32_t answered; /* queries answered by the tables */
+    _Atomic uint64_t examined; /* rows compared with a query */
     _Atomic int failed;
 } Job;
 
@@ -1006,6 +1056,7 @@ static void scan_split(Job *job, const uint8_t *const *queries, Selector *const 
                     offer(selectors[q], g, theirs->priced[h].row, theirs->priced[h].distance);
                 else offer(selectors[q], g, theirs->hits[h].row, theirs->hits[h].distance);
             if (theirs->failed) selectors[q]->failed = theirs->failed;
+            selectors[q]->examined += theirs->examined;
         }
         worker_free(split.workers[part]);
     }
@@ -1041,6 +1092,7 @@ static void answer_group(Job *job, Worker *w, uint32_t first, uint32_t n, int th
         const uint8_t *query = job->queries + (size_t)(first + q) * g->stride;
         Selector *s = &w->selectors[q];
         selector_reset(s, g->stride * 8, job->k, job->limit);
+        s->examined = 0;
         if (job->weights) {
             price_set(&w->prices[q], job->weights + (size_t)(first + q) * job->bits, g->stride);
             s->price = &w->prices[q];
@@ -1061,6 +1113,7 @@ static void answer_group(Job *job, Worker *w, uint32_t first, uint32_t n, int th
     else if (left) scan(g, 0, g->count, waiting, selectors, left, w->hits);
     for (uint32_t q = 0; q < n && !job->failed; q++) {
         Selector *s = &w->selectors[q];
+        job->examined += s->examined;
         if (s->failed) job->failed = s->failed;
         else if (!deliver(job, s, &w->scratch, first + q)) job->failed = NO_MEMORY;
     }
@@ -1218,11 +1271,12 @@ static int stride_fits(Py_ssize_t stride, const Py_buffer *codes, const Py_buffe
 }
 
 enum {
-    CODES, OFFSETS, IDS, STARTS, ORDERS, QUERIES, WEIGHTS, OUT_IDS, OUT_DISTANCES, OUT_COSTS, BUFFERS
+    CODES, OFFSETS, IDS, STARTS, ORDERS, DEAD_ITEMS, DEAD_ROWS, /* of the segment */
+    QUERIES, WEIGHTS, OUT_IDS, OUT_DISTANCES, OUT_COSTS, BUFFERS
 };
-static const char *const buffer_names[] = {"codes",   "offsets", "ids",     "starts",
-                                           "orders",  "queries", "weights", "out_ids",
-                                           "out_distances", "out_costs"};
+static const char *const buffer_names[] = {
+    "codes", "offsets", "ids", "starts", "orders", "dead_items", "dead_rows",
+    "queries", "weights", "out_ids", "out_distances", "out_costs"};
 
 typedef struct {
     Py_buffer views[BUFFERS];
@@ -1233,20 +1287,10 @@ typedef struct {
 } Call;
 
 /* Check everything that could make the loops read outside the arrays, except their contents. */
-static int call_take(Call *call, PyObject *args) {
-    PyObject *o[BUFFERS] = {0};
-    Py_ssize_t stride;
-    memset(call, 0, sizeof *call);
-    if (!PyArg_ParseTuple(args, "OnOOOOOndi|OOOO", &o[CODES], &stride, &o[OFFSETS], &o[IDS],
-                          &o[STARTS], &o[ORDERS], &o[QUERIES], &call->number, &call->job.patience,
-                          &call->threads, &o[OUT_IDS], &o[OUT_DISTANCES], &o[WEIGHTS],
-                          &o[OUT_COSTS]) ||
-        !views_take(call->views, o, buffer_names, BUFFERS, 3))
-        return 0;
-    const Py_buffer *v = call->views;
-    Segment *g = &call->segment;
+static int segment_take(Segment *g, const Py_buffer *v, Py_ssize_t stride) {
     Py_ssize_t width = v[IDS].itemsize, table = (CHUNKS + 1) * 4;
-    if (!stride_fits(stride, &v[CODES], &v[QUERIES]) || (width != 4 && width != 8) ||
+    if ((stride != 4 && (stride <= 0 || stride % 8 || stride > TILE_BYTES)) ||
+        v[CODES].len % stride || v[CODES].len / stride >= UINT32_MAX || (width != 4 && width != 8) ||
         v[STARTS].len % table) {
         PyErr_SetString(PyExc_ValueError, "the arrays of the segment do not match");
         return 0;
@@ -1262,6 +1306,8 @@ static int call_take(Call *call, PyObject *args) {
         .tables = (uint32_t)(v[STARTS].len / table),
         .starts = v[STARTS].buf,
         .orders = v[ORDERS].buf,
+        .dead_items = v[DEAD_ITEMS].buf,
+        .dead_rows = v[DEAD_ROWS].buf,
     };
     if (v[OFFSETS].obj ? !holds(&v[OFFSETS], (uint64_t)g->count + 1, 1, 4) : g->items != g->count) {
         PyErr_SetString(PyExc_ValueError, "the arrays of the segment do not match");
@@ -1270,6 +1316,32 @@ static int call_take(Call *call, PyObject *args) {
     if (g->tables > MOST_TABLES || g->tables > (stride == 4 ? 2 : (uint32_t)stride / 2) ||
         (g->tables > 1 && !holds(&v[ORDERS], g->tables - 1, g->count, 4))) {
         PyErr_SetString(PyExc_ValueError, "the tables do not match the codes");
+        return 0;
+    }
+    if ((g->dead_items || g->dead_rows) &&
+        (!holds(&v[DEAD_ITEMS], words_of(g->items), 1, 8) ||
+         !holds(&v[DEAD_ROWS], g->tables ? g->tables : 1, words_of(g->count), 8))) {
+        PyErr_SetString(PyExc_ValueError, "the bitmaps do not match the segment");
+        return 0;
+    }
+    return 1;
+}
+
+static int call_take(Call *call, PyObject *args) {
+    PyObject *o[BUFFERS] = {0};
+    Py_ssize_t stride;
+    memset(call, 0, sizeof *call);
+    if (!PyArg_ParseTuple(args, "OnOOOOOOOndi|OOOO", &o[CODES], &stride, &o[OFFSETS], &o[IDS],
+                          &o[STARTS], &o[ORDERS], &o[DEAD_ITEMS], &o[DEAD_ROWS], &o[QUERIES],
+                          &call->number, &call->job.patience, &call->threads, &o[OUT_IDS],
+                          &o[OUT_DISTANCES], &o[WEIGHTS], &o[OUT_COSTS]) ||
+        !views_take(call->views, o, buffer_names, BUFFERS, 3))
+        return 0;
+    const Py_buffer *v = call->views;
+    Segment *g = &call->segment;
+    if (!segment_take(g, v, stride)) return 0;
+    if (!stride_fits(stride, &v[CODES], &v[QUERIES])) {
+        PyErr_SetString(PyExc_ValueError, "the queries do not match the codes");
         return 0;
     }
     call->job.segment = g;
@@ -1289,9 +1361,10 @@ static int call_run(Call *call) {
 }
 
 PyDoc_STRVAR(search_doc,
-             "search(codes, stride, offsets, ids, starts, orders, queries, k, probe_budget,\n"
-             "       threads, out_ids, out_distances, weights=None, out_costs=None)\n"
-             "-> queries answered by the tables\n\n"
+             "search(codes, stride, offsets, ids, starts, orders, dead_items, dead_rows, queries,\n"
+             "       k, probe_budget, threads, out_ids, out_distances, weights=None,\n"
+             "       out_costs=None)\n"
+             "-> (queries answered by the tables, rows compared with queries)\n\n"
              "Fills the rows of out_* with the k nearest items; unused places keep their value.\n"
              "With weights, int64 (queries, bits), items are ranked by the sum of the weights of\n"
              "their differing bits, which is written to out_costs.\n"
@@ -1317,15 +1390,17 @@ static PyObject *py_search(PyObject *self, PyObject *args) {
         else if (!job->k || !holds(&call.views[OUT_IDS], job->count, job->k, 8) ||
             !holds(&call.views[OUT_DISTANCES], job->count, job->k, 4))
             PyErr_SetString(PyExc_ValueError, "the output does not match the queries and k");
-        else if (call_run(&call)) result = PyLong_FromUnsignedLong(job->answered);
+        else if (call_run(&call)) 
+            result = Py_BuildValue("(kK)", (unsigned long)job->answered,
+                                   (unsigned long long)job->examined);
     }
     views_release(call.views, BUFFERS);
     return result;
 }
 
 PyDoc_STRVAR(within_doc,
-             "within(codes, stride, offsets, ids, starts, orders, queries, radius, probe_budget,\n"
-             "       threads)\n"
+             "within(codes, stride, offsets, ids, starts, orders, dead_items, dead_rows, queries,\n"
+             "       radius, probe_budget, threads)\n"
              "-> (counts, ids, distances) as bytes of int64, int64 and int32");
 
 /* Concatenate the lists of all queries. */
@@ -1369,6 +1444,93 @@ static PyObject *py_within(PyObject *self, PyObject *args) {
         free(job->lists);
     }
     views_release(call.views, BUFFERS);
+    return result;
+}
+
+PyDoc_STRVAR(bury_doc,
+             "bury(codes, stride, offsets, ids, starts, orders, items, dead_items, dead_rows)\n\n"
+             "Sets the bits of deleted items, given as uint32 positions in ids, and of the rows that\n"
+             "have no other item, in the order of each table.");
+
+/* Return the place of a row among those of table t; UINT64_MAX if the table is corrupt. */
+static uint64_t place_of(const Segment *g, uint32_t row, uint32_t t) {
+    if (!t) return row;
+    const uint32_t *order = g->orders + (size_t)(t - 1) * g->count;
+    const uint32_t *starts = g->starts + (size_t)t * (CHUNKS + 1);
+    uint32_t key = chunk(g->codes + (size_t)row * g->stride, g->stride, t);
+    uint32_t from = starts[key], to = starts[key + 1], end = to;
+    if (from > to || to > g->count) return UINT64_MAX;
+    while (from < to) { /* rows of a bucket ascend */
+        uint32_t middle = from + (to - from) / 2;
+        if (order[middle] < row) from = middle + 1;
+        else to = middle;
+    }
+    return from < end && order[from] == row ? from : UINT64_MAX;
+}
+
+/* Return 0 if the arrays are corrupt. */
+static int bury(const Segment *g, const uint32_t *items, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (items[i] >= g->items) return 0;
+        g->dead_items[items[i] / 64] |= 1ull << items[i] % 64;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint32_t row = items[i];
+        if (g->offsets) {
+            uint32_t from = 0, to = g->count; /* the row is in [from, to) */
+            while (to - from > 1) {
+                uint32_t middle = from + (to - from) / 2;
+                if (g->offsets[middle] <= items[i]) from = middle;
+                else to = middle;
+            }
+            row = from;
+            if (!g->count || g->offsets[row] > items[i] || g->offsets[row + 1] <= items[i] ||
+                g->offsets[row + 1] > g->items)
+                return 0;
+        }
+        if (items_of(g, row)) continue;
+        for (uint32_t t = 0; t < (g->tables ? g->tables : 1); t++) {
+            uint64_t place = place_of(g, row, t);
+            if (place == UINT64_MAX) return 0;
+            g->dead_rows[t * words_of(g->count) + place / 64] |= 1ull << place % 64;
+        }
+    }
+    return 1;
+}
+
+static PyObject *py_bury(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *result = NULL;
+    Py_buffer v[BUFFERS];
+    memset(v, 0, sizeof v);
+    Py_ssize_t stride;
+    Segment g;
+    int whole = 1;
+    /* The positions take the place of queries; the bitmaps are last, where outputs are. */
+    static const int places[] = {CODES, OFFSETS, IDS, STARTS, ORDERS, QUERIES, DEAD_ITEMS, DEAD_ROWS};
+    PyObject *given[8] = {0};
+    Py_buffer views[8];
+    static const char *const names[] = {"codes",  "offsets", "ids",        "starts",
+                                        "orders", "items",   "dead_items", "dead_rows"};
+    memset(views, 0, sizeof views);
+    if (!PyArg_ParseTuple(args, "OnOOOOOOO", &given[0], &stride, &given[1], &given[2], &given[3],
+                          &given[4], &given[5], &given[6], &given[7]))
+        return NULL;
+    if (views_take(views, given, names, 8, 2)) {
+        for (int i = 0; i < 8; i++) v[places[i]] = views[i];
+        if (!segment_take(&g, v, stride)) goto done;
+        if (!g.dead_items || !g.dead_rows || v[QUERIES].len % 4)
+            PyErr_SetString(PyExc_ValueError, "the bitmaps do not match the segment");
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            whole = bury(&g, v[QUERIES].buf, (size_t)v[QUERIES].len / 4);
+            Py_END_ALLOW_THREADS
+            if (whole) result = Py_NewRef(Py_None);
+            else PyErr_SetString(PyExc_ValueError, "invalid row, offset or table");
+        }
+    }
+done:
+    views_release(views, 8);
     return result;
 }
 
@@ -1454,6 +1616,7 @@ static PyObject *py_use(PyObject *self, PyObject *args) {
 static PyMethodDef methods[] = {
     {"search", py_search, METH_VARARGS, search_doc},
     {"within", py_within, METH_VARARGS, within_doc},
+    {"bury", py_bury, METH_VARARGS, bury_doc},
     {"count", py_count, METH_VARARGS, count_doc},
     {"use", py_use, METH_VARARGS, use_doc},
     {NULL, NULL, 0, NULL},

@@ -116,7 +116,7 @@ class GroupedIndex(LocalIndex):
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays; of those on disk only the pages in use are in memory."""
-        return sum(part.segment.nbytes + 8 * part.all_deleted for part in self._state.everything)
+        return sum(part.nbytes for part in self._state.everything)
 
     def add(self, ids: npt.ArrayLike, codes: Codes) -> None:
         array = check_items(ids, codes, self._bits)
@@ -185,6 +185,11 @@ class GroupedIndex(LocalIndex):
     # ---- state ----
 
     @property
+    def _min_deleted(self) -> int:
+        """Deleted items of a part below which it is never rewritten for them."""
+        return self.flush_at // 16
+
+    @property
     def _is_writer(self) -> bool:
         return self._lock is not None and self._lock.held
 
@@ -247,12 +252,16 @@ class GroupedIndex(LocalIndex):
         if self._log is not None:
             self._log.append(operation, ids, packed)
         self._apply(operation, ids, packed)
-        changes = len(self._delta) + sum(len(part.newly_deleted) for part in self._state.parts)
-        if changes >= max(self.flush_at, self._retry_at):
+        parts = self._state.parts
+        changes = len(self._delta) + sum(len(part.newly_deleted) for part in parts)
+        is_full = changes >= self.flush_at or any(
+            part.has_many_deleted(self._min_deleted) for part in parts
+        )
+        if is_full and changes >= self._retry_at:
             # The change is safe in the log. It stays there if the disk is full, or if a segment to
             # be merged is corrupt.
             try:
-                self._commit(self._state.parts, self._delta)
+                self._commit(parts, self._delta)
             except EngineError as error:
                 self._retry_at = 2 * changes
                 _log.warning("Changes stay in the index log: %s", error)
@@ -278,7 +287,8 @@ class GroupedIndex(LocalIndex):
         if new_items is not None:
             ids = np.concatenate([ids, new_items[0]])
             words = np.concatenate([words, new_items[1]])
-        first = merge_from(parts, len(ids)) if first is None else first
+        if first is None:
+            first = merge_from(parts, len(ids), self._min_deleted)
         if self._folder is not None:  # never copy corrupt data under a new checksum
             store.verify_files(self._folder, files_to_rewrite(parts, first))
         committed = with_segment(parts, first, ids, words, self._bits, self._generation.number + 1)

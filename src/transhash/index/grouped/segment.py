@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,15 @@ SPARE_BYTES, SPARE_BYTES_WITH_TABLES = 8, 16
 _TRIALS = 32  # rows searched at build time to see whether the tables help
 
 
+class DeletedBits(NamedTuple):
+    """Bitmaps of the deleted items of a segment, in which the kernel skips 64 in one step."""
+
+    items: npt.NDArray[np.uint64]  # by position in `ids`
+    rows: npt.NDArray[
+        np.uint64
+    ]  # (tables or 1, ...) rows without other items, as tables order them
+
+
 @dataclass(frozen=True, eq=False)
 class Segment:
     """Codes in ascending order, the ids that have each code (CSR), and chunk tables."""
@@ -54,7 +63,10 @@ class Segment:
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays().values())
+        derived = (vars(self).get("_positions"),)
+        return sum(
+            array.nbytes for array in (*self.arrays().values(), *derived) if array is not None
+        )
 
     def arrays(self) -> dict[str, _Array]:
         """Return the arrays that are set, by name."""
@@ -68,7 +80,9 @@ class Segment:
         threads: int = 1,
         probe_budget: float | None = None,
         weights: BitWeights | None = None,
+        deleted: DeletedBits | None = None,
     ) -> Ranking:
+        """Return the k nearest items that are not deleted; `deleted` needs the kernel."""
         if native is None:
             if weights is None:
                 return self._search_with_faiss(words, k)
@@ -77,7 +91,9 @@ class Segment:
         ids, distances, costs = ranking
         budget = self.probe_budget if probe_budget is None else probe_budget
         try:
-            native.search(*self._arrays(words), k, budget, threads, ids, distances, weights, costs)
+            native.search(
+                *self._arrays(words, deleted), k, budget, threads, ids, distances, weights, costs
+            )
         except ValueError as error:
             raise _corrupt(error) from None
         return ranking
@@ -100,13 +116,48 @@ class Segment:
             raise _corrupt("offsets and ids do not match")
         return ids, np.repeat(self.words, sizes, axis=0)
 
+    def mark_deleted(self, ids: Ids, earlier: DeletedBits | None = None) -> DeletedBits:
+        """Return bitmaps with the items of these ids, and of the earlier bitmaps."""
+        if earlier is None:
+            tables = 1 if self.starts is None else len(self.starts)
+            earlier = DeletedBits(
+                np.zeros(-(-self.items // 64), np.uint64),
+                np.zeros((tables, -(-len(self.words) // 64)), np.uint64),
+            )
+        deleted = DeletedBits(earlier.items.copy(), earlier.rows.copy())
+        try:
+            native.bury(*self._stored, self._positions_of(ids), *deleted)
+        except (ValueError, IndexError) as error:
+            raise _corrupt(error) from None
+        return deleted
+
+    def _positions_of(self, ids: Ids) -> _Array:
+        if self.sorted_ids is None:
+            return self._positions[ids - self._first_id]
+        return self._positions[np.searchsorted(self.sorted_ids, ids.astype(self.ids.dtype))]
+
+    @cached_property
+    def _positions(self) -> _Array:
+        """Position in `ids` of each id in ascending order; only needed once items are deleted."""
+        if self.sorted_ids is not None:
+            return np.argsort(self.ids).astype(np.uint32)
+        positions = np.zeros(self.items, np.uint32)
+        positions[self.ids.astype(np.int64) - self._first_id] = np.arange(
+            self.items, dtype=np.uint32
+        )
+        return positions
+
     @cached_property
     def _first_id(self) -> int:
         return int(self.ids.min())
 
-    def _arrays(self, words: CodeWords) -> tuple[Any, ...]:
+    @property
+    def _stored(self) -> tuple[Any, ...]:
         stride = self.words.shape[1] * self.words.dtype.itemsize
-        return self.words, stride, self.offsets, self.ids, self.starts, self.orders, words
+        return self.words, stride, self.offsets, self.ids, self.starts, self.orders
+
+    def _arrays(self, words: CodeWords, deleted: DeletedBits | None = None) -> tuple[Any, ...]:
+        return *self._stored, *(deleted or (None, None)), words
 
     # Without the kernel FAISS scans the rows, and NumPy turns rows into items.
 
@@ -224,7 +275,7 @@ def _tables_help(segment: Segment, k: int = 100) -> bool:
     answered = sum(
         native.search(
             *segment._arrays(segment.words[row : row + 1]), k, segment.probe_budget, 1, *output
-        )
+        )[0]
         for row in rows
     )
     return bool(answered * 4 >= _TRIALS)

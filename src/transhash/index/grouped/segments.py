@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from transhash.index.base import NO_IDS, Ids, Ranking, empty_ranking
-from transhash.index.grouped.segment import CodeWords, Segment, build, in_sorted
+from transhash.index.grouped.segment import CodeWords, DeletedBits, Segment, build, in_sorted
+from transhash.index.kernel import native
 from transhash.index.weighted import MAX_COST, BitWeights
 
 
@@ -23,6 +25,8 @@ class LiveSegment:
     newly_deleted: Ids = field(default_factory=lambda: NO_IDS)  # ascending; only in the log
     file: str = ""
     deleted_file: str | None = None
+    marked: DeletedBits | None = None  # bitmaps of some of the deleted ids
+    unmarked: Ids | None = None  # the other ones; None: all
 
     def __len__(self) -> int:
         return self.segment.items - self.all_deleted
@@ -31,6 +35,16 @@ class LiveSegment:
     def all_deleted(self) -> int:
         return len(self.deleted) + len(self.newly_deleted)
 
+    @property
+    def nbytes(self) -> int:
+        deleted: DeletedBits | None = vars(self).get("_deleted_bits", self.marked)
+        bitmaps = sum(bits.nbytes for bits in deleted) if deleted else 0
+        return self.segment.nbytes + 8 * self.all_deleted + bitmaps
+
+    def has_many_deleted(self, min_deleted: int) -> bool:
+        """Return whether a search would pass over more than a sixteenth of the items."""
+        return self.all_deleted > max(min_deleted, self.segment.items // 16)
+
     def contains(self, ids: Ids) -> npt.NDArray[np.bool_]:
         return self.segment.contains(ids) & ~self._is_deleted(ids)
 
@@ -38,7 +52,15 @@ class LiveSegment:
         removed = ids[self.contains(ids)]
         if not len(removed):
             return self
-        return replace(self, newly_deleted=np.union1d(self.newly_deleted, removed))
+        marked, unmarked = self.marked, self.unmarked
+        if "_deleted_bits" in vars(self):  # searched: continue from there
+            marked, unmarked = self._deleted_bits, NO_IDS
+        return replace(
+            self,
+            newly_deleted=np.union1d(self.newly_deleted, removed),
+            marked=marked,
+            unmarked=None if unmarked is None else np.concatenate([unmarked, removed]),
+        )
 
     def expand(self) -> tuple[Ids, CodeWords]:
         ids, words = self.segment.expand()
@@ -50,10 +72,27 @@ class LiveSegment:
     def search(
         self, words: CodeWords, k: int, threads: int, weights: BitWeights | None = None
     ) -> Ranking:
-        """Return the k nearest items that are not deleted, searching wider until there are k."""
+        """Return the k nearest items that are not deleted."""
         k = min(k, len(self))
-        if not self.all_deleted and k:
+        if k and not self.all_deleted:
             return self.segment.search(words, k, threads, weights=weights)
+        if k and native is not None:
+            return self.segment.search(
+                words, k, threads, weights=weights, deleted=self._deleted_bits
+            )
+        return self._search_wider(words, k, threads, weights)
+
+    @cached_property
+    def _deleted_bits(self) -> DeletedBits:
+        ids = self.unmarked
+        if ids is None:
+            ids = np.concatenate([self.deleted, self.newly_deleted])
+        return self.segment.mark_deleted(ids, self.marked)
+
+    def _search_wider(
+        self, words: CodeWords, k: int, threads: int, weights: BitWeights | None
+    ) -> Ranking:
+        """Without the kernel: ask for more items until enough are not deleted."""
         ranking = empty_ranking(len(words), k, weighted=weights is not None)
         open_rows = np.arange(len(words) if k else 0)
         width = min(k + min(self.all_deleted, k // 4 + 16), self.segment.items)
@@ -180,17 +219,18 @@ def expand(parts: Iterable[LiveSegment], like: CodeWords) -> tuple[Ids, CodeWord
     )
 
 
-def merge_from(parts: tuple[LiveSegment, ...], new_items: int) -> int:
+def merge_from(parts: tuple[LiveSegment, ...], new_items: int, min_deleted: int) -> int:
     """Return the first part to merge with the new items: from there on none is twice the rest.
 
-    Sizes then at least triple from part to part: few parts to search, few merges per item.
+    Sizes then at least triple from part to part: few parts to search, few merges per item. A part
+    with many deleted items is merged in any case.
     """
     first, total = len(parts), new_items
     while first and len(parts[first - 1]) <= 2 * total:
         first -= 1
         total += len(parts[first])
     for number, part in enumerate(parts[:first]):
-        if part.all_deleted * 4 > part.segment.items:  # a quarter deleted: worth rewriting
+        if part.has_many_deleted(min_deleted):
             return number
     return first
 
