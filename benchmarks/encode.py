@@ -23,14 +23,8 @@ from torch import Tensor
 from transhash.data.collection import Collection, Images
 from transhash.data.manifest import read_images
 from transhash.features import LITE0
-from transhash.features.decode import (
-    DecodedFile,
-    ImageReader,
-    PixelBatch,
-    Pixels,
-    decode_batches,
-    default_workers,
-)
+from transhash.features.decode import DecodedFile, ImageReader, Pixels
+from transhash.features.decode_processes import PixelBatch, decode_batches, default_workers
 from transhash.features.efficientnet import load_lite, original_lite
 from transhash.features.images import EfficientNetLite0
 from transhash.features.stream import _run_network

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
-from transhash.features.decode import decode
+from transhash.features import decode as decoding
+from transhash.features.decode import decode, open_image
 
 FORMATS = ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "HEIF"]
 
@@ -50,7 +51,7 @@ def test_any_error_of_a_decoder_is_a_reason(
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", fail)
     result = decode(whole, 32)
     assert isinstance(result, str)
-    assert "decoder failed" in result
+    assert ("memory" if error is MemoryError else "decoder failed") in result
 
 
 @pytest.mark.parametrize("size", [(99_000_000, 1), (1, 99_000_000)])
@@ -66,3 +67,61 @@ def test_an_image_with_an_extreme_side_is_refused_by_its_header(size: tuple[int,
     result = decode(data, 32)
     assert isinstance(result, str)
     assert "side" in result
+
+
+@pytest.mark.parametrize("kind", ["AVIF", "HEIF", "WEBP"])
+def test_formats_whose_decoders_take_more_memory_may_have_fewer_pixels(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not isinstance(decode(encoded(kind), 32), str)
+    assert decoding._MAX_PIXELS_OF[kind] < decoding._MAX_PIXELS
+    monkeypatch.setitem(decoding._MAX_PIXELS_OF, kind, 64 * 48 - 1)
+    result = decode(encoded(kind), 32)
+    assert isinstance(result, str)
+    assert "more than 3,071 pixels" in result
+
+
+@pytest.mark.slow
+def test_a_kilobyte_of_avif_with_96_megapixels_is_refused_by_its_header() -> None:
+    if not features.check("avif"):
+        pytest.skip("this Pillow has no AVIF")
+    buffer = io.BytesIO()
+    Image.new("RGB", (12_000, 8_000)).save(buffer, "AVIF", speed=10, quality=10)
+    assert buffer.tell() < 4096
+    assert "64,000,000" in str(decode(buffer.getvalue(), 224))
+
+
+def test_a_progressive_jpeg_is_refused_where_another_jpeg_is_decoded() -> None:
+    def with_size(progressive: bool) -> bytes:
+        buffer = io.BytesIO()
+        Image.new("L", (16, 16)).save(buffer, "JPEG", progressive=progressive)
+        header = bytearray(buffer.getvalue())
+        at = header.index(b"\xff\xc2" if progressive else b"\xff\xc0")
+        header[at + 5 : at + 9] = struct.pack(">HH", 20_000, 20_000)
+        return bytes(header)
+
+    assert "save it smaller" in str(decode(with_size(True), 224))
+    assert "save it smaller" not in str(decode(with_size(False), 224))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "I;16"])
+def test_an_image_converted_in_strips_has_the_same_pixels(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (50, 40, 4), dtype=np.uint8)
+    image = Image.fromarray(noise)
+    buffer = io.BytesIO()
+    if mode == "I;16":
+        image = Image.fromarray(noise[..., 0].astype(np.uint16) * 255)
+        image.save(buffer, "PNG")
+    elif mode == "PA":
+        image.quantize(16).save(buffer, "PNG", transparency=3)
+    else:
+        image.convert(mode).save(buffer, "PNG")
+    at_once = open_image(buffer.getvalue())
+    monkeypatch.setattr(decoding, "_STRIP_PIXELS", 3 * 40)
+    in_strips = open_image(buffer.getvalue())
+    assert not isinstance(at_once, str)
+    assert not isinstance(in_strips, str)
+    assert np.array_equal(np.asarray(at_once), np.asarray(in_strips))
+    assert np.asarray(at_once).std() > 10

@@ -22,12 +22,11 @@ from torch import Tensor
 from transhash.data.collection import Images, Problem
 from transhash.errors import DataError
 from transhash.features.cache import FeatureCache
-from transhash.features.decode import (
-    DecodedFile,
-    ImageReader,
+from transhash.features.decode import DecodedFile, ImageReader, Pixels
+from transhash.features.decode_processes import (
     PixelBatch,
-    Pixels,
     decode_batches,
+    decoding_apart,
     default_workers,
 )
 from transhash.features.images import ImageFeatures
@@ -153,7 +152,17 @@ def require_image_features(features: ImageFeatures | None) -> ImageFeatures:
 def _with_threads(
     features: ImageFeatures, paths: Sequence[Path | bytes], reader: ImageReader, workers: int | None
 ) -> Generator[tuple[FeatureBatch, _Fresh], None, None]:
-    """Let each thread read, decode and compute its own images, so that none waits for another."""
+    """Let each thread read, decode and compute its own images, so that none waits for another.
+
+    Each has a process of its own that decodes.
+    """
+    with decoding_apart(reader) as reader:
+        yield from _in_threads(features, paths, reader, workers)
+
+
+def _in_threads(
+    features: ImageFeatures, paths: Sequence[Path | bytes], reader: ImageReader, workers: int | None
+) -> Generator[tuple[FeatureBatch, _Fresh], None, None]:
     size = features.batch_size
 
     def compute(start: int) -> tuple[FeatureBatch, _Fresh]:

@@ -18,7 +18,7 @@ from transhash.data.collection import Collection, Images, Modality, Problem, Tex
 from transhash.errors import DataError
 from transhash.features import BACKBONE_FILE, FINE_TUNED_SUFFIX, named_library
 from transhash.features.backbone import Backbone, FineTunedFeatures
-from transhash.features.decode import decode
+from transhash.features.decode import Pixels, decode
 from transhash.features.images import ImageFeatures, image_features
 from transhash.features.pretrained import (
     PretrainedFeatures,
@@ -168,6 +168,11 @@ class Encoder:
         if isinstance(pixels, str):
             name = "The image" if isinstance(source, bytes) else str(source)
             raise DataError(f"{name} cannot be used: {pixels}. Choose another image.")
+        return self.project_pixels(pixels)
+
+    def project_pixels(self, pixels: Pixels) -> Projections:
+        """Return the projection of an image that is decoded already, (size, size, 3)."""
+        features = require_image_features(self.image_features)
         return self.hasher.project_images(features.extract(pixels[None]))
 
     def _features(

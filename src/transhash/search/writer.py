@@ -15,7 +15,6 @@ from transhash.codes import Codes
 from transhash.data.collection import Collection, Modality, Problem, check_modality, text_keys
 from transhash.data.inputs import drop_duplicates, to_images, to_texts
 from transhash.errors import DataError
-from transhash.features.decode import thumbnail
 from transhash.index import Index
 from transhash.progress import Track, no_progress
 from transhash.search.catalog import Catalog, NewItem
@@ -117,10 +116,12 @@ class IndexWriter:
         self._add(texts, text_keys(texts), "texts", None, track, result)
         return result
 
-    def add_image(self, data: bytes, item_id: str, code: Codes) -> IndexResult:
-        """Index one image that is not in a file, given its code."""
+    def add_image(
+        self, data: bytes, item_id: str, code: Codes, thumbnail: bytes | None
+    ) -> IndexResult:
+        """Index one image that is not in a file, given its code and thumbnail."""
         digest = content_digest(data)
-        new = NewItem(item_id, code.packed[0].tobytes(), None, thumbnail(data), digest=digest)
+        new = NewItem(item_id, code.packed[0].tobytes(), None, thumbnail, digest=digest)
         result = IndexResult()
         self._write("images", [new], code, result)
         return result

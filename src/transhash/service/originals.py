@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import stat
 from collections.abc import Iterator
@@ -11,10 +10,8 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from PIL import Image
-
 from transhash.errors import DataError
-from transhash.features.decode import open_image
+from transhash.features.decode import ImageTask, Render
 from transhash.search.catalog import Catalog, Item
 
 _PREVIEW_PIXELS = 1600  # longer side: more than most screens show
@@ -59,15 +56,14 @@ class Original:
                 remaining -= len(chunk)
                 yield chunk
 
-    def preview(self) -> bytes:
+    def preview(self, render: Render) -> bytes:
         """Return a JPEG of up to 1,600 pixels, re-encoded so that no metadata remains."""
-        image = open_image(self._file.read(), _PREVIEW_PIXELS)
-        if isinstance(image, str):
-            raise OriginalNotAvailableError(409, f"The image cannot be shown. Reason: {image}")
-        image.thumbnail((_PREVIEW_PIXELS, _PREVIEW_PIXELS), Image.Resampling.LANCZOS)
-        buffer = io.BytesIO()
-        image.save(buffer, "JPEG", quality=88)
-        return buffer.getvalue()
+        side = _PREVIEW_PIXELS
+        task = ImageTask(side, pixels=False, jpeg_side=side, jpeg_quality=88)
+        result = render(self._file.read(), task)
+        if isinstance(result, str) or result.jpeg is None:
+            raise OriginalNotAvailableError(409, f"The image cannot be shown. Reason: {result}")
+        return result.jpeg
 
     def close(self) -> None:
         self._file.close()

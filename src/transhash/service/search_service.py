@@ -19,6 +19,8 @@ from PIL import Image
 from transhash.codes import Codes
 from transhash.data.collection import MODALITIES, Collection, Modality
 from transhash.errors import DataError, EngineError, TranshashError
+from transhash.features.decode import ImageTask, Pixels, thumbnail_task
+from transhash.features.decode_processes import DecoderProcess
 from transhash.index.weighted import BitWeights, RankingMode, query_weights
 from transhash.model.query_encoder import TextProjections
 from transhash.search.catalog import Item
@@ -109,6 +111,7 @@ def _file_identities(run: Path) -> dict[str, tuple[int, int]]:
 
 
 _log = logging.getLogger("transhash.service")
+_DECODE_SECONDS = 15.0  # for one image; the largest take a few
 _TOTAL_SECONDS = 1.0  # that a total is reused: counting takes some servers as long as a search
 _EXAMPLE_SAMPLE = 64  # items of each modality from which examples are chosen
 # Not reported as ignored: nobody expects them to matter, whether training texts had them or not.
@@ -141,6 +144,8 @@ class SearchService:
         self.changes = WorkerPool("changes", threads=1, queue_size=15)
         self.counting = WorkerPool("counting", threads=1, queue_size=15)
         self.image_model_loaded = False
+        # Uploads are decoded in a process that may crash.
+        self._decoder = DecoderProcess(seconds=_DECODE_SECONDS)
         self._counts: asyncio.Future[dict[Modality, int]] | None = None
         self._totals: dict[Modality, tuple[SearchEngine, float, int]] = {}
         self._calibration: tuple[SearchEngine, list[float] | None] | None = None
@@ -155,6 +160,7 @@ class SearchService:
         return (self.texts, self.images, self.reads, self.changes, self.counting)
 
     def close(self) -> None:
+        self._decoder.close()  # first: a pool waits for what is running
         for pool in self.pools:
             pool.close()
         self._counts = None
@@ -201,7 +207,7 @@ class SearchService:
         self, data: bytes, k: int, modality: Modality, ranking: RankingMode = DEFAULT_RANKING
     ) -> schemas.SearchOut:
         start = time.perf_counter()
-        projections = self.engine.encoder.project_image(data)
+        projections = self.engine.encoder.project_pixels(self._decode(data)[0])
         self.image_model_loaded = True
         code = Codes.from_projections(projections)
         query = schemas.QueryOut(code=_bit_string(code.packed[0].tobytes()))
@@ -275,7 +281,7 @@ class SearchService:
         """Return a large JPEG of the item's file, and the digest of the file."""
         original = self.original(number)
         try:
-            return original.preview(), original.digest
+            return original.preview(self._decoder.render), original.digest
         finally:
             original.close()
 
@@ -300,9 +306,11 @@ class SearchService:
         return [self.item(number) for number in added.numbers]
 
     def add_image(self, data: bytes, item_id: str | None) -> list[schemas.ItemOut]:
-        code = self.engine.encoder.encode_image(data)
+        pixels, small = self._decode(data, thumbnail=True)
+        code = Codes.from_projections(self.engine.encoder.project_pixels(pixels))
         with self.exclusive() as engine:
-            added = engine.writer.add_image(data, item_id or uuid.uuid4().hex, code)
+            item_id = item_id or uuid.uuid4().hex
+            added = engine.writer.add_image(data, item_id, code, small)
         return [self.item(number) for number in added.numbers]
 
     def remove(self, number: int) -> int:
@@ -321,6 +329,17 @@ class SearchService:
                 self._totals.clear()
             if self.engine is not engine:
                 raise RunFilesChangedError("The run's files were replaced. Send the request again.")
+
+    def _decode(self, data: bytes, *, thumbnail: bool = False) -> tuple[Pixels, bytes | None]:
+        """Return pixels and thumbnail of an uploaded image; raise if it is unreadable."""
+        from transhash.features.stream import require_image_features  # loads torch
+
+        size = require_image_features(self.engine.encoder.image_features).size
+        task = thumbnail_task(size) if thumbnail else ImageTask(size)
+        result = self._decoder.render(data, task)
+        if isinstance(result, str) or result.pixels is None:
+            raise DataError(f"The image cannot be used: {result}. Choose another image.")
+        return result.pixels, result.jpeg
 
     def _search(
         self, codes: Codes, k: int, modality: Modality, weights: BitWeights | None = None

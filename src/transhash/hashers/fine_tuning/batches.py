@@ -20,7 +20,8 @@ from transhash.data.relation import Relation, Rows
 from transhash.errors import DataError
 from transhash.features.backbone import Stages
 from transhash.features.cache import cache_folder
-from transhash.features.decode import ImageReader, Pixels, decode_batches, default_workers
+from transhash.features.decode import ImageReader, Pixels
+from transhash.features.decode_processes import decode_batches, default_workers
 from transhash.hashers.deep import Device
 from transhash.hashers.fine_tuning.teacher import ImageHead, TeacherTargets
 from transhash.hashers.thn.batches import Batches
