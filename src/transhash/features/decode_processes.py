@@ -43,6 +43,7 @@ from transhash.features.decode import (
     Pixels,
     render,
 )
+from transhash.storage import read_at, write_at
 from transhash.threads import cpu_count
 
 _DECODE_SECONDS = 60.0  # the largest images take a few
@@ -51,7 +52,7 @@ _CHUNK_IMAGES = 16  # images of one task
 _SLOTS = 4  # batches in shared memory: one in use, the others ready or being filled
 _MIN_FOR_PROCESSES = 256  # fewer images are decoded before worker processes have started
 _LARGE_BYTES = 8 << 20  # blocks that malloc gets from the kernel and gives back
-_TASK = struct.Struct("<I??II")
+_TASK = struct.Struct("<QI??II")  # bytes of the file and an ImageTask
 _REPLY = struct.Struct("<?III")  # whether readable, height, width, bytes of the pixels
 
 
@@ -64,6 +65,8 @@ class DecoderProcess:
     def __init__(self, *, memory: int = MAX_DECODE_BYTES, seconds: float = _DECODE_SECONDS) -> None:
         self._memory, self._seconds = memory, seconds
         self._process: Any = None
+        self._file = -1  # in memory, with the content: a pipe would take half as long as decoding
+        self._file_name = ""
         self._connection: Any = None  # Connection, or on Windows PipeConnection
         self._lock = threading.Lock()  # held while the process starts or an image is decoded
 
@@ -76,12 +79,14 @@ class DecoderProcess:
         with self._lock:
             self._ensure_started()
             try:
-                self._connection.send_bytes(_TASK.pack(*task))
-                self._connection.send_bytes(content)
+                _write_all(self._file, content)
+                self._connection.send_bytes(_TASK.pack(len(content), *task))
                 if not self._connection.poll(self._seconds):
                     self._stop()
                     return _stopped(self._seconds)
-                return _parse_reply(self._connection.recv_bytes(), self._connection.recv_bytes)
+                result = _parse_reply(self._connection.recv_bytes(), self._connection.recv_bytes)
+                os.ftruncate(self._file, 0)
+                return result
             except (EOFError, OSError):
                 process = self._process
                 self._stop()
@@ -109,8 +114,9 @@ class DecoderProcess:
         self._stop()
         context = get_context("spawn")  # a forked child of a process with torch threads can hang
         self._connection, other = context.Pipe()
+        self._file, self._file_name = _memory_file(0)
         self._process = context.Process(
-            target=_serve_decoder, args=(other, self._memory), daemon=True
+            target=_serve_decoder, args=(other, self._file_name, self._memory), daemon=True
         )
         with _hide_main_module():
             self._process.start()
@@ -132,6 +138,7 @@ class DecoderProcess:
             self._process.join()
             self._connection.close()
             self._process = None
+            _close_memory_file(self._file, self._file_name)
 
 
 class DecoderPool:
@@ -194,17 +201,16 @@ def _parse_reply(head: bytes, receive: Callable[[], bytes]) -> ImageResult | str
     return ImageResult(pixels, body[size:] or None)
 
 
-def _serve_decoder(connection: Connection, memory: int) -> None:
+def _serve_decoder(connection: Connection, file_name: str, memory: int) -> None:
     """Run in a decoder process: decode until the other end is closed."""
     _prepare_decoder()
+    file = os.open(file_name, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     connection.send_bytes(b"ready")
     while True:
         try:
-            task = ImageTask(*_TASK.unpack(connection.recv_bytes()))
-            content = connection.recv_bytes()
-            _limit_memory(memory)
-            result = render(content, task)
-            del content
+            size, *task = _TASK.unpack(connection.recv_bytes())
+            _limit_memory(memory + size)
+            result = render(_read_all(file, size), ImageTask(*task))
             if isinstance(result, str):
                 connection.send_bytes(_REPLY.pack(False, 0, 0, 0))
                 connection.send_bytes(result.encode("utf-8", "replace"))
@@ -334,10 +340,7 @@ def _decode_ahead(
             yield _make_batch(start, memory[start // batch_size % _SLOTS, : end - start], files)
     finally:
         pool.close()
-        os.close(file)
-        if not name.startswith("/proc/"):
-            with suppress(PermissionError):  # on Windows, while the caller holds the pixels
-                os.unlink(name)
+        _close_memory_file(file, name)
 
 
 class _Task(NamedTuple):
@@ -500,6 +503,26 @@ def _memory_file(size: int) -> tuple[int, str]:
         file, path = tempfile.mkstemp(prefix="transhash-pixels-")
     os.ftruncate(file, size)
     return file, path
+
+
+def _write_all(file: int, content: bytes) -> None:
+    end = 0
+    while end < len(content):
+        end += write_at(file, content[end:] if end else content, end)
+
+
+def _read_all(file: int, size: int) -> bytes:
+    content = b""
+    while len(content) < size and (part := read_at(file, size - len(content), len(content))):
+        content += part
+    return content
+
+
+def _close_memory_file(file: int, name: str) -> None:
+    os.close(file)
+    if not name.startswith("/proc/"):
+        with suppress(PermissionError):  # on Windows, while the caller holds the pixels
+            os.unlink(name)
 
 
 def _make_batch(start: int, pixels: Pixels, files: list[DecodedFile]) -> PixelBatch:
