@@ -47,9 +47,10 @@ from transhash.evaluation import DistanceHistogram, Scores
 from transhash.experiments.plan import MethodSpec
 from transhash.features.backbone import FineTunedFeatures
 from transhash.features.decode import Pixels
+from transhash.features.embedders import TextEmbedder
 from transhash.features.images import ImageFeatures, image_features
 from transhash.features.stream import extract_readable
-from transhash.features.texts import CombinedTextFeatures, TextEmbedder, TextFeatures, text_features
+from transhash.features.texts import CombinedTextFeatures, TextFeatures, text_features
 from transhash.hashers.base import Hasher, Scorer
 from transhash.hashers.fine_tuning import fine_tune
 from transhash.hashers.fine_tuning.batches import decode_all

@@ -215,9 +215,9 @@ MUTANTS = (
         "hashers/test_numpy_texts.py",
     ),
     Mutant(
-        "features/texts.py",
-        "if digest != _PUBLISHED_SHA256",
-        "if not digest",
+        "features/__init__.py",
+        "if actual != digest:",
+        "if not digest:",
         "features/test_text.py",
     ),
     Mutant(
@@ -412,10 +412,16 @@ MUTANTS = (
         "features/test_text.py",
     ),
     Mutant(
-        "features/texts.py",
-        "if folder_digest(folder) != digest",
-        "if not digest",
+        "features/embedders.py",
+        "(_bundled_digest() if bundled else folder_digest(folder)) != digest",
+        "not digest",
         "features/test_text.py",
+    ),
+    Mutant(
+        "features/bert.py",
+        "            start = end\n",
+        "            start = 0\n",
+        "features/test_bert.py",
     ),
     Mutant(
         "features/words.py",

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from transhash.errors import DataError
 
@@ -64,6 +67,41 @@ def limit_threads(count: int) -> Iterator[None]:
         finally:
             if torch is not None:
                 torch.set_num_threads(before)
+
+
+class _BlasLimit:
+    """How many blocks of `single_blas_thread` are active, and what ends the limit."""
+
+    lock = threading.Lock()
+    blocks = 0
+    limiter: Any = None
+
+
+@contextmanager
+def single_blas_thread() -> Iterator[None]:
+    """Let BLAS use one thread while any thread of the process is inside such a block.
+
+    The limit is one of the whole process: a block that restored it on its own would end the limit
+    of the others, or make its own permanent.
+    """
+    with _BlasLimit.lock:
+        if not _BlasLimit.blocks:
+            _BlasLimit.limiter = _blas_libraries().limit(limits=1, user_api="blas")
+        _BlasLimit.blocks += 1
+    try:
+        yield
+    finally:
+        with _BlasLimit.lock:
+            _BlasLimit.blocks -= 1
+            if not _BlasLimit.blocks:
+                _BlasLimit.limiter.restore_original_limits()
+
+
+@cache
+def _blas_libraries() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()  # searching for the libraries takes 10 ms
 
 
 def configure_waiting() -> None:

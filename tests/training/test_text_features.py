@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from features.letter_counts import LetterCounts
-from transhash.features.texts import CombinedTextFeatures, default_text_features, text_features
+from transhash.features.embedders import default_text_features
+from transhash.features.texts import CombinedTextFeatures, text_features
 from transhash.features.words import WordFeatures
 from transhash.hashers import make_hasher
 from transhash.model.encoder import Encoder

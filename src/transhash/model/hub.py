@@ -13,8 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from transhash.errors import DataError, EngineError
+from transhash.features.embedders import SentenceEmbedder
 from transhash.features.pretrained import JointModelTextFeatures, PretrainedFeatures
-from transhash.features.texts import CombinedTextFeatures, SentenceTransformerEmbedder
+from transhash.features.texts import CombinedTextFeatures
 from transhash.storage import atomic_folder, read_json, write_bytes, write_json
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def save_with_model_card(encoder: Encoder, folder: Path) -> None:
     texts = encoder.text_features
     if (
         isinstance(texts, CombinedTextFeatures)
-        and isinstance(texts.embedder, SentenceTransformerEmbedder)
+        and isinstance(texts.embedder, SentenceEmbedder)
         and not texts.embedder.bundled
     ):
         raise DataError(

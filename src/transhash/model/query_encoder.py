@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from transhash.features import named_library
 from transhash.hashers.projection import AffineMap, check_finite, numpy_tower, project_linear
 from transhash.model.files import PRECOMPUTED, check_files, read_config, read_text_features
+from transhash.threads import single_blas_thread
 
 if TYPE_CHECKING:
     from transhash.features.texts import TextFeatures
@@ -66,7 +68,8 @@ class QueryEncoder:
     def encoder(self) -> Encoder:
         from transhash.model.encoder import Encoder  # imports torch
 
-        return Encoder.from_config(self._run, self._config)
+        texts = None if self._text_only is None else self._text_only[0]  # not a second copy
+        return Encoder.from_config(self._run, self._config, text_features=texts)
 
     @property
     def accepts_texts(self) -> bool:
@@ -86,12 +89,14 @@ class QueryEncoder:
         if self._text_only is None:
             return self.encoder.project_texts(texts)
         features, project = self._text_only
-        return project(features.transform(texts))
+        # Several threads would need longer for one query where other programs use the cores.
+        with single_blas_thread():
+            return project(features.transform(texts))
 
     @cached_property
     def _text_only(self) -> tuple[TextFeatures, TextProjector] | None:
         """The text features and the projection of texts, or None if these need the encoder."""
-        if "text_model" in self._config or not self.accepts_texts:
+        if named_library(self._config["text_features"]) or not self.accepts_texts:
             return None
         path = self._run / "hasher.safetensors"
         try:

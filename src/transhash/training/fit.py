@@ -21,9 +21,10 @@ from transhash.data.manifest import read_images, read_texts, read_triples
 from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
 from transhash.errors import DataError
 from transhash.features import check_image_features
+from transhash.features.embedders import default_text_features
 from transhash.features.images import ImageFeatures, image_features
 from transhash.features.stream import extract_readable
-from transhash.features.texts import TextFeatures, default_text_features, text_features
+from transhash.features.texts import TextFeatures, text_features
 from transhash.hashers import Hasher, find_method, make_hasher
 from transhash.hashers.training_loop import fingerprint
 from transhash.hashers.tuning import Trial, tune
