@@ -533,15 +533,39 @@ MUTANTS = (
     ),
     Mutant(
         "search/sync.py",
-        '(os.path.join(items.source, item.key)) == "missing"',
-        '(os.path.join(items.source, item.key)) != "present"',
+        '(os.path.join(source, item.key)) == "missing"',
+        '(os.path.join(source, item.key)) != "present"',
         "search/test_items.py",
     ),
     Mutant(
         "search/sync.py",
-        "        if item.key in keys:\n            continue\n",
-        "",
+        "        if item.key in keys:\n            del keys[item.key]\n",
+        "        if item.key in keys and not keys.pop(item.key):\n            pass\n",
         "search/test_items.py",
+    ),
+    Mutant(
+        "search/sync.py", "2 * count >= plan.count", "count >= plan.count", "search/test_items.py"
+    ),
+    Mutant(
+        "search/sync.py", "    if is_complete(path) or", "    if True or", "search/test_items.py"
+    ),
+    Mutant(
+        "features/decode.py",
+        "if max(image.size) > _MAX_SIDE:",
+        "if False:",
+        "features/test_bad_images.py",
+    ),
+    Mutant(
+        "features/decode_processes.py",
+        "positions[worker] = position + 1",
+        "positions[worker] = 0",
+        "features/test_decode_processes.py",
+    ),
+    Mutant(
+        "features/decode_processes.py",
+        "            _limit_memory(memory + size)\n",
+        "",
+        "features/test_decode_processes.py",
     ),
     Mutant(
         "service/guard.py",

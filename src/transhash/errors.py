@@ -9,6 +9,10 @@ class DataError(TranshashError, ValueError):
     """A file, row or argument cannot be used."""
 
 
+class EmptySourceError(DataError):
+    """A folder or file is missing, or has no items and nothing that could not be read."""
+
+
 class NotFittedError(TranshashError, RuntimeError):
     """A hasher or feature extractor was used before `fit` or `load`."""
 

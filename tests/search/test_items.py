@@ -124,17 +124,17 @@ def test_list_in_a_pipe_does_not_wrap_names(
     assert str(long) in command("list", "run").out
 
 
-def test_items_of_a_missing_or_empty_source_are_removed_only_with_allow_empty(
+def test_items_of_a_missing_or_empty_source_are_removed_only_with_allow_shrink(
     filled: Path, tmp_path: Path, command: Command
 ) -> None:
     shutil.rmtree(tmp_path / "mine")
-    assert "--allow-empty" in command.refused("sync", "run", "mine")
+    assert "--allow-shrink" in command.refused("sync", "run", "mine")
     (tmp_path / "mine").mkdir()
-    assert "--allow-empty" in command.refused("sync", "run", "mine")
+    assert "--allow-shrink" in command.refused("sync", "run", "mine")
     (tmp_path / "notes.txt").write_text("")
-    assert "--allow-empty" in command.refused("sync", "run", "notes.txt")
+    assert "--allow-shrink" in command.refused("sync", "run", "notes.txt")
     assert len(searchable(filled, "images")) == 4
-    assert "removed 3" in output(command, "sync", "run", "mine", "--allow-empty")
+    assert "removed 3" in output(command, "sync", "run", "mine", "--allow-shrink")
     assert searchable(filled, "images").keys() == {"yours/a.png"}
     assert verify_run(filled) == []
 
@@ -310,9 +310,113 @@ def test_a_file_moved_between_synced_folders_stays_searchable(
     shutil.copy(tmp_path / "mine" / "b.png", tmp_path / "copy.png")
     shutil.move(tmp_path / "mine" / "b.png", tmp_path / "yours" / "b.png")
     for sources in [order] if together else [order[:1], order[1:]]:
-        output(command, "sync", "run", *sources)
+        consent = () if together else ("--allow-shrink",)  # mine loses 2 of 3
+        output(command, "sync", "run", *sources, *consent)
     images = searchable(filled, "images")
     assert len(images) == before
     assert any(name.endswith("b.png") for name in images)
     assert any(name.endswith("moved.png") for name in images)
     assert verify_run(filled) == []
+
+
+def add_photos(folder: Path, count: int) -> None:
+    for i in range(count):
+        old_photo(folder / f"{i}.png", f"#{i * 7 % 256:02x}30{len(folder.name) * 11 % 256:02x}")
+
+
+def test_a_source_that_lost_half_of_its_items_is_synced_only_with_allow_shrink(
+    filled: Path, tmp_path: Path, command: Command
+) -> None:
+    add_photos(tmp_path / "mine", 5)
+    command("sync", "run", "mine")
+    for name in ("a", "0", "1", "2"):
+        (tmp_path / "mine" / f"{name}.png").unlink()
+    message = command.refused("sync", "run", "mine")
+    assert "--allow-shrink" in message
+    assert "lost 4 of 8 images" in message
+    preview = command("sync", "run", "mine", "--dry-run")
+    assert "would remove image a.png" in preview.out
+    assert "--allow-shrink" in preview.err
+    assert len(searchable(filled, "images")) == 9
+    assert "removed 4" in output(command, "sync", "run", "mine", "--allow-shrink")
+
+
+def test_an_unmounted_disk_below_a_source_is_not_removed(
+    filled: Path, tmp_path: Path, command: Command
+) -> None:
+    add_photos(tmp_path / "mine", 20)
+    add_photos(tmp_path / "mine" / "disk" / "deep", 5)
+    command("sync", "run", "mine")
+    before = searchable(filled, "images")
+    (tmp_path / "mine" / "disk").rename(tmp_path / "away")
+    for _ in range(2):  # gone, then an empty mount point
+        message = command.refused("sync", "run", "mine")
+        assert f"the folder {tmp_path / 'mine' / 'disk'} is missing or empty" in message
+        (tmp_path / "mine" / "disk").mkdir(exist_ok=True)
+    assert searchable(filled, "images") == before
+    (tmp_path / "mine" / "disk").rmdir()
+    (tmp_path / "away").rename(tmp_path / "mine" / "disk")
+    assert "removed 0" in output(command, "sync", "run", "mine")
+
+
+def test_a_renamed_folder_and_files_moved_between_sources_need_no_consent(
+    filled: Path, tmp_path: Path, command: Command
+) -> None:
+    add_photos(tmp_path / "mine" / "old", 5)
+    command("sync", "run", "mine")
+    (tmp_path / "mine" / "old").rename(tmp_path / "mine" / "new")
+    command("sync", "run", "mine")
+    assert "mine/new/3.png" not in searchable(filled, "images")
+    assert {"new/0.png", "new/4.png"} <= searchable(filled, "images").keys()
+    for i in range(5):
+        (tmp_path / "mine" / "new" / f"{i}.png").rename(tmp_path / "yours" / f"{i}.png")
+    before = len(searchable(filled, "images"))
+    command("sync", "run", "mine", "yours")
+    assert len(searchable(filled, "images")) == before
+    assert verify_run(filled) == []
+
+
+ROWS = [(f"row-{i}", f"a text about subject number {i}") for i in range(12)]
+TABLES = {
+    "cut.csv": "id,text\n" + "".join(f'{name},"{text}, and more"\n' for name, text in ROWS),
+    "cut.tsv": "id\ttext\n" + "".join(f"{name}\t{text}\n" for name, text in ROWS),
+    "cut.jsonl": "".join(json.dumps({"id": name, "text": text}) + "\n" for name, text in ROWS),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_that_was_cut_off_removes_nothing(
+    run: Path, tmp_path: Path, command: Command, name: str
+) -> None:
+    table, content = tmp_path / name, TABLES[name]
+    table.write_text(content)
+    command("sync", "run", name)
+    before = searchable(run, "texts")
+    end_of_row = [i for i, letter in enumerate(content) if letter == "\n"][-4]
+    for size in range(end_of_row + 2, content.index("\n", end_of_row + 1), 5):  # within the next
+        table.write_text(content[:size])
+        message = command.refused("sync", "run", name)
+        assert "cut off" in message
+        assert "--allow-shrink" in message
+    assert searchable(run, "texts") == before
+    table.write_text(content[:end_of_row])  # by an editor that writes no last line end
+    assert "removed 3" in output(command, "sync", "run", name)
+
+
+def test_a_parquet_file_that_was_cut_off_removes_nothing_whatever_is_allowed(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as parquet
+
+    table = tmp_path / "cut.parquet"
+    columns = {"id": [name for name, _ in ROWS], "text": [text for _, text in ROWS]}
+    parquet.write_table(arrow.table(columns), table)
+    command("sync", "run", "cut.parquet")
+    content = table.read_bytes()
+    for size in (0, 4, len(content) // 2, len(content) - 1):
+        table.write_bytes(content[:size])
+        assert "not a readable parquet" in command.refused(
+            "sync", "run", "cut.parquet", "--allow-shrink"
+        )
+    assert len(searchable(run, "texts")) == len(ROWS)

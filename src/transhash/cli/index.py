@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from transhash.cli import INDEX, RUN, app, open_catalog, out, print_problems
+from transhash.cli import INDEX, RUN, app, open_catalog, out, print_problems, warn
 from transhash.errors import DataError, EngineError
 from transhash.progress import progress_bar
 
@@ -73,8 +73,8 @@ def sync(
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Show the changes without applying them."
     ),
-    allow_empty: bool = typer.Option(
-        False, "--allow-empty", help="Remove all items of a source that is missing or empty."
+    allow_shrink: bool = typer.Option(
+        False, "--allow-shrink", help="Remove items of a missing, empty or much smaller source."
     ),
     reread: bool = _REREAD,
     index: str | None = INDEX,
@@ -90,9 +90,7 @@ def sync(
     problems: list[Problem] = []
     with SearchEngine.open(run, index, writable=not dry_run) as engine:
         path_plans = [
-            (path, plan)
-            for path in sources
-            for plan in syncing.plan_sync(engine.catalog, path, allow_empty=allow_empty)
+            (path, plan) for path in sources for plan in syncing.plan_sync(engine.catalog, path)
         ]
         plans = [plan for _, plan in path_plans]
         problems += [problem for plan in plans for problem in plan.problems]
@@ -101,8 +99,12 @@ def sync(
                 result = syncing.preview_sync(engine.catalog, plan, progress_bar, reread=reread)
                 _print_preview(path, plan, result)
                 problems += result.problems
+            for loss in syncing.find_losses(engine.catalog, plans):
+                warn(f"Needs --allow-shrink, because {loss}.")
         else:
-            results, removed = syncing.sync(engine.writer, plans, progress_bar, reread=reread)
+            results, removed = syncing.sync(
+                engine.writer, plans, progress_bar, reread=reread, allow_shrink=allow_shrink
+            )
             _print_result(engine, results, problems, removed)
     if dry_run:  # no file is written, so print all of them
         rows = [problem._asdict() for problem in dict.fromkeys(problems)]
@@ -163,8 +165,8 @@ def copy(
 
 
 def _print_preview(path: Path, plan: SyncPlan, result: IndexResult) -> None:
-    for item_id in plan.removed[:_MAX_SHOWN_REMOVALS]:
-        out.print(f"would remove {plan.modality[:-1]} {item_id}")
+    for item in plan.removed[:_MAX_SHOWN_REMOVALS]:
+        out.print(f"would remove {plan.modality[:-1]} {item.id}")
     if (more := len(plan.removed) - _MAX_SHOWN_REMOVALS) > 0:
         out.print(f"would remove {more:,} more {plan.modality}")
     out.print(

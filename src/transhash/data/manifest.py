@@ -27,9 +27,11 @@ from transhash.data.collection import (
 )
 from transhash.data.tables import (
     COLUMNS,
+    MAYBE_CUT,
     Record,
     delimiter_of,
     escape_invalid,
+    is_complete,
     is_table,
     open_text,
     os_reason,
@@ -37,7 +39,7 @@ from transhash.data.tables import (
     read_records,
     shorten,
 )
-from transhash.errors import DataError
+from transhash.errors import DataError, EmptySourceError
 
 IMAGE_SUFFIXES = {
     ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".heif",
@@ -135,7 +137,8 @@ def read_manifest(source: str | Path) -> Manifest:
     columns: set[str] = set()
     ids: set[str] = set()
     default_ids: set[str] = set()
-    for record in read_records(source):
+    lines_end = is_complete(source)
+    for record, is_last in _mark_last(read_records(source)):
         columns |= record.values.keys() & set(COLUMNS)
         try:
             # Bad rows reserve an id as well, so that repairing one changes no other row's id.
@@ -143,7 +146,8 @@ def read_manifest(source: str | Path) -> Manifest:
             if row.id and row.id in ids:
                 raise RowError(f"id {shorten(row.id)} occurs twice (the first is used)")
         except RowError as problem:
-            manifest.report(f"{unit} {record.number}", str(problem))
+            hint = f" ({MAYBE_CUT})" if is_last and not lines_end else ""
+            manifest.report(f"{unit} {record.number}", f"{problem}{hint}")
             continue
         ids.add(row.id)
         manifest.rows.append(row)
@@ -155,6 +159,17 @@ def read_manifest(source: str | Path) -> Manifest:
             name += ":default"
         row.id = name
     return manifest
+
+
+def _mark_last(records: Iterator[Record]) -> Iterator[tuple[Record, bool]]:
+    """Yield each record, and whether it is the last."""
+    previous: Record | None = None
+    for record in records:
+        if previous is not None:
+            yield previous, False
+        previous = record
+    if previous is not None:
+        yield previous, True
 
 
 def read_triples(source: str | Path) -> tuple[list[tuple[str, str, float]], list[Problem]]:
@@ -231,7 +246,7 @@ def _existing(source: str | Path) -> Path:
         name = str(source.resolve())
         name.encode()
     except (FileNotFoundError, NotADirectoryError):
-        raise DataError(f"{shorten(name)} does not exist. {_READABLE}") from None
+        raise EmptySourceError(f"{shorten(name)} does not exist. {_READABLE}") from None
     except UnicodeEncodeError:
         raise DataError(f"The name of {escape_invalid(name)} is not UTF-8. Rename it.") from None
     except (OSError, ValueError) as error:
@@ -263,7 +278,7 @@ def _read_folder(folder: Path, suffixes: set[str]) -> Manifest:
             image = name if column == "image" else None
             manifest.rows.append(_Row(name, image, text, _NO_LABELS, name))
     if not manifest.rows:
-        raise DataError(
+        raise EmptySourceError(
             f"{folder} and its subfolders contain no {column}{manifest.first_problem}. "
             f"Add {', '.join(sorted(suffixes))} files."
         )
@@ -404,7 +419,8 @@ def _usable_rows(manifest: Manifest, column: str, labeled: bool) -> list[_Row]:
                 manifest.report(row.id, "no label")
         rows = related
     if not rows:
-        raise DataError(
+        has_content = manifest.rows or manifest.problems
+        raise (DataError if has_content else EmptySourceError)(
             f"{manifest.source} has no usable {column}{manifest.first_problem}. "
             "Correct the skipped rows, or pass another file."
         )

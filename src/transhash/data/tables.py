@@ -8,14 +8,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transhash.errors import DataError
+from transhash.errors import DataError, EmptySourceError
 
 COLUMNS = ("id", "image", "text", "labels")
+MAYBE_CUT = "the file may be cut off here"  # in the problem of a row
 _MAX_FIELD_CHARS = 1 << 24  # csv's default of 128 KiB is too little for long documents
 _SAMPLE_BYTES = 1 << 16
 
@@ -35,6 +37,20 @@ def read_records(source: Path) -> Iterator[Record]:
 
 def is_table(source: Path) -> bool:
     return source.suffix.lower() in _READERS
+
+
+def is_complete(source: Path) -> bool:
+    """Return whether a table ends with a line end; one that was cut off hardly does."""
+    if source.suffix.lower() == ".parquet":
+        return True  # its footer is written last
+    try:
+        with source.open("rb") as file:
+            if not file.seek(0, os.SEEK_END):
+                return True
+            file.seek(-1, os.SEEK_END)
+            return file.read() in (b"\n", b"\r")
+    except OSError as error:
+        raise DataError(f"Cannot read {source} ({error.strerror}). Check the file.") from None
 
 
 def escape_invalid(text: str) -> str:
@@ -99,7 +115,9 @@ def read_fields(
         if not used:
             return
         start, number = number, number + len(used)
-        if at_end or (len(used) > 1 and not problem and not _is_well_quoted(used, delimiter)):
+        if at_end:
+            problem = f"a quote is not closed (double the quotes inside a field, or {MAYBE_CUT})"
+        elif len(used) > 1 and not problem and not _is_well_quoted(used, delimiter):
             problem = "a quote is not closed (double the quotes inside a field)"
         elif not problem and fields:
             width = width or len(fields)
@@ -167,7 +185,7 @@ def _csv(source: Path) -> Iterator[Record]:
             header = [name.strip().lower() for name in fields]
             _check_header(source, header)
     if not header:
-        raise DataError(f"{source} is empty. Name the columns in the first line.")
+        raise EmptySourceError(f"{source} is empty. Name the columns in the first line.")
 
 
 def _check_header(source: Path, header: list[str]) -> None:

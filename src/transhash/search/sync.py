@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +19,17 @@ from transhash.data.manifest import (
     read_manifest,
     read_texts,
 )
-from transhash.errors import DataError
+from transhash.data.tables import MAYBE_CUT, is_complete, is_table
+from transhash.errors import DataError, EmptySourceError
 from transhash.features.decode import open_image
 from transhash.progress import Track, no_progress
 from transhash.search.catalog import Catalog
-from transhash.search.sources import FileStamps
+from transhash.search.sources import FileStamps, ListedItem
 from transhash.search.writer import IndexResult, IndexWriter
 from transhash.storage import content_digest
 
 _CHUNK_ROWS = 1024  # items removed at a time
+_MIN_LOST = 2  # items; one that is deleted is no sign of a missing disk
 
 
 @dataclass(frozen=True)
@@ -34,39 +38,63 @@ class SyncPlan:
 
     modality: Modality
     source: str
-    items: Collection[Any] | None  # None: the source is missing or empty, and that is allowed
-    removed: list[str]  # ids
+    items: Collection[Any] | None  # None: the source is missing or empty
+    removed: list[ListedItem]
+    added: list[str]  # keys of items that the run does not have
+    count: int  # items that the run has of this source
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         return () if self.items is None else self.items.problems
 
 
-def plan_sync(catalog: Catalog, path: Path, *, allow_empty: bool = False) -> list[SyncPlan]:
+def plan_sync(catalog: Catalog, path: Path) -> list[SyncPlan]:
     """Compare a source with the catalog; return one plan per modality and change nothing.
 
-    A source that is missing, empty or unreadable is refused unless `allow_empty`, because a disk
-    that is not mounted looks like that.
+    A source that exists but cannot be read, or changes while it is read, is an error.
     """
     source = str(path.resolve())
     modalities = [check_modality(name) for name in catalog.sources.modalities(source)]
+    collections: list[tuple[Modality, Collection[Any] | None]]
+    before = _file_stamp(path)
     try:
         collections = list(_read(path, modalities))
-    except DataError as error:
+    except EmptySourceError:
         if not modalities:
             raise
-        ids = {m: [item.id for item in catalog.sources.list_items(m, source)] for m in modalities}
-        if not allow_empty:
-            counts = " and ".join(f"{len(ids[m]):,} {m}" for m in modalities)
-            raise DataError(
-                f"{error} {path} is missing or empty, so its {counts} were not removed. Use "
-                "--allow-empty to remove them."
-            ) from None
-        return [SyncPlan(modality, source, None, ids[modality]) for modality in modalities]
-    return [
-        SyncPlan(modality, source, items, list(_removed_ids(catalog, modality, items)))
-        for modality, items in collections
-    ]
+        collections = [(modality, None) for modality in modalities]
+    if _file_stamp(path) != before:
+        raise DataError(f"{path} changed while it was read. Sync when it is complete.")
+    return [_plan(catalog, modality, source, items) for modality, items in collections]
+
+
+def find_losses(catalog: Catalog, plans: Sequence[SyncPlan]) -> list[str]:
+    """Return a phrase for each source that may be missing a part, such as a disk.
+
+    Such a source is missing or empty, lost half of its items or everything in a folder, or is a
+    table that may be cut off. Files that come back under another path are not lost.
+    """
+    names = Counter(_base_name(plan, key) for plan in plans for key in plan.added)
+    losses = []
+    for plan in plans:
+        lost = []
+        for item in plan.removed:
+            name = _base_name(plan, item.key)
+            if names[name] > 0:
+                names[name] -= 1  # renamed or moved
+            else:
+                lost.append(item)
+        count = min(len(lost), len(plan.removed) - len(plan.added))  # edited lines of a text
+        if plan.items is None:
+            if plan.removed:
+                losses.append(f"{plan.source} is missing or empty ({_amount(plan)})")
+        elif count >= _MIN_LOST and 2 * count >= plan.count:
+            losses.append(f"{plan.source} lost {count:,} of {plan.count:,} {plan.modality}")
+        elif plan.removed and _may_be_cut(catalog, plan):
+            losses.append(f"{plan.source} may be cut off at its end ({_amount(plan)})")
+        elif folder := _lost_folder(plan.source, lost):
+            losses.append(f"the folder {folder} is missing or empty")
+    return losses
 
 
 def sync(
@@ -75,17 +103,28 @@ def sync(
     track: Track = no_progress,
     *,
     reread: bool = False,
+    allow_shrink: bool = False,
 ) -> tuple[list[IndexResult], int]:
     """Apply plans together; return the result of indexing each and the number of removed items.
+
+    Unless `allow_shrink`, nothing is changed if `find_losses` returns a phrase.
 
     Items of all plans are removed before any is added, so that a file that was moved from one
     source to another is added again. If the process is killed, the next writer makes catalog and
     index consistent, and the same call resumes.
     """
+    losses = [] if allow_shrink else find_losses(writer.catalog, plans)
+    if losses:
+        more = f" and {len(losses) - 1} more" if len(losses) > 1 else ""
+        raise DataError(
+            f"Nothing was synced, because {losses[0]}{more}. Check the source, preview with "
+            "--dry-run, or use --allow-shrink to remove the items."
+        )
     removed = 0
     for plan in plans:
-        for start in range(0, len(plan.removed), _CHUNK_ROWS):
-            removed += writer.remove(plan.modality, plan.removed[start : start + _CHUNK_ROWS])
+        ids = [item.id for item in plan.removed]
+        for start in range(0, len(ids), _CHUNK_ROWS):
+            removed += writer.remove(plan.modality, ids[start : start + _CHUNK_ROWS])
     results = []
     for plan in plans:
         if plan.items is None:
@@ -152,18 +191,77 @@ def _read(path: Path, modalities: Sequence[Modality]) -> Iterator[tuple[Modality
         yield modality, read(manifest)
 
 
-def _removed_ids(catalog: Catalog, modality: Modality, items: Collection[Any]) -> Iterator[str]:
-    """Yield ids of items that the source no longer lists, except files that may still exist."""
-    keys = set(_item_keys(modality, items))
-    is_folder = os.path.isdir(items.source)
-    for item in catalog.sources.list_items(modality, items.source):
+def _plan(
+    catalog: Catalog, modality: Modality, source: str, items: Collection[Any] | None
+) -> SyncPlan:
+    """Compare the items of a source with the catalog.
+
+    Items that the source no longer lists are removed, except files that may still exist.
+    """
+    keys = {} if items is None else dict.fromkeys(_item_keys(modality, items))
+    is_folder = os.path.isdir(source)
+    count, removed = 0, []
+    for item in catalog.sources.list_items(modality, source):
+        count += 1
         if item.key in keys:
-            continue
-        if is_folder:
-            if _file_state(os.path.join(items.source, item.key)) == "missing":
-                yield item.id
+            del keys[item.key]
+        elif is_folder:
+            if _file_state(os.path.join(source, item.key)) == "missing":
+                removed.append(item)
         elif item.path is None or _file_state(item.path) != "unknown":
-            yield item.id
+            removed.append(item)
+    return SyncPlan(modality, source, items, removed, list(keys), count)
+
+
+def _file_stamp(path: Path) -> tuple[int, int] | None:
+    """Return size and time of a table, None for a folder or a missing file."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return None
+    return None if stat.S_ISDIR(status.st_mode) else (status.st_size, status.st_mtime_ns)
+
+
+def _base_name(plan: SyncPlan, key: str) -> tuple[Modality, str]:
+    return plan.modality, key.replace("\\", "/").rpartition("/")[2]
+
+
+def _amount(plan: SyncPlan) -> str:
+    return f"{len(plan.removed):,} {plan.modality} would be removed"
+
+
+def _may_be_cut(catalog: Catalog, plan: SyncPlan) -> bool:
+    """Return whether a table seems to end within a row, as one does that is being written."""
+    items, path = plan.items, Path(plan.source)
+    if items is None or not is_table(path) or not path.is_file():
+        return False
+    if any(MAYBE_CUT in problem.reason for problem in items.problems):
+        return True
+    if is_complete(path) or plan.modality != "texts" or not len(items):
+        return False
+    # The end of its last text may be missing, unless the run has just that text.
+    key, digest = _item_keys("texts", items)[-1], _read_digest(items, len(items) - 1)[0]
+    found = catalog.find_unchanged("texts", plan.source, key, items.ids[-1], digest)
+    return found is None
+
+
+def _lost_folder(source: str, lost: Sequence[ListedItem]) -> str | None:
+    """Return a folder that had several items and has no file any more, or None."""
+    has_file: dict[str, bool] = {source: True}
+    counts: Counter[str] = Counter()
+    for item in lost:
+        path = os.path.join(source, item.key) if os.path.isdir(source) else item.path
+        folder, top = os.path.dirname(path or ""), ""
+        while folder and folder != source and folder != os.path.dirname(folder):
+            if folder not in has_file:
+                has_file[folder] = any(files for _, _, files in os.walk(folder))
+            if has_file[folder]:
+                break
+            top, folder = folder, os.path.dirname(folder)
+        if top:
+            counts[top] += 1
+    folder, count = max(counts.items(), key=lambda pair: pair[1], default=("", 0))
+    return folder if count >= _MIN_LOST else None
 
 
 def _file_state(path: str) -> str:
