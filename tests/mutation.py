@@ -391,6 +391,12 @@ MUTANTS = (
         "**settings).uses_target or True",
         "experiments/test_splits.py",
     ),
+    Mutant(
+        "features/words.py",
+        "                at, weights = table[word]\n",
+        "                at, weights = self._columns[word]\n",
+        "features/test_words.py",
+    ),
     Mutant("features/words.py", ") ** _RARITY_POWER", ") ** 0", "features/test_words.py"),
     Mutant("features/words.py", ".sum() >= _MIN_AVOIDED", ".sum() < 0", "features/test_words.py"),
     Mutant(

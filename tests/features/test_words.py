@@ -1,10 +1,17 @@
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.feature_extraction.text import CountVectorizer
 
 from transhash.errors import DataError, NotFittedError
-from transhash.features.words import WordFeatures, stop_words, tokenize
+from transhash.features import words as words_module
+from transhash.features.words import Spelling, WordFeatures, stop_words, tokenize
+from transhash.storage import write_json, write_tensors
 
 CLASSES = ("dog", "train", "pizza", "sailing boat", "umbrella", "cat", "bridge", "banana")
 PLACES = ("beach", "street", "kitchen", "river", "garden", "harbour")
@@ -112,3 +119,56 @@ def test_unfitted_features_are_refused() -> None:
 
 def test_chance_in_few_texts_does_not_hide_a_stop_word() -> None:
     assert stop_words([f"um word{i}" if i % 5 else f"word{i}" for i in range(50)]) == ["um"]
+
+
+def test_threads_may_share_word_features_while_their_table_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(words_module, "_MAX_CACHED_WORDS", 3)
+    words = WordFeatures().fit(CAPTIONS)
+    texts = [f"doggy umbrella{'s' * (i % 7)} unknown{i} dogs{i % 5}" for i in range(1500)]
+    expected = [(words.transform([text])[0], words.known_words(text)) for text in texts]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as executor:
+            rows = list(executor.map(lambda text: words.transform([text])[0], texts))
+            known = list(executor.map(words.known_words, texts))
+    finally:
+        sys.setswitchinterval(interval)
+    np.testing.assert_array_equal(rows, [row for row, _ in expected])
+    assert known == [names for _, names in expected]
+    assert len(words._columns) < 100  # the table stays small
+
+
+def test_unknown_words_need_no_scikit_learn(tmp_path: Path) -> None:
+    words = WordFeatures().fit(CAPTIONS)
+    write_json(tmp_path / "words.json", words.word_lists())
+    write_tensors(tmp_path / "state.safetensors", words.state())
+    code = """
+import sys
+from pathlib import Path
+from transhash.features.words import WordFeatures
+from transhash.storage import read_json, read_tensors
+words = WordFeatures().restore(
+    read_json(Path("words.json")), read_tensors(Path("state.safetensors"))
+)
+print(words.transform(["doggy"]).any(), "sklearn" in sys.modules)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert result.stdout.split() == ["True", "False"], result.stderr
+
+
+def test_spelling_equals_that_of_scikit_learn() -> None:
+    names = sorted({word for text in CAPTIONS for word in tokenize(text)} | {"ab", "abc", "abcdef"})
+    runs = CountVectorizer(analyzer="char_wb", ngram_range=(3, 5))
+    counts = runs.fit_transform(names).toarray()
+    rare = 1 - np.log(counts.sum(axis=0) / len(names))
+    unit = counts * rare / np.linalg.norm(counts * rare, axis=1, keepdims=True)
+    queries = ["doggy", "umbrellas", "abcd", "ab", "zzz"]
+    other = runs.transform(queries).toarray() * rare
+    other /= np.maximum(np.linalg.norm(other, axis=1, keepdims=True), 1e-12)
+    cosines = Spelling(names)._cosines(queries).toarray()
+    np.testing.assert_allclose(cosines, other @ unit.T, atol=1e-6)

@@ -12,7 +12,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise, repeat
+from itertools import chain, pairwise, repeat
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -23,7 +23,7 @@ from transhash.errors import DataError, NotFittedError
 from transhash.progress import Track, no_progress
 
 if TYPE_CHECKING:
-    # Importing it takes a second, which a query of known words does not need.
+    # Importing it takes a second, which a query does not need.
     from sklearn.feature_extraction.text import CountVectorizer
 
 TextRows = npt.NDArray[np.float32]  # (texts, dimensions)
@@ -175,38 +175,44 @@ class WordFeatures(_VocabularyFeatures):
 
     def _prepare(self) -> None:
         self._spelling = Spelling(self.vocabulary_)
-        self._clear_cache()
+        self._columns = self._known_columns()
 
-    def _clear_cache(self) -> None:
-        """Cache columns and weights of known words. Unknown ones are added as they occur."""
-        self._columns: dict[str, Substitutes] = dict.fromkeys(self.stop_words_, _NO_SUBSTITUTES)
+    def _known_columns(self) -> dict[str, Substitutes]:
+        """Return columns and weights of known words. Unknown ones are added as they occur."""
+        columns: dict[str, Substitutes] = dict.fromkeys(self.stop_words_, _NO_SUBSTITUTES)
         for column, word in enumerate(self.vocabulary_):
-            self._columns[word] = [column], [float(self.rarity_[column])]
+            columns[word] = [column], [float(self.rarity_[column])]
+        return columns
 
     def _known(self, words: Iterable[str]) -> set[str]:
         words = set(words)
-        self._find_substitutes(words)
-        return {word for word in words if self._columns[word][0]}
+        table = self._columns_of(words)
+        return {word for word in words if table[word][0]}
 
-    def _find_substitutes(self, words: Iterable[str]) -> None:
-        unknown = list({word for word in words if word not in self._columns})
-        if not unknown:
-            return
-        for word, (columns, similarity) in zip(unknown, self._spelling.substitutes(unknown)):
-            weights = [cosine * float(self.rarity_[i]) for i, cosine in zip(columns, similarity)]
-            self._columns[word] = columns, weights
+    def _columns_of(self, words: Iterable[str]) -> Mapping[str, Substitutes]:
+        """Return a table that has these words, and keep it for later texts."""
+        # A local name, because another thread may replace the table before the caller has read it.
+        table = self._columns
+        if len(table) > len(self.vocabulary_) + len(self.stop_words_) + _MAX_CACHED_WORDS:
+            table = self._columns = self._known_columns()
+        unknown = list({word for word in words if word not in table})
+        if unknown:
+            for word, (columns, similarity) in zip(unknown, self._spelling.substitutes(unknown)):
+                weights = [
+                    cosine * float(self.rarity_[i]) for i, cosine in zip(columns, similarity)
+                ]
+                table[word] = columns, weights
+        return table
 
     def _counts(self, texts: Sequence[str]) -> sp.csr_matrix:
-        if len(self._columns) > len(self.vocabulary_) + _MAX_CACHED_WORDS:
-            self._clear_cache()
         tokens = [tokenize(text) for text in texts]
-        self._find_substitutes(word for words in tokens for word in words)
+        table = self._columns_of(word for words in tokens for word in words)
         columns: list[int] = []
         values: list[float] = []
         ends = [0]
         for words in tokens:
             for word, count in _count_words(words):
-                at, weights = self._columns[word]
+                at, weights = table[word]
                 columns += at
                 values += weights if count == 1 else [w * _LOG[min(count, 99)] for w in weights]
             ends.append(len(columns))
@@ -261,6 +267,26 @@ def _word_counter(**settings: Any) -> CountVectorizer:
     return CountVectorizer(analyzer=tokenize, **settings)
 
 
+def _letter_runs(word: str) -> Iterator[str]:
+    word = f" {word} "
+    for size in range(3, 6):
+        for start in range(max(1, len(word) - size + 1)):
+            yield word[start : start + size]
+        if len(word) <= size:  # a short word once only
+            return
+
+
+def _count_runs(words: Sequence[str], columns: Mapping[str, int]) -> sp.csr_matrix:
+    rows = [[columns[run] for run in _letter_runs(word) if run in columns] for word in words]
+    ends = np.cumsum([0, *map(len, rows)])
+    flat = np.fromiter(chain.from_iterable(rows), np.int32, ends[-1])
+    counts = sp.csr_matrix(
+        (np.ones(len(flat), np.float32), flat, ends), shape=(len(words), len(columns))
+    )
+    counts.sum_duplicates()
+    return counts
+
+
 class Spelling:
     """Compares spellings: cosine of weighted runs of 3 to 5 letters, rare runs count more.
 
@@ -271,14 +297,14 @@ class Spelling:
         self._words = words
 
     @cached_property
-    def _known(self) -> tuple[CountVectorizer, npt.NDArray[np.float32], sp.csc_matrix]:
-        from sklearn.feature_extraction.text import CountVectorizer
-
-        runs = CountVectorizer(analyzer="char_wb", ngram_range=(3, 5), dtype=np.float32)
-        counts = runs.fit_transform(self._words)
-        fractions = np.bincount(counts.indices, minlength=counts.shape[1]) / len(self._words)
+    def _known(self) -> tuple[dict[str, int], npt.NDArray[np.float32], sp.csr_matrix]:
+        """Columns and weights of runs, and the known words as columns of unit length."""
+        names = sorted({run for word in self._words for run in _letter_runs(word)})
+        columns = {run: column for column, run in enumerate(names)}
+        counts = _count_runs(self._words, columns)
+        fractions = np.bincount(counts.indices, minlength=len(columns)) / len(self._words)
         weights = (1 - np.log(fractions)).astype(np.float32)
-        return runs, weights, self._unit(counts, weights).T.tocsr()
+        return columns, weights, self._unit(counts, weights).T.tocsr()
 
     def similar_words(self) -> sp.csr_matrix:
         """Return the identity plus a fraction of each known word's similar ones, (words, words)."""
@@ -306,8 +332,8 @@ class Spelling:
                 yield columns[best].tolist(), weights.tolist()
 
     def _cosines(self, words: Sequence[str]) -> sp.csr_matrix:
-        runs, weights, known = self._known
-        return (self._unit(runs.transform(words), weights) @ known).tocsr()
+        columns, weights, known = self._known
+        return (self._unit(_count_runs(words, columns), weights) @ known).tocsr()
 
     @staticmethod
     def _unit(counts: sp.csr_matrix, weights: npt.NDArray[np.float32]) -> sp.csr_matrix:
