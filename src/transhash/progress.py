@@ -1,15 +1,28 @@
-"""Progress bars: wrap an iterable, as tqdm does."""
+"""Progress in terminals, notebooks and logs.
+
+A `Track` wraps an iterable, as tqdm does. Code that is far from the call that chose one uses
+`tracked` and `phase`, which report to the track of the innermost `report_to`, by default to none.
+`show_progress` reports a whole command: where no bar is shown, a line every ten seconds says what
+is running, also within one long computation.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import timedelta
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from transhash.errors import DataError
+
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.progress import Progress
 
 _T = TypeVar("_T")
 _Batch = TypeVar("_Batch", bound=Sized)
@@ -48,51 +61,212 @@ def with_progress(
             yield batch
 
 
+def choose_track(progress: bool | None) -> Track:
+    """Return the track of a public call: None shows progress in a terminal or notebook."""
+    if progress not in (True, False, None):
+        raise DataError(f"progress must be True, False or None, got {progress!r}.")
+    return progress_bar if (_is_interactive() if progress is None else progress) else no_progress
+
+
+_track: ContextVar[Track] = ContextVar("transhash_track", default=no_progress)
+
+
+@contextmanager
+def report_to(track: Track) -> Iterator[None]:
+    """Send the `phase` and `tracked` of the calls within to a track."""
+    token = _track.set(track)
+    try:
+        yield
+    finally:
+        _track.reset(token)
+
+
+def tracked(items: Iterable[_T], description: str, total: int | None = None) -> Iterable[_T]:
+    """Iterate over items and show progress on the track of `report_to`."""
+    return _track.get()(items, description, total)
+
+
+@contextmanager
+def phase(description: str) -> Iterator[None]:
+    """Show that a step without countable parts is running, on the track of `report_to`."""
+    step = iter(_track.get()(range(1), description, 1))
+    next(step, None)
+    try:
+        yield
+    except BaseException:
+        if close := getattr(step, "close", None):
+            close()
+        raise
+    next(step, None)
+
+
+@contextmanager
+def show_progress(description: str, progress: bool | None = True) -> Iterator[None]:
+    """Report what runs within, and print a line every ten seconds where no bar is shown."""
+    track = choose_track(progress)
+    if track is no_progress:
+        with report_to(track):
+            yield
+        return
+    with report_to(track), _shown(_Step(description, is_phase=True)):
+        yield
+
+
+@contextmanager
+def no_output() -> Iterator[None]:
+    """Show nothing until the end of the block: a server waits for requests."""
+    with report_to(no_progress), _shown(_Step("", is_phase=True, has_bar=True)):
+        yield
+
+
 def progress_bar(
     items: Iterable[_T], description: str, total: int | None = None, start: int = 0
 ) -> Iterator[_T]:
     """Show a bar with rate and remaining time on standard error.
 
-    If standard error is not a terminal, print a line every ten seconds and one at the end.
-    `start` is the number of items that a resumed run had finished before.
+    If standard error is not a terminal, print a line every ten seconds and one at the end; a
+    single step of less than ten seconds prints nothing. `start` is the number of items that a
+    resumed run had finished before.
     """
-    from rich.console import Console
-
     if total is None and isinstance(items, Sized):
         total = start + len(items)
+    step = _Step(description, total, start, is_phase=total == 1 and not start)
+    return _live(items, step) if _is_interactive() else _lines(items, step)
+
+
+@dataclass(eq=False)
+class _Step:
+    """A loop or phase that is running."""
+
+    description: str
+    total: int | None = None
+    start: int = 0
+    is_phase: bool = False
+    has_bar: bool = False
+    count: int = 0
+    has_line: bool = False  # whether a line about it was printed
+    began: float = field(default_factory=lambda: monotonic())
+
+    def print_line(self, now: float, *, is_last: bool = False) -> None:
+        global _last_line
+        seconds = now - self.began
+        elapsed = timedelta(seconds=round(seconds))
+        parts = [f"done in {elapsed}" if is_last else f"{elapsed} so far"]
+        if not self.is_phase:
+            suffix = "" if self.total is None else f" of {self.total:,}"
+            parts = [f"{self.start + self.count:,}{suffix}", _rate(self.count, seconds), *parts]
+            if not is_last and self.count:
+                parts.pop()
+                if self.total is not None and self.total > self.start + self.count:
+                    rest = (self.total - self.start - self.count) * seconds / self.count
+                    parts.append(f"{timedelta(seconds=round(rest))} left")
+        line = f"{self.description}: {', '.join(filter(None, parts))}"
+        print(line, file=sys.stderr, flush=True)
+        self.has_line, _last_line = True, now
+
+
+# What is running, innermost last. A thread prints a line about the innermost step, because the
+# main thread may be in one long computation.
+_steps: list[_Step] = []
+_last_line = 0.0
+_lock = threading.RLock()
+_watcher: threading.Thread | None = None
+
+
+def _line_seconds() -> float:
+    try:
+        return max(0.0, float(os.environ["TRANSHASH_PROGRESS_SECONDS"]))
+    except (KeyError, ValueError):
+        return _LINE_SECONDS
+
+
+@contextmanager
+def _shown(step: _Step) -> Iterator[_Step]:
+    global _last_line, _watcher
+    with _lock:
+        if not _steps:
+            _last_line = step.began
+        _steps.append(step)
+        if _watcher is None or not _watcher.is_alive():
+            _watcher = threading.Thread(target=_watch, name="transhash-progress", daemon=True)
+            _watcher.start()
+    try:
+        yield step
+    finally:
+        with _lock:
+            _steps.remove(step)
+
+
+def _watch() -> None:
+    """Print a line about the innermost step when there was none for ten seconds."""
+    while True:
+        interval = _line_seconds()
+        sleep(min(max(interval / 4, 0.02), 1.0))
+        with _lock:
+            if not _steps:
+                return
+            now = monotonic()
+            if now - _last_line >= interval and not _steps[-1].has_bar:
+                _steps[-1].print_line(now)
+
+
+def _lines(items: Iterable[_T], step: _Step) -> Iterator[_T]:
+    interval = _line_seconds()
+    with _shown(step):
+        for item in items:
+            yield item
+            step.count += 1
+            now, is_last = monotonic(), step.start + step.count == step.total
+            if now - _last_line >= interval and not is_last:
+                with _lock:
+                    step.print_line(now)
+        if step.has_line or (step.count and not step.is_phase):
+            with _lock:
+                step.print_line(monotonic(), is_last=True)
+
+
+def _is_interactive() -> bool:
+    from rich.console import Console
+
     console = Console(stderr=True)
-    interactive = (console.is_terminal and not console.is_dumb_terminal) or console.is_jupyter
-    return (
-        _live(console, items, description, total, start)
-        if interactive
-        else _lines(items, description, total, start)
-    )
+    return (console.is_terminal and not console.is_dumb_terminal) or console.is_jupyter
 
 
-def _lines(items: Iterable[_T], description: str, total: int | None, start: int) -> Iterator[_T]:
-    began = monotonic()
-    count, next_time = 0, began + _LINE_SECONDS
-
-    def print_line(seconds: float, end: str) -> None:
-        suffix = "" if total is None else f" of {total:,}"
-        parts = [f"{description}: {start + count:,}{suffix}", _rate(count, seconds), end]
-        print(", ".join(filter(None, parts)), file=sys.stderr, flush=True)
-
-    for item in items:
-        yield item
-        count += 1
-        if (now := monotonic()) >= next_time and start + count != total:
-            next_time = now + _LINE_SECONDS
-            rest = 0.0 if total is None else (total - start - count) * (now - began) / count
-            print_line(now - began, f"{timedelta(seconds=round(rest))} left" if rest > 0 else "")
-    if count:
-        seconds = monotonic() - began
-        print_line(seconds, f"done in {timedelta(seconds=round(seconds))}")
+_bars: Progress | None = None  # shown now; an inner step gets a line of its own there
 
 
-def _live(
-    console: Console, items: Iterable[_T], description: str, total: int | None, start: int
-) -> Iterator[_T]:
+def _live(items: Iterable[_T], step: _Step) -> Iterator[_T]:
+    global _bars
+    step.has_bar = True
+    with _shown(step):
+        outer = _bars
+        bars = outer or _new_bars(transient=step.is_phase)
+        if outer is None:
+            _bars = bars
+            bars.start()
+        task = bars.add_task(
+            step.description, total=step.total, completed=step.start, start_at=step.start,
+            is_phase=step.is_phase,
+        )  # fmt: skip
+        try:
+            shown, next_time = 0, 0.0
+            for item in items:
+                yield item
+                step.count += 1
+                if (now := monotonic()) >= next_time:  # updating rich can cost more than the work
+                    bars.advance(task, step.count - shown)
+                    shown, next_time = step.count, now + _REFRESH_SECONDS
+            bars.advance(task, step.count - shown)
+        finally:
+            if outer is None:
+                bars.stop()
+                _bars = None
+            else:
+                bars.remove_task(task)
+
+
+def _new_bars(*, transient: bool) -> Progress:
+    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -100,31 +274,33 @@ def _live(
         ProgressColumn,
         Task,
         TextColumn,
+        TimeElapsedColumn,
         TimeRemainingColumn,
     )
     from rich.text import Text
 
+    class Count(MofNCompleteColumn):
+        def render(self, task: Task) -> Text:
+            return Text("") if task.fields["is_phase"] else super().render(task)
+
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text(_rate(task.completed - start, task.elapsed or 0.0), style="dim")
+            count = task.completed - task.fields["start_at"]
+            shown = not task.fields["is_phase"]
+            return Text(_rate(count, task.elapsed or 0.0) if shown else "", style="dim")
 
-    columns = (
-        TextColumn("{task.description:<26}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        Rate(),
-        TimeRemainingColumn(),
+    class Time(TimeRemainingColumn):
+        def render(self, task: Task) -> Text:
+            is_phase = task.fields["is_phase"]
+            return TimeElapsedColumn().render(task) if is_phase else super().render(task)
+
+    columns = (TextColumn("{task.description:<26}"), BarColumn(), Count(), Rate(), Time())
+    return Progress(
+        *columns,
+        console=Console(stderr=True),
+        transient=transient,
+        redirect_stdout=sys.stdout.isatty(),  # else results meant for a file would go to the bar
     )
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(description, total=total, completed=start)
-        count, shown, next_time = 0, 0, 0.0
-        for item in items:
-            yield item
-            count += 1
-            if (now := monotonic()) >= next_time:  # updating rich can cost more than the work
-                progress.advance(task, count - shown)
-                shown, next_time = count, now + _REFRESH_SECONDS
-        progress.advance(task, count - shown)
 
 
 def _rate(count: float, seconds: float) -> str:
