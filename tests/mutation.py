@@ -628,6 +628,13 @@ MUTANTS = (
         '"vocabulary.json"',
         "training/test_fine_tuned_run.py -k changed_backbone",
     ),
+    # No step is silent for long.
+    Mutant(
+        "progress.py",
+        "if now - _last_line >= interval and not _steps[-1].has_bar:",
+        "if False:",
+        "test_progress.py -k long_computation",
+    ),
     # What a program passed comes back with its results.
     Mutant(
         "data/collection.py",

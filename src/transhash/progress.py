@@ -28,6 +28,7 @@ _T = TypeVar("_T")
 _Batch = TypeVar("_Batch", bound=Sized)
 _REFRESH_SECONDS = 0.1
 _LINE_SECONDS = 10.0  # between two lines in a log
+_MIN_LOOP_SECONDS = 1.0  # a shorter loop gets no line at its end
 
 
 class Track(Protocol):
@@ -101,15 +102,18 @@ def phase(description: str) -> Iterator[None]:
 
 
 @contextmanager
-def show_progress(description: str, progress: bool | None = True) -> Iterator[None]:
-    """Report what runs within, and print a line every ten seconds where no bar is shown."""
+def show_progress(description: str, progress: bool | None = True) -> Iterator[Track]:
+    """Report what runs within, and print a line every ten seconds where no bar is shown.
+
+    Yields the track. With `progress` None it is shown in a terminal or notebook only.
+    """
     track = choose_track(progress)
     if track is no_progress:
         with report_to(track):
-            yield
+            yield track
         return
     with report_to(track), _shown(_Step(description, is_phase=True)):
-        yield
+        yield track
 
 
 @contextmanager
@@ -124,9 +128,8 @@ def progress_bar(
 ) -> Iterator[_T]:
     """Show a bar with rate and remaining time on standard error.
 
-    If standard error is not a terminal, print a line every ten seconds and one at the end; a
-    single step of less than ten seconds prints nothing. `start` is the number of items that a
-    resumed run had finished before.
+    If standard error is not a terminal, print a line every ten seconds and one at the end, if it
+    took a second. `start` is the number of items that a resumed run had finished before.
     """
     if total is None and isinstance(items, Sized):
         total = start + len(items)
@@ -220,9 +223,12 @@ def _lines(items: Iterable[_T], step: _Step) -> Iterator[_T]:
             if now - _last_line >= interval and not is_last:
                 with _lock:
                     step.print_line(now)
-        if step.has_line or (step.count and not step.is_phase):
-            with _lock:
-                step.print_line(monotonic(), is_last=True)
+        if step.count:
+            now = monotonic()
+            shortest = interval if step.is_phase else min(interval, _MIN_LOOP_SECONDS)
+            if step.has_line or now - step.began >= shortest:
+                with _lock:
+                    step.print_line(now, is_last=True)
 
 
 def _is_interactive() -> bool:
@@ -245,9 +251,12 @@ def _live(items: Iterable[_T], step: _Step) -> Iterator[_T]:
             _bars = bars
             bars.start()
         task = bars.add_task(
-            step.description, total=step.total, completed=step.start, start_at=step.start,
+            step.description,
+            total=None if step.is_phase else step.total,
+            completed=step.start,
+            start_at=step.start,
             is_phase=step.is_phase,
-        )  # fmt: skip
+        )
         try:
             shown, next_time = 0, 0.0
             for item in items:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,7 @@ def test_the_lines_can_be_piped_and_progress_goes_to_standard_error(indexed_run:
     result = subprocess.run(
         [sys.executable, "-m", "transhash", "search", "run", "--queries", "q.txt", "--json"],
         cwd=folder, capture_output=True, text=True, check=True,
+        env=os.environ | {"TRANSHASH_PROGRESS_SECONDS": "0"},
     )  # fmt: skip
     assert [json.loads(line)["text"] for line in result.stdout.splitlines()] == [
         "a red boat",

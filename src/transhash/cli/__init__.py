@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from transhash.errors import DataError, TranshashError
+from transhash.progress import show_progress
 from transhash.storage import write_json
 from transhash.threads import configure_waiting
 
@@ -186,7 +187,8 @@ def truncate(text: str, length: int = 160) -> str:
 
 
 @app.callback(invoke_without_command=True)
-def version(
+def start(
+    context: typer.Context,
     show: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
     if show:
@@ -194,3 +196,5 @@ def version(
 
         out.print(__version__)
         raise typer.Exit
+    if context.invoked_subcommand and os.environ.get("RANK", "0") == "0":  # of torchrun
+        context.with_resource(show_progress(context.invoked_subcommand))

@@ -75,8 +75,9 @@ def demo(
     delete_outdated_index(to)
     with SearchEngine.open(to, writable=True) as engine:
         # Index the files, not their features, so that results show images.
-        engine.add_images(replace(benchmark.images.without_labels(), features=None), progress_bar)
-        engine.add_texts(benchmark.texts.without_labels(), progress_bar)
+        images = replace(benchmark.images.without_labels(), features=None)
+        engine.writer.add_images(images, progress_bar)
+        engine.writer.add_texts(benchmark.texts.without_labels(), progress_bar)
     plan = Plan("synthetic", tuple(map(MethodSpec.parse, _METHODS)), (bits,), (seed,))
     (to / "results.jsonl").unlink(missing_ok=True)  # of an earlier demo
     results = Results(to, plan, benchmark, f"synthetic, seed {seed}, {_PER_CLASS} per class")

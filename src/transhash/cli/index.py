@@ -56,10 +56,10 @@ def index(
     with SearchEngine.open(run, index, writable=True) as engine:
         if image_items is not None:
             problems += image_items.problems
-            results.append(engine.add_images(image_items, progress_bar, reread=reread))
+            results.append(engine.writer.add_images(image_items, progress_bar, reread=reread))
         if text_items is not None:
             problems += text_items.problems
-            results.append(engine.add_texts(text_items, progress_bar))
+            results.append(engine.writer.add_texts(text_items, progress_bar))
         for folder, job in jobs:
             shards = progress_bar(read_shards(folder), f"indexing {job.modality}", job.shards)
             results.append(engine.writer.add_codes(job.modality, shards))

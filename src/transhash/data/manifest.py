@@ -40,6 +40,7 @@ from transhash.data.tables import (
     shorten,
 )
 from transhash.errors import DataError, EmptySourceError
+from transhash.progress import phase
 
 IMAGE_SUFFIXES = {
     ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".heif",
@@ -132,6 +133,11 @@ def read_manifest(source: str | Path) -> Manifest:
             raise
     if not is_table(source):
         raise DataError(f"{source} has an unknown file type. {_READABLE}")
+    with phase(f"reading {source.name}"):
+        return _read_table(source)
+
+
+def _read_table(source: Path) -> Manifest:
     manifest = Manifest(source)
     unit = "row" if source.suffix.lower() == ".parquet" else "line"
     columns: set[str] = set()
@@ -254,6 +260,7 @@ def _existing(source: str | Path) -> Path:
     return source
 
 
+@phase("reading folders")
 def _read_folder(folder: Path, suffixes: set[str]) -> Manifest:
     column = "text" if suffixes is TEXT_SUFFIXES else "image"
     manifest = Manifest(folder, frozenset({"id", column}))

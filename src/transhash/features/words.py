@@ -20,7 +20,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from transhash.errors import DataError, NotFittedError
-from transhash.progress import Track, no_progress
+from transhash.progress import Track, no_progress, phase
 
 if TYPE_CHECKING:
     # Importing it takes a second, which a query does not need.
@@ -128,6 +128,7 @@ class WordFeatures(_VocabularyFeatures):
 
     name = "words"
 
+    @phase("word features")
     def fit(self, *collections: Sequence[str], seed: int = 0, track: Track = no_progress) -> Self:
         """Learn vocabulary, rarity, stop words and axes.
 
@@ -234,6 +235,7 @@ class BagOfWords(_VocabularyFeatures):
 
     name = "bag-of-words"
 
+    @phase("word features")
     def fit(self, *collections: Sequence[str], seed: int = 0, track: Track = no_progress) -> Self:
         texts = [text for part in collections for text in part]
         # A word that occurs in one text only relates no texts.

@@ -20,7 +20,7 @@ from transhash.errors import DataError, NotFittedError
 from transhash.hashers.methods import HASHER_FORMAT, MODEL_VERSION
 from transhash.hashers.projection import Matrix, project_linear
 from transhash.hashers.settings import Seed, check_settings
-from transhash.progress import Track, no_progress
+from transhash.progress import Track, no_progress, report_to
 from transhash.storage import file_digest, read_tensors, write_json, write_tensors
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ class Learner(ABC):
         """Learn from `training`; methods that can resume write checkpoints to `folder`."""
         if world is not None:
             self.check_world(world)
-        self._fit(training, FitOptions(folder, track, world))
+        with report_to(track):
+            self._fit(training, FitOptions(folder, track, world))
         return self
 
     @abstractmethod

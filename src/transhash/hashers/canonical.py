@@ -29,6 +29,7 @@ from transhash.data.training_set import Features
 from transhash.errors import DataError
 from transhash.hashers.base import require_vectors
 from transhash.hashers.projection import Matrix, chunks
+from transhash.progress import phase
 
 _CHUNK_COLUMNS = 256
 
@@ -114,6 +115,7 @@ class Canonical:
         return replace(self, u=self.u[:, :rank], s=self.s[:rank], v=self.v[:, :rank])
 
 
+@phase("canonical analysis")
 def canonical_analysis(
     images: Features,
     texts: Features,

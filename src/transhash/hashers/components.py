@@ -14,6 +14,7 @@ from transhash.data.relation import Relation
 from transhash.data.training_set import Features
 from transhash.hashers.canonical import Canonical, RelationProduct, solve_triangular
 from transhash.hashers.projection import Matrix, chunks
+from transhash.progress import phase
 
 MAX_RANK = 64  # components considered
 _MIN_RELATIVE_CORRELATION = 0.03  # of the first component's; weaker components carry nothing
@@ -32,6 +33,7 @@ class Components:
     coordinates: tuple[Matrix, Matrix]  # leave-one-out, images (n, k) and texts (m, k), unweighted
 
 
+@phase("leave-one-out validation of components")
 def select_components(
     analysis: Canonical,
     images: Features,

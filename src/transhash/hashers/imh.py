@@ -15,6 +15,7 @@ from transhash.errors import DataError
 from transhash.hashers.base import FitOptions, LinearHasher, Setting, require_vectors
 from transhash.hashers.projection import Matrix
 from transhash.hashers.settings import NonNegative, Positive, PositiveInt
+from transhash.progress import phase
 
 
 @dataclass
@@ -43,6 +44,7 @@ class IMH(LinearHasher):
     n_neighbors: PositiveInt = 10  # k; public code has 1 and 10
     agreement: Positive = 1e4  # U; public code has 1e4, and 1e10, which loses digits here
 
+    @phase("neighbor graphs (IMH)")
     def _fit(self, training: TrainingSet, options: FitOptions) -> None:
         images = require_vectors(training.images, "images")
         texts = require_vectors(training.texts, "texts")

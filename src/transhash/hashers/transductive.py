@@ -29,6 +29,7 @@ from transhash.hashers.projection import check_width
 from transhash.hashers.qch import QCH
 from transhash.hashers.settings import NonNegativeInt, Positive, Proportion
 from transhash.hashers.thn.transfer import ModalityData
+from transhash.progress import tracked
 
 _CENTERS = ("image.auxiliary", "image.target", "text.auxiliary", "text.target")
 
@@ -55,7 +56,7 @@ class Transductive(Hasher):
         super()._fit(TrainingSet(images.auxiliary, texts.auxiliary, relation), options)
         has_target = images.target is not None or texts.target is not None
         matching = self.matching_temperature, self.target_centering
-        for _ in range(self.matching_rounds if has_target else 0):
+        for _ in tracked(range(self.matching_rounds * has_target), "matching target items"):
             images.match_target(super().project_images, *matching)
             texts.match_target(super().project_texts, *matching)
             extended = ExtendedRelation(relation, images.match, texts.match)

@@ -15,6 +15,7 @@ from transhash.evaluation import DistanceHistogram, Scores, score_tie_groups, we
 from transhash.hashers import Hasher
 from transhash.hashers.base import Scorer
 from transhash.index.weighted import BitWeights, RankingMode, query_weights
+from transhash.progress import phase
 from transhash.training.split_data import LabelMatrix, TestSet
 
 TieGroups = DistanceHistogram | Iterable[DistanceHistogram]  # by distance, or by score in blocks
@@ -101,6 +102,7 @@ def build_directions(
     }
 
 
+@phase("scoring")
 def score_directions(
     directions: Mapping[str, Direction] | Mapping[str, ScoredDirection],
     workers: int | None = None,

@@ -14,6 +14,7 @@ from transhash.data.collection import MODALITIES, Modality
 from transhash.errors import DataError, IndexNotFoundError
 from transhash.index import Index, open_index
 from transhash.index.base import Ids
+from transhash.progress import phase, tracked
 from transhash.search.catalog import Catalog
 
 _CHUNK_ROWS = 100_000
@@ -57,6 +58,7 @@ def check_model(catalog: Catalog, run: Path, digest: str) -> None:
         )
 
 
+@phase("comparing index and catalog")
 def compare(catalog: Catalog, modality: Modality, index: Index) -> IndexDifference:
     """Compare all codes of an index with those of the catalog."""
     numbers, packed = catalog.codes(modality, index.bits // 8)
@@ -97,7 +99,7 @@ def complete_pending(catalog: Catalog, index_url: str, indexes: dict[Modality, I
 
 def copy_codes(catalog: Catalog, index: Index, numbers: npt.NDArray[np.int64]) -> None:
     """Write the catalog's codes of these items to the index."""
-    for start in range(0, len(numbers), _CHUNK_ROWS):
+    for start in tracked(range(0, len(numbers), _CHUNK_ROWS), "copying codes"):
         chunk = numbers[start : start + _CHUNK_ROWS].tolist()
         items = catalog.get(chunk)
         packed = b"".join(items[number].code for number in chunk)

@@ -19,7 +19,7 @@ from transhash.index import Index, open_index
 from transhash.index.weighted import BitWeights, RankingMode, check_ranking, query_weights
 from transhash.model.files import read_config
 from transhash.model.query_encoder import QueryEncoder, TextProjections
-from transhash.progress import Track, no_progress
+from transhash.progress import show_progress
 from transhash.search.catalog import Catalog, Item
 from transhash.search.consistency import check_catalog, check_model
 from transhash.search.hits import Hits, resolve_hits
@@ -96,14 +96,21 @@ class SearchEngine:
         return self._writer
 
     def add_images(
-        self, images: Any, track: Track = no_progress, *, reread: bool = False
+        self, images: Any, *, reread: bool = False, progress: bool | None = None
     ) -> IndexResult:
-        """Index images: see `IndexWriter.add_images`."""
-        return self.writer.add_images(images, track, reread=reread)
+        """Encode and index images in batches; unchanged images are skipped.
 
-    def add_texts(self, texts: Any, track: Track = no_progress) -> IndexResult:
-        """Index texts: see `IndexWriter.add_texts`."""
-        return self.writer.add_texts(texts, track)
+        Images are a folder or file, a list of paths, bytes, PIL images or arrays, a data frame or
+        a data set. Files with the same size and time as before are read only if `reread` is true.
+        `progress` is as for `transhash.fit`.
+        """
+        with show_progress("indexing images", progress) as track:
+            return self.writer.add_images(images, track, reread=reread)
+
+    def add_texts(self, texts: Any, *, progress: bool | None = None) -> IndexResult:
+        """Encode and index texts: a file, a list, a data frame or a data set."""
+        with show_progress("indexing texts", progress) as track:
+            return self.writer.add_texts(texts, track)
 
     def remove(self, modality: Modality, item_ids: Sequence[str]) -> int:
         """Remove items and return how many there were."""

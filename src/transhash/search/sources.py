@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from transhash.data.collection import Images
-from transhash.progress import Track
+from transhash.progress import Track, phase
 
 if TYPE_CHECKING:
     from transhash.search.catalog import Catalog, CatalogFile
@@ -138,9 +138,10 @@ class FileStamps:
         self._with_path = not (images.source and os.path.isdir(images.source))
         self._stats = np.zeros((len(images), 2), np.int64)  # size and time; 0: unknown
         now = time.time_ns()
-        for row, item in enumerate(images.items):
-            if isinstance(item, Path):
-                self._stats[row] = _size_and_time(item, now)
+        with phase("checking files"):
+            for row, item in enumerate(images.items):
+                if isinstance(item, Path):
+                    self._stats[row] = _size_and_time(item, now)
 
     def __getitem__(self, row: int) -> str | None:
         """Return size, time and, where source and key do not give it, path; None if unknown."""

@@ -123,7 +123,8 @@ def sync(
     removed = 0
     for plan in plans:
         ids = [item.id for item in plan.removed]
-        for start in range(0, len(ids), _CHUNK_ROWS):
+        starts = range(0, len(ids), _CHUNK_ROWS)
+        for start in track(starts, f"removing {plan.modality}"):
             removed += writer.remove(plan.modality, ids[start : start + _CHUNK_ROWS])
     results = []
     for plan in plans:

@@ -11,7 +11,7 @@ from transhash.errors import IndexNotFoundError, TranshashError
 from transhash.index.grouped.grouped import GroupedIndex
 from transhash.model.encoder import Encoder
 from transhash.model.files import read_config
-from transhash.progress import Track, no_progress
+from transhash.progress import Track, no_progress, phase
 from transhash.search.catalog import Catalog
 from transhash.search.consistency import check_catalog, compare, repair_index
 from transhash.search.feedback import FeedbackStore
@@ -34,7 +34,8 @@ def verify_run(run: Path, *, repair: bool = False, track: Track = no_progress) -
     """
     findings = []
     try:
-        Encoder.load(run)
+        with phase("checking the model"):
+            Encoder.load(run)
     except TranshashError as error:
         findings.append(Finding("model", str(error)))
     votes = FeedbackStore(run)
@@ -85,7 +86,8 @@ def _check_index(
         return []
     try:
         with closing(GroupedIndex.open(folder, bits, read_only=True)) as index:
-            index.verify()
+            with phase(f"checking the {part}"):
+                index.verify()
             difference = compare(catalog, modality, index)
     except TranshashError as error:
         missing_index = isinstance(error, IndexNotFoundError)

@@ -302,7 +302,7 @@ class SearchService:
         if len(set(ids)) != len(ids):
             raise DataError("Two texts have the same id. Use a different id for each text.")
         with self.exclusive() as engine:
-            added = engine.add_texts(Collection(ids, [text.text for text in texts]))
+            added = engine.writer.add_texts(Collection(ids, [text.text for text in texts]))
         return [self.item(number) for number in added.numbers]
 
     def add_image(self, data: bytes, item_id: str | None) -> list[schemas.ItemOut]:

@@ -18,6 +18,7 @@ import uvicorn
 
 from transhash.errors import EngineError
 from transhash.model.files import require_run
+from transhash.progress import no_output
 from transhash.search.engine import SearchEngine
 from transhash.service.app import create_app
 from transhash.service.guard import LOOPBACK, ActiveRequests
@@ -98,7 +99,8 @@ def serve_run(
                 if open_browser:
                     webbrowser.open(link)
 
-            _Server(config, app.state.active_requests, announce).run(sockets=[sock])
+            with no_output():
+                _Server(config, app.state.active_requests, announce).run(sockets=[sock])
     finally:
         sock.close()
 

@@ -11,6 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from transhash.progress import phase
+
 RelevanceLabel = Literal["likely", "possible", "unlikely"]
 _ASSUMED_RATE = 0.05  # of related pairs, where it cannot be counted
 _MIN_LIKELY, _MIN_POSSIBLE = 0.5, 0.2
@@ -18,6 +20,7 @@ _BITS_PER_WIDTH = 32  # standard deviation of the smoothing: bits / 32, i.e. 4 o
 _MIN_POSITIVES = 20  # with fewer related pairs there is no calibration
 
 
+@phase("calibration")
 def fit_calibration(
     distances: npt.NDArray[Any], related: npt.NDArray[np.bool_], bits: int, *, rate_known: bool
 ) -> list[float] | None:

@@ -31,7 +31,7 @@ from transhash.hashers.tuning import Trial, tune
 from transhash.hashers.world import SINGLE_PROCESS, World
 from transhash.model.encoder import Encoder
 from transhash.model.files import TrainedVotes, check_votes_allowed
-from transhash.progress import Track, no_progress
+from transhash.progress import Track, no_progress, phase, report_to, show_progress
 from transhash.search.engine import SearchEngine
 from transhash.storage import WriterLock, read_json, write_json
 from transhash.threads import cpu_count, limit_threads
@@ -164,7 +164,7 @@ class Fit:
                 learners[self.fine_tuning.teacher_method] = self.fine_tuning.teacher
             has_target = data.images is not None or data.texts is not None
             check_votes_allowed(learners, target=has_target, trials=self.trials)
-        with self._exclusive():
+        with self._exclusive(), report_to(self.track):
             self._extract_features(data)
             return self._run()
 
@@ -181,7 +181,7 @@ class Fit:
         self.check_world()
         self.training, self.held_out, self.images = split.training, split.held_out, images
         self.text_features, self.problems = split.text_features, list(problems)
-        with self._exclusive():
+        with self._exclusive(), report_to(self.track):
             return self._run()
 
     def validation_scores(self, training: TrainingSet) -> dict[str, Any]:
@@ -240,7 +240,8 @@ class Fit:
         auxiliary, texts = data.auxiliary, None
         if auxiliary.texts.features is None:  # first: a missing model is reported at once
             name = self.text_features or default_text_features()
-            texts = text_features(name, self.device) if isinstance(name, str) else name
+            with phase("loading text features"):
+                texts = text_features(name, self.device) if isinstance(name, str) else name
         self.text_features = texts
         if auxiliary.images.features is not None:
             self.image_features = None  # the model takes precomputed features
@@ -307,7 +308,8 @@ class Fit:
         self.encoder = Encoder(
             self.hasher, self.image_features, self.text_features, self.method, self.votes
         )
-        self.report = build_report(self.encoder, self.training, seconds, self.problems, trials)
+        with phase("report"):
+            self.report = build_report(self.encoder, self.training, seconds, self.problems, trials)
         if self.validate:
             if self.held_out is not None and self.held_out.relation.positives:
                 split = ValidationSplit.from_parts(self.training, self.held_out)
@@ -315,8 +317,9 @@ class Fit:
             self.report["validation"] = self._validation_report(retrieval)
         if self.world.rank == 0:
             write_json(self.out / "report.json", self.report)
-            write_json(self.out / "diagnostics.json", alignment_map(self.hasher, self.training))
-            self.encoder.save(self.out)  # last: a folder with a model is a complete run
+            with phase("saving"):
+                write_json(self.out / "diagnostics.json", alignment_map(self.hasher, self.training))
+                self.encoder.save(self.out)  # last: a folder with a model is a complete run
             shutil.rmtree(self.out / VALIDATION_FOLDER, ignore_errors=True)
             delete_backbone(self.out)
         return self
@@ -404,7 +407,7 @@ def fit(
     settings: Mapping[str, Any] | None = None,
     validate: bool = False,
     fine_tune: Mapping[str, Any] | None = None,
-    track: Track = no_progress,
+    progress: bool | None = None,
 ) -> SearchEngine:
     """Train on `pairs`, index `images` and `texts`, and return the engine that searches them.
 
@@ -416,7 +419,8 @@ def fit(
 
     Without `out` the run folder is temporary and deleted when the engine is closed. `validate` adds
     retrieval of held-out pairs to report.json and takes as long as the training. `fine_tune` is a
-    dictionary of fine-tuning settings, {} for the defaults.
+    dictionary of fine-tuning settings, {} for the defaults. `progress` shows bars, or lines every
+    ten seconds where standard error is not a terminal; by default only in a terminal or notebook.
     """
     if images is None and texts is None:
         raise DataError("Nothing to search. Pass images, texts or both.")
@@ -425,17 +429,18 @@ def fit(
     bits = default_bits(name) if bits is None else bits
     hasher = make_hasher(name, **{"bits": bits, "seed": seed, **(settings or {})})
     request = None if fine_tune is None else FineTuningRequest.from_hasher(hasher, name, fine_tune)
-    data = read_fit_data(pairs, images, texts, votes=votes)
-    temporary = TemporaryDirectory(prefix="transhash-") if out is None else None
-    folder = Path(temporary.name if temporary else out or "")
-    Fit(
-        hasher, name, folder, image_features(features, device), text_features,
-        device=device, validate=validate, fine_tuning=request, track=track,
-    ).run_files(data)  # fmt: skip
-    engine = SearchEngine.open(folder, writable=True)
-    engine.temporary = temporary
-    if data.images is not None:
-        engine.add_images(data.images, track)
-    if data.texts is not None:
-        engine.add_texts(data.texts, track)
-    return engine
+    with show_progress("fit", progress) as track:
+        data = read_fit_data(pairs, images, texts, votes=votes)
+        temporary = TemporaryDirectory(prefix="transhash-") if out is None else None
+        folder = Path(temporary.name if temporary else out or "")
+        Fit(
+            hasher, name, folder, image_features(features, device), text_features,
+            device=device, validate=validate, fine_tuning=request, track=track,
+        ).run_files(data)  # fmt: skip
+        engine = SearchEngine.open(folder, writable=True)
+        engine.temporary = temporary
+        if data.images is not None:
+            engine.writer.add_images(data.images, track)
+        if data.texts is not None:
+            engine.writer.add_texts(data.texts, track)
+        return engine

@@ -36,7 +36,7 @@ from transhash.errors import DataError
 from transhash.features.words import Spelling, stop_words, tokenize
 from transhash.hashers import Hasher
 from transhash.hashers.baselines import NearestNeighbors, RidgeRegression, normalize_centered
-from transhash.progress import Track
+from transhash.progress import Track, phase
 from transhash.training.calibration import fit_calibration
 
 MIN_PAIRS = 30  # images and texts: fewer are not representative
@@ -80,6 +80,7 @@ class ValidationSplit:
         return cls(rest, held_out, True, False)
 
 
+@phase("holding out pairs")
 def split_validation(training: TrainingSet, seed: int) -> ValidationSplit:
     """Hold out a tenth of the images, with all copies, and as many texts; or raise DataError.
 
@@ -210,6 +211,7 @@ def baseline_advice(
     return f"{label} scores higher than {method} here. See docs/baselines.md to use it."
 
 
+@phase("coverage")
 def measure_coverage(
     training: TrainingSet, captions: Sequence[str] | None, texts: Sequence[str] | None
 ) -> dict[str, Any]:

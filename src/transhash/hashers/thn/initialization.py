@@ -27,6 +27,7 @@ from transhash.hashers.canonical import canonical_analysis
 from transhash.hashers.components import MAX_RANK, select_components
 from transhash.hashers.projection import Matrix
 from transhash.hashers.thn.input_layer import TowerInputs
+from transhash.progress import phase, tracked
 
 RESIDUAL_FRACTION = 1 / 16  # of the bits
 MIN_BITS = 64  # of a code with residual bits
@@ -34,6 +35,7 @@ _RESIDUAL_DEVIATION = 0.5  # of their projections; those of the towers are near 
 _MAX_SAMPLE = 1000  # items of a modality that are compared
 
 
+@phase("calibration of the relation")
 def calibrate_relation(
     images: npt.NDArray[np.float32],
     texts: npt.NDArray[np.float32],
@@ -86,7 +88,7 @@ def best_rotation(inputs: TowerInputs, bits: int, trials: int, seed: int) -> Ten
     )
     cosine = x @ y.T
     best, best_error = None, math.inf
-    for _ in range(trials):
+    for _ in tracked(range(trials), "best rotation"):
         frame = itq(z, bits, generator)
         agreement = torch.where(x @ frame > 0, 1.0, -1.0) @ torch.where(y @ frame > 0, 1.0, -1.0).T
         agreement = agreement / bits
@@ -111,6 +113,7 @@ def itq(z: Tensor, bits: int, generator: torch.Generator, rounds: int = 30) -> T
     return torch.as_tensor(frame)
 
 
+@phase("residual bits")
 def residual_bit_axes(
     images: Matrix,
     texts: Matrix,

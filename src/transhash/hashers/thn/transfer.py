@@ -41,6 +41,7 @@ from transhash.hashers.components import (
 from transhash.hashers.projection import AffineMap, Matrix
 from transhash.hashers.thn.initialization import MIN_BITS, RESIDUAL_FRACTION, residual_bit_axes
 from transhash.hashers.thn.input_layer import InputLayer, TowerInputs
+from transhash.progress import tracked
 
 
 def soft_match(target: Features, auxiliary: Features, temperature: float) -> Matrix:
@@ -156,7 +157,8 @@ class TransferStep:
         coordinates = components.coordinates
         by_correlation = self.rank is None and is_pairwise(relation)
         has_target = target_images is not None or target_texts is not None
-        for remaining in reversed(range(self.matching_rounds if has_target else 0)):
+        rounds = range(self.matching_rounds if has_target else 0)
+        for remaining in tracked(rounds[::-1], "matching target items"):
             all_axes = analysis.image_axes * weights, analysis.text_axes * weights
             for modality, axes in zip((images, texts), all_axes, strict=True):
                 modality.match_target(
