@@ -299,6 +299,12 @@ typedef struct {
     uint64_t *sums;  /* (2 stride, 16): sum of the weights of the bits in each value of a half byte */
     uint64_t *least; /* (bits + 1,): smallest possible cost of that many differing bits */
     uint32_t bits;
+    const int64_t *weights; /* (bits,) */
+    /* Weights rounded down to sums of three parts, so that popcounts give a lower bound:
+     * sum of parts[i] x popcount(difference & masks[i]) x unit <= cost. */
+    uint8_t *masks; /* (3, stride) */
+    uint32_t parts[3];
+    uint64_t unit;
 } Price; /* of one query */
 
 typedef struct {
@@ -311,15 +317,89 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static int by_cost(const void *a, const void *b) {
-    const Priced *x = a, *y = b;
+static int by_cost(const Priced *x, const Priced *y) {
     if (x->cost != y->cost) return x->cost < y->cost ? -1 : 1;
     return (x->distance > y->distance) - (x->distance < y->distance);
+}
+
+static int by_cost_and_row(const void *a, const void *b) {
+    const Priced *x = a, *y = b;
+    int order = by_cost(x, y);
+    return order ? order : (x->row > y->row) - (x->row < y->row);
+}
+
+#define STEPS 16383 /* of rounded weights: a product with a popcount fits into 32 bits */
+
+/* Return the part of weight w that the masks can represent as base + 0 to `levels` steps. */
+INLINE uint32_t level_of(uint64_t w, uint32_t base, uint32_t step, uint32_t levels) {
+    uint32_t level = (uint32_t)(w - base) / step;
+    return level < levels ? level : levels;
+}
+
+/* Either 8 multiples of a step, or the smallest weight and 4 multiples, if that is much. The step
+ * that loses least is chosen. */
+static void bound_set(Price *p, uint32_t stride) {
+    uint32_t width = stride == 4 ? 4 : 8;
+    uint64_t least = UINT64_MAX, most = 0, best_sum = 0;
+    for (uint32_t b = 0; b < p->bits; b++) {
+        uint64_t w = (uint64_t)p->weights[b];
+        if (w < least) least = w;
+        if (w > most) most = w;
+    }
+    p->unit = most / STEPS + 1;
+    uint32_t low = (uint32_t)(least / p->unit), high = (uint32_t)(most / p->unit);
+    uint32_t base = 8 * low > high ? low : 0, levels = base ? 3 : 7, best = 1;
+    for (uint32_t i = 0; i < 8; i++) {
+        uint32_t step = (high - base) * (16 - i) / (16 * levels);
+        uint64_t sum = 0;
+        if (!step) step = 1;
+        for (uint32_t b = 0; b < p->bits; b++)
+            sum += step * level_of((uint64_t)p->weights[b] / p->unit, base, step, levels);
+        if (sum > best_sum) best_sum = sum, best = step;
+    }
+    p->parts[0] = best;
+    p->parts[1] = 2 * best;
+    p->parts[2] = base ? base : 4 * best;
+    memset(p->masks, 0, (size_t)3 * stride);
+    for (uint32_t b = 0; b < p->bits; b++) {
+        uint32_t level = level_of((uint64_t)p->weights[b] / p->unit, base, best, levels);
+        uint32_t byte = b / 8, at = byte / width * width + width - 1 - byte % width;
+        uint8_t bit = (uint8_t)(128 >> b % 8);
+        if (level & 1) p->masks[at] |= bit;
+        if (level & 2) p->masks[stride + at] |= bit;
+        if (base || level & 4) p->masks[2 * stride + at] |= bit;
+    }
+}
+
+INLINE uint32_t bound(const Price *p, const uint8_t *code, const uint8_t *query, uint32_t stride) {
+    const uint8_t *m = p->masks;
+    uint32_t a = 0, b = 0, c = 0;
+    if (stride == 4) {
+        uint32_t x = word32(code) ^ word32(query);
+        a = (uint32_t)__builtin_popcount(x & word32(m));
+        b = (uint32_t)__builtin_popcount(x & word32(m + 4));
+        c = (uint32_t)__builtin_popcount(x & word32(m + 8));
+    } else
+        for (uint32_t at = 0; at < stride; at += 8) {
+            uint64_t x = word64(code + at) ^ word64(query + at);
+            a += (uint32_t)__builtin_popcountll(x & word64(m + at));
+            b += (uint32_t)__builtin_popcountll(x & word64(m + stride + at));
+            c += (uint32_t)__builtin_popcountll(x & word64(m + 2 * stride + at));
+        }
+    return a * p->parts[0] + b * p->parts[1] + c * p->parts[2];
+}
+
+/* The largest bound of a code whose cost is at most `worst`. */
+INLINE uint32_t most_bound(const Price *p, uint64_t worst) {
+    uint64_t most = worst / p->unit;
+    return most < INT32_MAX / 2 ? (uint32_t)most : INT32_MAX / 2;
 }
 
 /* Weight i belongs to bit i of the packed code, whose bytes are in a word highest first. */
 static void price_set(Price *p, const int64_t *weights, uint32_t stride) {
     uint32_t width = stride == 4 ? 4 : 8;
+    p->weights = weights;
+    bound_set(p, stride);
     for (uint32_t at = 0; at < 2 * stride; at++) {
         uint64_t *sums = p->sums + (size_t)at * 16;
         uint32_t byte = at / 2, first = 8 * (byte / width * width + width - 1 - byte % width);
@@ -351,6 +431,134 @@ static uint64_t price_of(const Price *p, const uint8_t *code, const uint8_t *que
     if (stride == 8) return priced(p->sums, code, query, 8);
     return priced(p->sums, code, query, stride);
 }
+
+/* ---- filters: rows of a tile whose bound is at most `limit` ---------------------------------- */
+
+typedef uint32_t (*PricedFilter)(const Price *price, const uint8_t *codes, uint32_t n,
+                                 const uint8_t *query, uint32_t stride, uint32_t limit, Hit *hits);
+
+INLINE uint32_t each_priced(const Price *price, const uint8_t *codes, uint32_t from, uint32_t to,
+                            const uint8_t *query, uint32_t stride, uint32_t limit, Hit *hits,
+                            uint32_t found) {
+    for (uint32_t i = from; i < to; i++) {
+        const uint8_t *code = codes + (size_t)i * stride;
+        if (bound(price, code, query, stride) > limit) continue;
+        hits[found].row = i;
+        hits[found++].distance = distance(code, query, stride);
+    }
+    return found;
+}
+
+#define PRICED_FILTER(NAME, TARGET, STRIDE, BLOCK, PREPARE, ANY_HIT)                              \
+    TARGET static uint32_t NAME(const Price *price, ARGS) {                                       \
+        uint32_t i = 0, found = 0;                                                                \
+        (void)stride;                                                                             \
+        PREPARE;                                                                                  \
+        for (; i + (BLOCK) <= n; i += (BLOCK)) {                                                  \
+            const uint8_t *p = codes + (size_t)i * (STRIDE);                                      \
+            if (__builtin_expect(ANY_HIT, 0))                                                     \
+                found = each_priced(price, codes, i, i + (BLOCK), query, STRIDE, limit, hits,     \
+                                    found);                                                       \
+        }                                                                                         \
+        return each_priced(price, codes, i, n, query, STRIDE, limit, hits, found);                \
+    }
+
+#define PLAIN_PRICED_FILTER(NAME, TARGET)                                                         \
+    TARGET static uint32_t NAME(const Price *price, ARGS) {                                       \
+        return each_priced(price, codes, 0, n, query, stride, limit, hits, 0);                    \
+    }
+
+PLAIN_PRICED_FILTER(plain_priced, )
+
+#if defined(__x86_64__)
+/* The sum of three parts for each 64-bit lane; a popcount is in the lowest 16 bits of its lane. */
+#define PART512(popcnt, x, i) \
+    _mm512_madd_epi16(_mm512_##popcnt(_mm512_and_si512(x, mask##i)), part##i)
+AVX512 INLINE __m512i sum512(__m512i x, __m512i mask0, __m512i mask1, __m512i mask2, __m512i part0,
+                             __m512i part1, __m512i part2) {
+    return _mm512_add_epi32(PART512(popcnt_epi64, x, 0),
+                            _mm512_add_epi32(PART512(popcnt_epi64, x, 1),
+                                             PART512(popcnt_epi64, x, 2)));
+}
+AVX512 INLINE __m512i sum512_32(__m512i x, __m512i mask0, __m512i mask1, __m512i mask2,
+                                __m512i part0, __m512i part1, __m512i part2) {
+    return _mm512_add_epi32(PART512(popcnt_epi32, x, 0),
+                            _mm512_add_epi32(PART512(popcnt_epi32, x, 1),
+                                             PART512(popcnt_epi32, x, 2)));
+}
+#define SUM512(at) sum512(X512(at), mask0, mask1, mask2, part0, part1, part2)
+#define SUM512_32(at) sum512_32(X512(at), mask0, mask1, mask2, part0, part1, part2)
+#define PAIR_SUM512(at) PAIRS512(SUM512(at), SUM512((at) + 64))
+#define PREPARE512(SET, LANES)                                                                    \
+    __m512i q = SET(query), most = _mm512_set1_##LANES(limit);                                    \
+    __m512i mask0 = SET(price->masks), mask1 = SET(price->masks + stride),                        \
+            mask2 = SET(price->masks + 2 * stride);                                               \
+    __m512i part0 = _mm512_set1_##LANES(price->parts[0]),                                         \
+            part1 = _mm512_set1_##LANES(price->parts[1]),                                         \
+            part2 = _mm512_set1_##LANES(price->parts[2])
+#define SET512_4(at) _mm512_set1_epi32((int)word32(at))
+#define SET512_8(at) _mm512_set1_epi64((long long)word64(at))
+#define SET512_16(at) _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)(at)))
+#define SET512_32(at) _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)(at)))
+
+AVX512 INLINE __m512i quads512(__m512i a, __m512i b) {
+    return _mm512_add_epi64(_mm512_shuffle_i64x2(a, b, 0x88), _mm512_shuffle_i64x2(a, b, 0xdd));
+}
+
+PRICED_FILTER(avx512_priced_4, AVX512, 4, 64, PREPARE512(SET512_4, epi32),
+              _mm512_cmple_epu32_mask(MIN4_512(epu32, SUM512_32(0), SUM512_32(64), SUM512_32(128),
+                                               SUM512_32(192)), most))
+PRICED_FILTER(avx512_priced_8, AVX512, 8, 32, PREPARE512(SET512_8, epi64),
+              _mm512_cmple_epu64_mask(MIN4_512(epu64, SUM512(0), SUM512(64), SUM512(128),
+                                               SUM512(192)), most))
+PRICED_FILTER(avx512_priced_16, AVX512, 16, 16, PREPARE512(SET512_16, epi64),
+              _mm512_cmple_epu64_mask(_mm512_min_epu64(PAIR_SUM512(0), PAIR_SUM512(128)), most))
+PRICED_FILTER(avx512_priced_32, AVX512, 32, 8, PREPARE512(SET512_32, epi64),
+              _mm512_cmple_epu64_mask(quads512(PAIR_SUM512(0), PAIR_SUM512(128)), most))
+
+AVX2 INLINE __m256i bytes_of256(__m256i x) {
+    const __m256i table = _mm256_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4,
+                                           0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
+    const __m256i low = _mm256_set1_epi8(15);
+    return _mm256_add_epi8(
+        _mm256_shuffle_epi8(table, _mm256_and_si256(x, low)),
+        _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(x, 4), low)));
+}
+#define PART256(x, i)                                                                             \
+    _mm256_madd_epi16(_mm256_sad_epu8(bytes_of256(_mm256_and_si256(x, mask##i)),                  \
+                                      _mm256_setzero_si256()), part##i)
+AVX2 INLINE __m256i sum256(const uint8_t *p, __m256i q, __m256i mask0, __m256i mask1,
+                           __m256i mask2, __m256i part0, __m256i part1, __m256i part2) {
+    __m256i x = _mm256_xor_si256(_mm256_loadu_si256((const void *)p), q);
+    return _mm256_add_epi32(PART256(x, 0), _mm256_add_epi32(PART256(x, 1), PART256(x, 2)));
+}
+#define SUM256(at) sum256(p + (at), q, mask0, mask1, mask2, part0, part1, part2)
+AVX2 INLINE __m256i pairs256(__m256i a, __m256i b) {
+    return _mm256_add_epi64(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+}
+AVX2 INLINE __m256i quads256(__m256i a, __m256i b) {
+    return _mm256_add_epi64(_mm256_permute2x128_si256(a, b, 0x20),
+                            _mm256_permute2x128_si256(a, b, 0x31));
+}
+#define PREPARE256(SET)                                                                           \
+    __m256i q = SET(query), above = _mm256_set1_epi64x((long long)limit + 1);                     \
+    __m256i mask0 = SET(price->masks), mask1 = SET(price->masks + stride),                        \
+            mask2 = SET(price->masks + 2 * stride);                                               \
+    __m256i part0 = _mm256_set1_epi64x(price->parts[0]),                                          \
+            part1 = _mm256_set1_epi64x(price->parts[1]),                                          \
+            part2 = _mm256_set1_epi64x(price->parts[2])
+#define SET256_8(at) _mm256_set1_epi64x((long long)word64(at))
+#define SET256_16(at) _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)(at)))
+#define SET256_32(at) _mm256_loadu_si256((const void *)(at))
+PRICED_FILTER(avx2_priced_8, AVX2, 8, 8, PREPARE256(SET256_8),
+              BELOW64(_mm256_min_epi32(SUM256(0), SUM256(32))))
+PRICED_FILTER(avx2_priced_16, AVX2, 16, 8, PREPARE256(SET256_16),
+              BELOW64(_mm256_min_epi32(pairs256(SUM256(0), SUM256(32)),
+                                       pairs256(SUM256(64), SUM256(96)))))
+PRICED_FILTER(avx2_priced_32, AVX2, 32, 4, PREPARE256(SET256_32),
+              BELOW64(quads256(pairs256(SUM256(0), SUM256(32)), pairs256(SUM256(64), SUM256(96)))))
+PLAIN_PRICED_FILTER(popcnt_priced, POPCNT)
+#endif
 
 /* ---- counting selection ------------------------------------------------------------------- */
 
@@ -413,15 +621,18 @@ INLINE uint64_t items_of(const Segment *g, uint32_t row) {
     return to - from - (g->dead_items ? count_set(g->dead_items, from, to) : 0);
 }
 
-/* Sort the priced rows and drop those that have k cheaper items before them. */
+/* Sort the priced rows; drop those that have k cheaper items before them, and copies: a row that
+ * several tables yield is offered several times. */
 static void settle(Selector *s, const Segment *g) {
     if (s->settled == s->used) return;
-    qsort(s->priced, s->used, sizeof *s->priced, by_cost);
+    qsort(s->priced, s->used, sizeof *s->priced, by_cost_and_row);
     uint64_t items = 0;
     size_t kept = 0;
-    for (; kept < s->used && s->priced[kept].cost <= s->worst; kept++) {
-        items += items_of(g, s->priced[kept].row);
-        if (items >= s->k && s->worst > s->priced[kept].cost) s->worst = s->priced[kept].cost;
+    for (size_t i = 0; i < s->used && s->priced[i].cost <= s->worst; i++) {
+        if (i && s->priced[i].row == s->priced[kept - 1].row) continue;
+        s->priced[kept++] = s->priced[i];
+        items += items_of(g, s->priced[i].row);
+        if (items >= s->k && s->worst > s->priced[i].cost) s->worst = s->priced[i].cost;
     }
     s->total = items;
     s->used = s->settled = kept;
@@ -679,19 +890,25 @@ AVX512 static void tally_avx512(const uint8_t *codes, uint32_t n, const uint8_t 
 typedef struct {
     const char *name;
     Filter by4, by8, by16, by32, any;
+    PricedFilter priced4, priced8, priced16, priced32, priced_any;
     Probe probe;
     Tally tally;
 } Kernel;
 
 static const Kernel kernels[] = {
 #if defined(__x86_64__)
-    {"avx512", avx512_4, avx512_8, avx512_16, avx512_32, popcnt_any, probe_popcnt, tally_avx512},
-    {"avx2", avx2_4, avx2_8, avx2_16, avx2_32, popcnt_any, probe_popcnt, tally_popcnt},
-    {"popcnt", popcnt_any, popcnt_any, popcnt_any, popcnt_any, popcnt_any, probe_popcnt, tally_popcnt},
+    {"avx512", avx512_4, avx512_8, avx512_16, avx512_32, popcnt_any, avx512_priced_4,
+     avx512_priced_8, avx512_priced_16, avx512_priced_32, popcnt_priced, probe_popcnt, tally_avx512},
+    {"avx2", avx2_4, avx2_8, avx2_16, avx2_32, popcnt_any, popcnt_priced, avx2_priced_8,
+     avx2_priced_16, avx2_priced_32, popcnt_priced, probe_popcnt, tally_popcnt},
+    {"popcnt", popcnt_any, popcnt_any, popcnt_any, popcnt_any, popcnt_any, popcnt_priced,
+     popcnt_priced, popcnt_priced, popcnt_priced, popcnt_priced, probe_popcnt, tally_popcnt},
 #elif defined(__aarch64__)
-    {"neon", neon_4, neon_8, neon_16, plain_any, plain_any, probe_plain, tally_plain},
+    {"neon", neon_4, neon_8, neon_16, plain_any, plain_any, plain_priced, plain_priced,
+     plain_priced, plain_priced, plain_priced, probe_plain, tally_plain},
 #endif
-    {"portable", plain_any, plain_any, plain_any, plain_any, plain_any, probe_plain, tally_plain},
+    {"portable", plain_any, plain_any, plain_any, plain_any, plain_any, plain_priced, plain_priced,
+     plain_priced, plain_priced, plain_priced, probe_plain, tally_plain},
 };
 static const Kernel *kernel;
 
@@ -742,20 +959,36 @@ static Filter filter_for(uint32_t stride) {
     }
 }
 
+static PricedFilter priced_filter_for(uint32_t stride) {
+    switch (stride) {
+    case 4: return kernel->priced4;
+    case 8: return kernel->priced8;
+    case 16: return kernel->priced16;
+    case 32: return kernel->priced32;
+    default: return kernel->priced_any;
+    }
+}
+
 /* ---- scan, finish ------------------------------------------------------------------------- */
 
 static void scan(const Segment *g, uint32_t from, uint32_t to, const uint8_t *const *queries,
                  Selector *const *selectors, uint32_t n, Hit *hits) {
     Filter filter = filter_for(g->stride);
+    PricedFilter by_bound = priced_filter_for(g->stride);
     uint32_t full = TILE_BYTES / g->stride, tile = full < 256 ? full : 256;
     for (uint32_t at = from; at < to;) {
         uint32_t rows = to - at < tile ? to - at : tile;
         const uint8_t *codes = g->codes + (size_t)at * g->stride;
         for (uint32_t q = 0; q < n; q++) {
-            uint32_t found = filter(codes, rows, queries[q], g->stride, selectors[q]->limit, hits);
-            selectors[q]->examined += rows;
+            Selector *s = selectors[q];
+            uint32_t found =
+                s->price ? by_bound(s->price, codes, rows, queries[q], g->stride,
+                                    most_bound(s->price, s->worst), hits)
+                         : filter(codes, rows, queries[q], g->stride, s->limit, hits);
+            s->examined += rows;
             for (uint32_t h = 0; h < found; h++)
-                offer(selectors[q], g, at + hits[h].row, hits[h].distance);
+                offer(s, g, at + hits[h].row, hits[h].distance);
+            if (s->price && s->used - s->settled > 64 + s->settled / 2) settle(s, g);
         }
         at += rows;
         /* Small tiles first: the limit should fall before many rows pass it. */
@@ -981,6 +1214,7 @@ static void worker_free(Worker *w) {
         free(w->selectors[i].priced);
         free(w->prices[i].sums);
         free(w->prices[i].least);
+        free(w->prices[i].masks);
     }
     free(w->hits);
     free(w->scratch.ids);
@@ -1001,7 +1235,8 @@ static Worker *worker_new(uint32_t stride, uint32_t group, uint32_t bits) {
         Price *p = &w->prices[i];
         p->bits = bits;
         if (!(p->sums = malloc((size_t)stride * 32 * sizeof *p->sums)) ||
-            !(p->least = malloc(((size_t)bits + 1) * sizeof *p->least)))
+            !(p->least = malloc(((size_t)bits + 1) * sizeof *p->least)) ||
+            !(p->masks = malloc((size_t)stride * 3)))
             goto fail;
     }
     return w;
