@@ -778,12 +778,179 @@ INLINE int probe_body(const Segment *g, const uint8_t *query, Selector *sel, dou
         if (spent > budget) return 0;
         if (!probe_table(g, query, sel, t, probed[t] + 1, probed)) sel->failed = DAMAGED;
         probed[t]++;
-        if (sel->price) settle(sel, g);
         if (sel->failed || sel->limit < found_below) return 1;
         if (probed[t] < 16) spent += 2.0 * (flips_of[probed[t] + 2] - flips_of[probed[t] + 1]);
         cost[t] = cost_of(g, query, t, probed[t] + 1, budget - spent);
     }
 }
+
+/* ---- multi-index hashing with weights ------------------------------------------------------ */
+
+#define MOST_FLIPS 512  /* of one step */
+#define MOST_HEAP 4096
+
+typedef struct {
+    uint64_t cost;
+    uint16_t flips; /* bits by which the chunk differs from the query's */
+    uint16_t last;  /* the dearest of them, by rank */
+} Subset;
+
+/* The values of a chunk by the cost of their difference to the query's, in steps. */
+typedef struct {
+    uint64_t weight[16]; /* ascending */
+    uint16_t bit[16];
+    uint32_t bits;
+    uint32_t waiting;       /* subsets in the heap */
+    uint64_t below, beyond; /* all values that cost less were probed; and after the next step */
+    uint32_t ready;         /* values of the next step */
+    double cost;            /* of the next step, in ns */
+    uint16_t step[MOST_FLIPS];
+    Subset heap[MOST_HEAP];
+} Walk;
+
+static void heap_push(Walk *w, Subset subset) {
+    uint32_t at = w->waiting++;
+    for (uint32_t up; at && w->heap[up = (at - 1) / 2].cost > subset.cost; at = up)
+        w->heap[at] = w->heap[up];
+    w->heap[at] = subset;
+}
+
+static Subset heap_pop(Walk *w) {
+    Subset top = w->heap[0], last = w->heap[--w->waiting];
+    uint32_t at = 0;
+    for (uint32_t child; (child = 2 * at + 1) < w->waiting; at = child) {
+        if (child + 1 < w->waiting && w->heap[child + 1].cost < w->heap[child].cost) child++;
+        if (w->heap[child].cost >= last.cost) break;
+        w->heap[at] = w->heap[child];
+    }
+    w->heap[at] = last;
+    return top;
+}
+
+static void walk_begin(Walk *w, const Price *price, uint32_t t) {
+    w->bits = 0;
+    for (uint32_t i = 0; i < 16 && 16 * t + i < price->bits; i++) {
+        uint64_t weight = (uint64_t)price->weights[16 * t + i];
+        uint32_t at = w->bits++;
+        for (; at && w->weight[at - 1] > weight; at--) {
+            w->weight[at] = w->weight[at - 1];
+            w->bit[at] = w->bit[at - 1];
+        }
+        w->weight[at] = weight;
+        w->bit[at] = (uint16_t)(0x8000 >> i);
+    }
+    w->waiting = 0;
+    w->below = 0;
+    heap_push(w, (Subset){0, 0, UINT16_MAX});
+}
+
+/* Collect the values of the next step: those that cost less than `stride` more than all before. Each
+ * subset of bits follows from a cheaper one by adding the next bit, or by exchanging the last for it. */
+static void walk_plan(Walk *w, const Segment *g, const uint8_t *query, uint32_t t, uint64_t step) {
+    const uint32_t *starts = g->starts + (size_t)t * (CHUNKS + 1);
+    const uint64_t *dead = g->dead_rows ? g->dead_rows + t * words_of(g->count) : NULL;
+    uint32_t key = chunk(query, g->stride, t);
+    uint64_t rows = 0, limit = w->below + step;
+    w->ready = 0;
+    while (w->waiting && w->heap[0].cost < limit) {
+        if (w->ready == MOST_FLIPS || w->waiting + 2 > MOST_HEAP) {
+            w->cost = 1e30;
+            return;
+        }
+        Subset s = heap_pop(w);
+        uint32_t next = (uint16_t)(s.last + 1);
+        if (next < w->bits) {
+            uint16_t added = s.flips | w->bit[next];
+            heap_push(w, (Subset){s.cost + w->weight[next], added, (uint16_t)next});
+            if (next)
+                heap_push(w, (Subset){s.cost + w->weight[next] - w->weight[next - 1],
+                                      added & (uint16_t)~w->bit[next - 1], (uint16_t)next});
+        }
+        uint32_t from = starts[key ^ s.flips], to = starts[(key ^ s.flips) + 1];
+        rows += to - from;
+        if (dead && to <= g->count) rows -= count_set(dead, from, to);
+        w->step[w->ready++] = s.flips;
+    }
+    w->beyond = w->waiting ? w->heap[0].cost : UINT64_MAX;
+    double jump = (double)g->count * g->stride / 1e7;
+    jump = jump < 1.5 ? 1.5 : jump > 20 ? 20 : jump;
+    w->cost = 4 * jump * w->ready + ((t ? jump : 1.0) + 1) * (double)rows;
+}
+
+/* Return 0 if the arrays are corrupt. */
+INLINE int probe_step(const Segment *g, const uint8_t *query, Selector *sel, const Walk *w,
+                      uint32_t t) {
+    const uint32_t *starts = g->starts + (size_t)t * (CHUNKS + 1);
+    const uint32_t *order = t ? g->orders + (size_t)(t - 1) * g->count : NULL;
+    const uint64_t *dead = g->dead_rows ? g->dead_rows + t * words_of(g->count) : NULL;
+    uint32_t key = chunk(query, g->stride, t), most = most_bound(sel->price, sel->worst);
+    for (uint32_t f = 0; f < w->ready; f++) {
+        uint32_t from = starts[key ^ w->step[f]], to = starts[(key ^ w->step[f]) + 1];
+        if (from > to || to > g->count) return 0;
+        for (uint32_t i = from; i < to; i++) {
+            if (dead && (i = (uint32_t)next_clear(dead, i, to)) == to) break;
+            sel->examined++;
+            uint32_t row = i;
+            if (order) {
+                if (i + 24 < to) __builtin_prefetch(g->codes + (size_t)order[i + 24] * g->stride);
+                row = order[i];
+                if (row >= g->count) return 0;
+            }
+            const uint8_t *code = g->codes + (size_t)row * g->stride;
+            if (bound(sel->price, code, query, g->stride) > most) continue;
+            offer(sel, g, row, distance(code, query, g->stride));
+            if (sel->used - sel->settled > 64 + sel->settled / 2) {
+                settle(sel, g);
+                most = most_bound(sel->price, sel->worst);
+            }
+        }
+    }
+    return 1;
+}
+
+/* As below: a code not seen yet costs at least walks[t].below in every chunk t, hence their sum. */
+INLINE int probe_priced_body(const Segment *g, const uint8_t *query, Selector *sel, double budget,
+                             Walk *walks) {
+    uint64_t step = sel->price->least[sel->price->bits] / sel->price->bits / 4 + 1;
+    double spent = 0;
+    for (uint32_t t = 0; t < g->tables; t++) {
+        walk_begin(&walks[t], sel->price, t);
+        walk_plan(&walks[t], g, query, t, step);
+        spent += 20.0 * walks[t].ready;
+    }
+    for (;;) {
+        uint32_t best = 0;
+        for (uint32_t t = 1; t < g->tables; t++)
+            if (walks[t].cost / (double)(walks[t].beyond - walks[t].below) <
+                walks[best].cost / (double)(walks[best].beyond - walks[best].below)) best = t;
+        Walk *w = &walks[best];
+        spent += w->cost;
+        if (spent > budget) return 0;
+        if (!probe_step(g, query, sel, w, best)) sel->failed = DAMAGED;
+        settle(sel, g);
+        if (w->beyond == UINT64_MAX || sel->failed) return 1;
+        w->below = w->beyond;
+        uint64_t all = 0;
+        for (uint32_t t = 0; t < g->tables; t++) all += walks[t].below;
+        if (all > sel->worst) return 1;
+        walk_plan(w, g, query, best, step);
+        spent += 20.0 * w->ready;
+    }
+}
+
+typedef int (*PricedProbe)(const Segment *, const uint8_t *, Selector *, double, Walk *);
+#define PRICED_PROBE(NAME, TARGET)                                                               \
+    TARGET static int NAME(const Segment *g, const uint8_t *query, Selector *s, double budget,   \
+                           Walk *walks) {                                                        \
+        Segment fixed = *g;                                                                      \
+        if (g->stride == 8) return fixed.stride = 8, probe_priced_body(&fixed, query, s, budget, walks);   \
+        if (g->stride == 16) return fixed.stride = 16, probe_priced_body(&fixed, query, s, budget, walks); \
+        return probe_priced_body(g, query, s, budget, walks);                                    \
+    }
+PRICED_PROBE(priced_probe_plain, )
+#if defined(__x86_64__)
+PRICED_PROBE(priced_probe_popcnt, POPCNT)
+#endif
 
 typedef int (*Probe)(const Segment *, const uint8_t *, Selector *, double);
 /* A copy with a constant stride lets the compiler unroll the distance of common lengths. */
@@ -892,23 +1059,24 @@ typedef struct {
     Filter by4, by8, by16, by32, any;
     PricedFilter priced4, priced8, priced16, priced32, priced_any;
     Probe probe;
+    PricedProbe priced_probe;
     Tally tally;
 } Kernel;
 
 static const Kernel kernels[] = {
 #if defined(__x86_64__)
     {"avx512", avx512_4, avx512_8, avx512_16, avx512_32, popcnt_any, avx512_priced_4,
-     avx512_priced_8, avx512_priced_16, avx512_priced_32, popcnt_priced, probe_popcnt, tally_avx512},
+     avx512_priced_8, avx512_priced_16, avx512_priced_32, popcnt_priced, probe_popcnt, priced_probe_popcnt, tally_avx512},
     {"avx2", avx2_4, avx2_8, avx2_16, avx2_32, popcnt_any, popcnt_priced, avx2_priced_8,
-     avx2_priced_16, avx2_priced_32, popcnt_priced, probe_popcnt, tally_popcnt},
+     avx2_priced_16, avx2_priced_32, popcnt_priced, probe_popcnt, priced_probe_popcnt, tally_popcnt},
     {"popcnt", popcnt_any, popcnt_any, popcnt_any, popcnt_any, popcnt_any, popcnt_priced,
-     popcnt_priced, popcnt_priced, popcnt_priced, popcnt_priced, probe_popcnt, tally_popcnt},
+     popcnt_priced, popcnt_priced, popcnt_priced, popcnt_priced, probe_popcnt, priced_probe_popcnt, tally_popcnt},
 #elif defined(__aarch64__)
     {"neon", neon_4, neon_8, neon_16, plain_any, plain_any, plain_priced, plain_priced,
-     plain_priced, plain_priced, plain_priced, probe_plain, tally_plain},
+     plain_priced, plain_priced, plain_priced, probe_plain, priced_probe_plain, tally_plain},
 #endif
     {"portable", plain_any, plain_any, plain_any, plain_any, plain_any, plain_priced, plain_priced,
-     plain_priced, plain_priced, plain_priced, probe_plain, tally_plain},
+     plain_priced, plain_priced, plain_priced, probe_plain, priced_probe_plain, tally_plain},
 };
 static const Kernel *kernel;
 
@@ -1203,6 +1371,7 @@ typedef struct {
     Selector selectors[GROUP];
     Price prices[GROUP];
     Hit *hits;
+    Walk *walks; /* one per table, with weights */
     Scratch scratch;
 } Worker;
 
@@ -1217,6 +1386,7 @@ static void worker_free(Worker *w) {
         free(w->prices[i].masks);
     }
     free(w->hits);
+    free(w->walks);
     free(w->scratch.ids);
     free(w->scratch.rows);
     free(w->scratch.ends);
@@ -1224,13 +1394,14 @@ static void worker_free(Worker *w) {
 }
 
 /* Allocate prices of `bits` weights per query of a group; with 0 none. */
-static Worker *worker_new(uint32_t stride, uint32_t group, uint32_t bits) {
+static Worker *worker_new(uint32_t stride, uint32_t group, uint32_t bits, uint32_t tables) {
     Worker *w = calloc(1, sizeof *w);
     if (!w || !(w->hits = malloc((TILE_BYTES / 4 + 1) * sizeof *w->hits)) ||
         !(w->scratch.ends = malloc((stride * 8 + 2) * sizeof *w->scratch.ends)))
         goto fail;
     for (uint32_t i = 0; i < group; i++)
         if (!(w->selectors[i].seen = malloc((stride * 8 + 1) * sizeof(uint64_t)))) goto fail;
+    if (bits && tables && !(w->walks = malloc(tables * sizeof *w->walks))) goto fail;
     for (uint32_t i = 0; bits && i < group; i++) {
         Price *p = &w->prices[i];
         p->bits = bits;
@@ -1272,7 +1443,7 @@ static void scan_split(Job *job, const uint8_t *const *queries, Selector *const 
     const Segment *g = job->segment;
     Split split = {.segment = g, .queries = queries, .n = n, .parts = (uint32_t)threads};
     for (uint32_t part = 0; part < split.parts; part++) {
-        Worker *w = split.workers[part] = worker_new(g->stride, n, 0);
+        Worker *w = split.workers[part] = worker_new(g->stride, n, 0, 0);
         if (!w) job->failed = NO_MEMORY;
         for (uint32_t q = 0; w && q < n; q++) {
             Selector *s = &w->selectors[q];
@@ -1335,7 +1506,8 @@ static void answer_group(Job *job, Worker *w, uint32_t first, uint32_t n, int th
             s->worst = UINT64_MAX;
         }
         if (g->tables && budget > 0) {
-            if (kernel->probe(g, query, s, budget)) {
+            if (s->price ? kernel->priced_probe(g, query, s, budget, w->walks)
+                         : kernel->probe(g, query, s, budget)) {
                 job->answered++;
                 continue;
             }
@@ -1356,7 +1528,7 @@ static void answer_group(Job *job, Worker *w, uint32_t first, uint32_t n, int th
 
 /* Answer groups of queries until none is left; `threads` share the scan of each group. */
 static void answer_groups(Job *job, int threads) {
-    Worker *w = worker_new(job->segment->stride, job->group, job->bits);
+    Worker *w = worker_new(job->segment->stride, job->group, job->bits, job->segment->tables);
     if (!w) job->failed = NO_MEMORY;
     while (!job->failed) {
         uint32_t first = atomic_fetch_add(&job->next, job->group);
