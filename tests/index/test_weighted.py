@@ -158,6 +158,26 @@ def test_a_large_segment_split_among_threads_agrees(threads: int) -> None:
             assert_same(index.search(*one), exact.search(*one))
 
 
+@pytest.mark.skipif(native is None, reason="the native kernel was not built")
+@pytest.mark.parametrize("mode", WEIGHTED_MODES)
+def test_tables_answer_queries_near_the_items_after_few_rows(mode: RankingMode) -> None:
+    generator = np.random.default_rng(1)
+    centers = uniform(1000, 128, 2).packed
+    flips = np.packbits(generator.random((300_000, 128)) < 0.02, axis=1)
+    items = Codes(centers[generator.integers(0, 1000, 300_000)] ^ flips, 128)
+    z = np.abs(generator.normal(0, 1, (8, 128))) * Codes(centers[:8], 128).signs()
+    weights = query_weights(z, mode)
+    segment = build(np.arange(len(items)), to_words(items.packed), 128)
+    assert segment.starts is not None
+    words, k = to_words(Codes.from_projections(z).packed), 24
+    output = np.empty((8, k), np.int64), np.empty((8, k), np.int32)
+    answered, examined = native.search(
+        *segment._arrays(words), k, 0.5, 1, *output, weights, np.empty((8, k), np.int64)
+    )
+    assert answered == 8
+    assert examined < 8 * len(segment.words) / 50
+
+
 @pytest.mark.parametrize("mode", WEIGHTED_MODES)
 def test_changes_leave_grouped_equal_to_exact(
     mode: RankingMode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -186,7 +206,7 @@ def test_changes_leave_grouped_equal_to_exact(
 def test_any_weights_rank_equally_in_exact_and_grouped(data: st.DataObject) -> None:
     bits = data.draw(st.sampled_from([8, 24, 64, 72]))
     seed = data.draw(st.integers(0, 2**16))
-    greatest = data.draw(st.sampled_from([0, 1, 3, 2**40]))
+    greatest = data.draw(st.sampled_from([0, 1, 3, 2**40, 2**55 - 1]))
     generator = np.random.default_rng(seed)
     count = data.draw(st.integers(0, 400))
     items = (clustered if seed % 2 else uniform)(count, bits, seed)

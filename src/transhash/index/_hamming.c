@@ -12,9 +12,10 @@
  * Both feed the same counting selection: candidates are stored with their distance, a histogram
  * counts them, and the threshold falls as soon as k candidates are below it. Nothing is sorted until
  * the end, and almost all codes fail one vector comparison.
- * If bits have weights, the k-th smallest sum of the weights of differing bits bounds the distance: d
- * bits cost at least the d smallest weights. So the same filters and tables work, and costs are only
- * computed for codes that pass them.
+ * If bits have weights, codes are ranked by cost, the sum of the weights of differing bits. The scan
+ * compares a lower bound of the cost, three masked popcounts, and computes the cost of the few codes
+ * that pass. The tables look up the values of each chunk by their cost: a code that was not seen costs
+ * at least the sum of what was looked up in each.
  *
  * Only the inner filters differ between CPUs; they are selected at run time.
  */
@@ -297,7 +298,7 @@ VECTOR_FILTER(neon_16, , 16, 16, uint8x16_t q = vld1q_u8(query),
 
 typedef struct {
     uint64_t *sums;  /* (2 stride, 16): sum of the weights of the bits in each value of a half byte */
-    uint64_t *least; /* (bits + 1,): smallest possible cost of that many differing bits */
+    uint64_t total;  /* of all weights */
     uint32_t bits;
     const int64_t *weights; /* (bits,) */
     /* Weights rounded down to sums of three parts, so that popcounts give a lower bound:
@@ -308,24 +309,14 @@ typedef struct {
 } Price; /* of one query */
 
 typedef struct {
-    uint64_t cost;
+    uint64_t cost, items;
     uint32_t row, distance;
 } Priced;
 
-static int by_size(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static int by_cost(const Priced *x, const Priced *y) {
+static int by_cost(const void *a, const void *b) {
+    const Priced *x = a, *y = b;
     if (x->cost != y->cost) return x->cost < y->cost ? -1 : 1;
     return (x->distance > y->distance) - (x->distance < y->distance);
-}
-
-static int by_cost_and_row(const void *a, const void *b) {
-    const Priced *x = a, *y = b;
-    int order = by_cost(x, y);
-    return order ? order : (x->row > y->row) - (x->row < y->row);
 }
 
 #define STEPS 16383 /* of rounded weights: a product with a popcount fits into 32 bits */
@@ -409,10 +400,8 @@ static void price_set(Price *p, const int64_t *weights, uint32_t stride) {
             sums[v] = sums[v & (v - 1)] + (bit < p->bits ? (uint64_t)weights[bit] : 0);
         }
     }
-    p->least[0] = 0;
-    memcpy(p->least + 1, weights, p->bits * sizeof *weights);
-    qsort(p->least + 1, p->bits, sizeof *p->least, by_size);
-    for (uint32_t d = 1; d <= p->bits; d++) p->least[d] += p->least[d - 1];
+    p->total = 0;
+    for (uint32_t b = 0; b < p->bits; b++) p->total += (uint64_t)weights[b];
 }
 
 INLINE uint64_t priced(const uint64_t *sums, const uint8_t *code, const uint8_t *query,
@@ -432,40 +421,45 @@ static uint64_t price_of(const Price *p, const uint8_t *code, const uint8_t *que
     return priced(p->sums, code, query, stride);
 }
 
-/* ---- filters: rows of a tile whose bound is at most `limit` ---------------------------------- */
+/* ---- filters: rows of a tile whose bound is at most `limit`, written to `rows` --------------- */
 
-typedef uint32_t (*PricedFilter)(const Price *price, const uint8_t *codes, uint32_t n,
-                                 const uint8_t *query, uint32_t stride, uint32_t limit, Hit *hits);
+#define PRICED_ARGS                                                                               \
+    const Price *price, const uint8_t *codes, uint32_t n, const uint8_t *query, uint32_t stride,  \
+        uint32_t limit, uint32_t *rows
+
+typedef uint32_t (*PricedFilter)(PRICED_ARGS);
 
 INLINE uint32_t each_priced(const Price *price, const uint8_t *codes, uint32_t from, uint32_t to,
-                            const uint8_t *query, uint32_t stride, uint32_t limit, Hit *hits,
+                            const uint8_t *query, uint32_t stride, uint32_t limit, uint32_t *rows,
                             uint32_t found) {
     for (uint32_t i = from; i < to; i++) {
-        const uint8_t *code = codes + (size_t)i * stride;
-        if (bound(price, code, query, stride) > limit) continue;
-        hits[found].row = i;
-        hits[found++].distance = distance(code, query, stride);
+        rows[found] = i;
+        found += bound(price, codes + (size_t)i * stride, query, stride) <= limit;
     }
     return found;
 }
 
-#define PRICED_FILTER(NAME, TARGET, STRIDE, BLOCK, PREPARE, ANY_HIT)                              \
-    TARGET static uint32_t NAME(const Price *price, ARGS) {                                       \
+/* HITS: a mask of the lanes of a block with a hit; lane i belongs to row ORDER(i) of the block. */
+#define PRICED_FILTER(NAME, TARGET, STRIDE, BLOCK, PREPARE, HITS, ORDER)                          \
+    TARGET static uint32_t NAME(PRICED_ARGS) {                                                    \
         uint32_t i = 0, found = 0;                                                                \
         (void)stride;                                                                             \
         PREPARE;                                                                                  \
         for (; i + (BLOCK) <= n; i += (BLOCK)) {                                                  \
             const uint8_t *p = codes + (size_t)i * (STRIDE);                                      \
-            if (__builtin_expect(ANY_HIT, 0))                                                     \
-                found = each_priced(price, codes, i, i + (BLOCK), query, STRIDE, limit, hits,     \
-                                    found);                                                       \
+            uint32_t hits = (uint32_t)(HITS);                                                     \
+            while (__builtin_expect(hits != 0, 0)) {                                              \
+                uint32_t lane = (uint32_t)__builtin_ctz(hits);                                    \
+                rows[found++] = i + (ORDER);                                                      \
+                hits &= hits - 1;                                                                 \
+            }                                                                                     \
         }                                                                                         \
-        return each_priced(price, codes, i, n, query, STRIDE, limit, hits, found);                \
+        return each_priced(price, codes, i, n, query, STRIDE, limit, rows, found);                \
     }
 
 #define PLAIN_PRICED_FILTER(NAME, TARGET)                                                         \
-    TARGET static uint32_t NAME(const Price *price, ARGS) {                                       \
-        return each_priced(price, codes, 0, n, query, stride, limit, hits, 0);                    \
+    TARGET static uint32_t NAME(PRICED_ARGS) {                                                    \
+        return each_priced(price, codes, 0, n, query, stride, limit, rows, 0);                    \
     }
 
 PLAIN_PRICED_FILTER(plain_priced, )
@@ -505,16 +499,19 @@ AVX512 INLINE __m512i quads512(__m512i a, __m512i b) {
     return _mm512_add_epi64(_mm512_shuffle_i64x2(a, b, 0x88), _mm512_shuffle_i64x2(a, b, 0xdd));
 }
 
-PRICED_FILTER(avx512_priced_4, AVX512, 4, 64, PREPARE512(SET512_4, epi32),
-              _mm512_cmple_epu32_mask(MIN4_512(epu32, SUM512_32(0), SUM512_32(64), SUM512_32(128),
-                                               SUM512_32(192)), most))
-PRICED_FILTER(avx512_priced_8, AVX512, 8, 32, PREPARE512(SET512_8, epi64),
-              _mm512_cmple_epu64_mask(MIN4_512(epu64, SUM512(0), SUM512(64), SUM512(128),
-                                               SUM512(192)), most))
+#define UP_TO_MOST(lanes, x) _mm512_cmple_##lanes##_mask(x, most)
+PRICED_FILTER(avx512_priced_4, AVX512, 4, 32, PREPARE512(SET512_4, epi32),
+              UP_TO_MOST(epu32, SUM512_32(0)) | (uint32_t)UP_TO_MOST(epu32, SUM512_32(64)) << 16,
+              lane)
+PRICED_FILTER(avx512_priced_8, AVX512, 8, 16, PREPARE512(SET512_8, epi64),
+              UP_TO_MOST(epu64, SUM512(0)) | (uint32_t)UP_TO_MOST(epu64, SUM512(64)) << 8, lane)
 PRICED_FILTER(avx512_priced_16, AVX512, 16, 16, PREPARE512(SET512_16, epi64),
-              _mm512_cmple_epu64_mask(_mm512_min_epu64(PAIR_SUM512(0), PAIR_SUM512(128)), most))
+              UP_TO_MOST(epu64, PAIR_SUM512(0)) |
+                  (uint32_t)UP_TO_MOST(epu64, PAIR_SUM512(128)) << 8,
+              (lane & 8) + (lane & 1) * 4 + (lane >> 1 & 3))
 PRICED_FILTER(avx512_priced_32, AVX512, 32, 8, PREPARE512(SET512_32, epi64),
-              _mm512_cmple_epu64_mask(quads512(PAIR_SUM512(0), PAIR_SUM512(128)), most))
+              UP_TO_MOST(epu64, quads512(PAIR_SUM512(0), PAIR_SUM512(128))),
+              (lane & 4) + (lane & 1) * 2 + (lane >> 1 & 1))
 
 AVX2 INLINE __m256i bytes_of256(__m256i x) {
     const __m256i table = _mm256_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4,
@@ -550,13 +547,14 @@ AVX2 INLINE __m256i quads256(__m256i a, __m256i b) {
 #define SET256_8(at) _mm256_set1_epi64x((long long)word64(at))
 #define SET256_16(at) _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)(at)))
 #define SET256_32(at) _mm256_loadu_si256((const void *)(at))
-PRICED_FILTER(avx2_priced_8, AVX2, 8, 8, PREPARE256(SET256_8),
-              BELOW64(_mm256_min_epi32(SUM256(0), SUM256(32))))
-PRICED_FILTER(avx2_priced_16, AVX2, 16, 8, PREPARE256(SET256_16),
-              BELOW64(_mm256_min_epi32(pairs256(SUM256(0), SUM256(32)),
-                                       pairs256(SUM256(64), SUM256(96)))))
+#define UP_TO_256(x) _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpgt_epi64(above, x)))
+PRICED_FILTER(avx2_priced_8, AVX2, 8, 4, PREPARE256(SET256_8), UP_TO_256(SUM256(0)), lane)
+PRICED_FILTER(avx2_priced_16, AVX2, 16, 4, PREPARE256(SET256_16),
+              UP_TO_256(pairs256(SUM256(0), SUM256(32))), (lane & 1) * 2 + (lane >> 1))
 PRICED_FILTER(avx2_priced_32, AVX2, 32, 4, PREPARE256(SET256_32),
-              BELOW64(quads256(pairs256(SUM256(0), SUM256(32)), pairs256(SUM256(64), SUM256(96)))))
+              UP_TO_256(quads256(pairs256(SUM256(0), SUM256(32)),
+                                 pairs256(SUM256(64), SUM256(96)))),
+              lane)
 PLAIN_PRICED_FILTER(popcnt_priced, POPCNT)
 #endif
 
@@ -576,7 +574,7 @@ typedef struct {
     const uint8_t *query;
     uint64_t worst;     /* rows of higher cost are not in the result */
     Priced *priced;     /* used instead of hits */
-    size_t settled;     /* number of sorted entries, all with cost <= worst */
+    size_t settled;     /* number of entries after the last selection */
 } Selector;
 
 static void selector_reset(Selector *s, uint32_t most, uint64_t k, uint32_t limit) {
@@ -621,60 +619,83 @@ INLINE uint64_t items_of(const Segment *g, uint32_t row) {
     return to - from - (g->dead_items ? count_set(g->dead_items, from, to) : 0);
 }
 
-/* Sort the priced rows; drop those that have k cheaper items before them, and copies: a row that
- * several tables yield is offered several times. */
-static void settle(Selector *s, const Segment *g) {
-    if (s->settled == s->used) return;
-    qsort(s->priced, s->used, sizeof *s->priced, by_cost_and_row);
-    uint64_t items = 0;
-    size_t kept = 0;
-    for (size_t i = 0; i < s->used && s->priced[i].cost <= s->worst; i++) {
-        if (i && s->priced[i].row == s->priced[kept - 1].row) continue;
-        s->priced[kept++] = s->priced[i];
-        items += items_of(g, s->priced[i].row);
-        if (items >= s->k && s->worst > s->priced[i].cost) s->worst = s->priced[i].cost;
+/* Drop the priced rows that have k cheaper items before them: quicksort of the part with the k-th. */
+static void settle(Selector *s) {
+    if (s->settled == s->used || s->total < s->k) return;
+    Priced *a = s->priced;
+    size_t from = 0, to = s->used;
+    uint64_t wanted = s->k; /* items in [from, to) */
+    for (;;) {
+        uint64_t x = a[from].cost, y = a[from + (to - from) / 2].cost, z = a[to - 1].cost;
+        uint64_t pivot = x < y ? (y < z ? y : (x < z ? z : x)) : (x < z ? x : (y < z ? z : y));
+        size_t low = from, high = to; /* cheaper before low, dearer from high */
+        uint64_t cheaper = 0, equal = 0;
+        for (size_t i = from; i < high;) {
+            Priced entry = a[i];
+            if (entry.cost < pivot) {
+                cheaper += entry.items;
+                a[i++] = a[low];
+                a[low++] = entry;
+            } else if (entry.cost > pivot) {
+                a[i] = a[--high];
+                a[high] = entry;
+            } else {
+                equal += entry.items;
+                i++;
+            }
+        }
+        if (cheaper >= wanted) to = low;
+        else if (cheaper + equal >= wanted) {
+            s->worst = pivot;
+            s->used = s->settled = high;
+            s->total = s->k - wanted + cheaper + equal;
+            return;
+        } else {
+            wanted -= cheaper + equal;
+            from = high;
+        }
     }
-    s->total = items;
-    s->used = s->settled = kept;
-    if (s->limit > s->price->bits) s->limit = s->price->bits;
-    while (s->price->least[s->limit] > s->worst) s->limit--;
 }
 
-static void offer_priced(Selector *s, const Segment *g, uint32_t row, uint32_t d) {
-    uint64_t cost = price_of(s->price, g->codes + (size_t)row * g->stride, s->query, g->stride);
-    if (cost > s->worst) return;
+/* Whether enough rows were added since the last selection to make it worthwhile. */
+INLINE int settles(const Selector *s) { return s->used - s->settled > 64 + s->settled / 4; }
+
+/* Add a row that is offered once. */
+static void add_priced(Selector *s, uint64_t cost, uint64_t items, uint32_t row, uint32_t d) {
     if (s->used == s->room) {
-        settle(s, g);
-        if (s->used * 2 >= s->room) {
-            Priced *moved = grown(s->priced, &s->room, s->used + 128, sizeof *moved);
-            if (!moved) {
-                s->failed = NO_MEMORY;
-                return;
-            }
-            s->priced = moved;
-        }
+        settle(s);
         if (cost > s->worst) return;
+        Priced *moved = grown(s->priced, &s->room, s->used + 128, sizeof *moved);
+        if (!moved) {
+            s->failed = NO_MEMORY;
+            return;
+        }
+        s->priced = moved;
     }
-    s->priced[s->used++] = (Priced){cost, row, d};
-    s->total += items_of(g, row);
+    s->priced[s->used++] = (Priced){cost, items, row, d};
+    s->total += items;
+}
+
+/* Return the items of a row that are not deleted; 0 as well if the offsets are corrupt. */
+INLINE uint64_t checked_items(Selector *s, const Segment *g, uint32_t row) {
+    if (g->offsets && (g->offsets[row] >= g->offsets[row + 1] || g->offsets[row + 1] > g->items)) {
+        s->failed = DAMAGED;
+        return 0;
+    }
+    return items_of(g, row);
+}
+
+static void offer_priced(Selector *s, const Segment *g, uint32_t row) {
+    const uint8_t *code = g->codes + (size_t)row * g->stride;
+    uint64_t cost = price_of(s->price, code, s->query, g->stride), items;
+    if (cost <= s->worst && (items = checked_items(s, g, row)))
+        add_priced(s, cost, items, row, distance(code, s->query, g->stride));
 }
 
 INLINE void offer(Selector *s, const Segment *g, uint32_t row, uint32_t d) {
-    if (d > s->limit) return;
     uint64_t weight = 1;
-    if (g->offsets) {
-        uint32_t from = g->offsets[row], to = g->offsets[row + 1];
-        if (from >= to || to > g->items) {
-            s->failed = DAMAGED;
-            return;
-        }
-        weight = to - from;
-    }
-    if (g->dead_items && !(weight = items_of(g, row))) return;
-    if (s->price) {
-        offer_priced(s, g, row, d);
-        return;
-    }
+    if (d > s->limit) return;
+    if ((g->offsets || g->dead_items) && !(weight = checked_items(s, g, row))) return;
     if (s->used == s->room && !selector_make_room(s)) return;
     s->hits[s->used].row = row;
     s->hits[s->used++].distance = d;
@@ -854,6 +875,7 @@ static void walk_plan(Walk *w, const Segment *g, const uint8_t *query, uint32_t 
     w->ready = 0;
     while (w->waiting && w->heap[0].cost < limit) {
         if (w->ready == MOST_FLIPS || w->waiting + 2 > MOST_HEAP) {
+            w->beyond = w->below + 1;
             w->cost = 1e30;
             return;
         }
@@ -877,9 +899,26 @@ static void walk_plan(Walk *w, const Segment *g, const uint8_t *query, uint32_t 
     w->cost = 4 * jump * w->ready + ((t ? jump : 1.0) + 1) * (double)rows;
 }
 
+/* Return whether another table has already yielded the row. */
+INLINE int walked_before(const Segment *g, const Price *price, const uint8_t *code,
+                         const uint8_t *query, const Walk *walks, uint32_t table) {
+    for (uint32_t t = 0; t < g->tables; t++) {
+        if (t == table || !walks[t].below) continue;
+        uint32_t x = chunk(code, g->stride, t) ^ chunk(query, g->stride, t), at;
+        if (g->stride == 4) at = 2 - 2 * t;
+        else at = 8 * (t >> 2) + 6 - 2 * (t & 3);
+        const uint64_t *sums = price->sums + (size_t)at * 32; /* of four half bytes, lowest first */
+        if (sums[x & 15] + sums[16 + (x >> 4 & 15)] + sums[32 + (x >> 8 & 15)] +
+                sums[48 + (x >> 12)] < walks[t].below)
+            return 1;
+    }
+    return 0;
+}
+
 /* Return 0 if the arrays are corrupt. */
-INLINE int probe_step(const Segment *g, const uint8_t *query, Selector *sel, const Walk *w,
+INLINE int probe_step(const Segment *g, const uint8_t *query, Selector *sel, const Walk *walks,
                       uint32_t t) {
+    const Walk *w = &walks[t];
     const uint32_t *starts = g->starts + (size_t)t * (CHUNKS + 1);
     const uint32_t *order = t ? g->orders + (size_t)(t - 1) * g->count : NULL;
     const uint64_t *dead = g->dead_rows ? g->dead_rows + t * words_of(g->count) : NULL;
@@ -898,9 +937,13 @@ INLINE int probe_step(const Segment *g, const uint8_t *query, Selector *sel, con
             }
             const uint8_t *code = g->codes + (size_t)row * g->stride;
             if (bound(sel->price, code, query, g->stride) > most) continue;
-            offer(sel, g, row, distance(code, query, g->stride));
-            if (sel->used - sel->settled > 64 + sel->settled / 2) {
-                settle(sel, g);
+            uint64_t cost = price_of(sel->price, code, query, g->stride), items;
+            if (cost > sel->worst || walked_before(g, sel->price, code, query, walks, t) ||
+                !(items = checked_items(sel, g, row)))
+                continue;
+            add_priced(sel, cost, items, row, distance(code, query, g->stride));
+            if (settles(sel)) {
+                settle(sel);
                 most = most_bound(sel->price, sel->worst);
             }
         }
@@ -911,7 +954,7 @@ INLINE int probe_step(const Segment *g, const uint8_t *query, Selector *sel, con
 /* As below: a code not seen yet costs at least walks[t].below in every chunk t, hence their sum. */
 INLINE int probe_priced_body(const Segment *g, const uint8_t *query, Selector *sel, double budget,
                              Walk *walks) {
-    uint64_t step = sel->price->least[sel->price->bits] / sel->price->bits / 4 + 1;
+    uint64_t step = sel->price->total / sel->price->bits / 4 + 1;
     double spent = 0;
     for (uint32_t t = 0; t < g->tables; t++) {
         walk_begin(&walks[t], sel->price, t);
@@ -926,8 +969,8 @@ INLINE int probe_priced_body(const Segment *g, const uint8_t *query, Selector *s
         Walk *w = &walks[best];
         spent += w->cost;
         if (spent > budget) return 0;
-        if (!probe_step(g, query, sel, w, best)) sel->failed = DAMAGED;
-        settle(sel, g);
+        if (!probe_step(g, query, sel, walks, best)) sel->failed = DAMAGED;
+        settle(sel);
         if (w->beyond == UINT64_MAX || sel->failed) return 1;
         w->below = w->beyond;
         uint64_t all = 0;
@@ -1149,14 +1192,17 @@ static void scan(const Segment *g, uint32_t from, uint32_t to, const uint8_t *co
         const uint8_t *codes = g->codes + (size_t)at * g->stride;
         for (uint32_t q = 0; q < n; q++) {
             Selector *s = selectors[q];
-            uint32_t found =
-                s->price ? by_bound(s->price, codes, rows, queries[q], g->stride,
-                                    most_bound(s->price, s->worst), hits)
-                         : filter(codes, rows, queries[q], g->stride, s->limit, hits);
             s->examined += rows;
+            if (s->price) {
+                uint32_t *priced = (uint32_t *)hits, most = most_bound(s->price, s->worst);
+                uint32_t found = by_bound(s->price, codes, rows, queries[q], g->stride, most, priced);
+                for (uint32_t h = 0; h < found; h++) offer_priced(s, g, at + priced[h]);
+                if (settles(s)) settle(s);
+                continue;
+            }
+            uint32_t found = filter(codes, rows, queries[q], g->stride, s->limit, hits);
             for (uint32_t h = 0; h < found; h++)
                 offer(s, g, at + hits[h].row, hits[h].distance);
-            if (s->price && s->used - s->settled > 64 + s->settled / 2) settle(s, g);
         }
         at += rows;
         /* Small tiles first: the limit should fall before many rows pass it. */
@@ -1278,7 +1324,8 @@ static int finish(const Segment *g, Selector *s, Scratch *scratch, uint64_t room
 /* The same by cost, then distance, then id. */
 static int finish_priced(const Segment *g, Selector *s, Scratch *scratch, uint64_t room,
                          int64_t *out_ids, int32_t *out_distances, int64_t *out_costs) {
-    settle(s, g);
+    settle(s);
+    qsort(s->priced, s->used, sizeof *s->priced, by_cost);
     const Priced *at = s->priced, *end = at + s->used;
     for (uint64_t written = 0; at < end && written < room;) {
         const Priced *first = at;
@@ -1382,7 +1429,6 @@ static void worker_free(Worker *w) {
         free(w->selectors[i].hits);
         free(w->selectors[i].priced);
         free(w->prices[i].sums);
-        free(w->prices[i].least);
         free(w->prices[i].masks);
     }
     free(w->hits);
@@ -1406,7 +1452,6 @@ static Worker *worker_new(uint32_t stride, uint32_t group, uint32_t bits, uint32
         Price *p = &w->prices[i];
         p->bits = bits;
         if (!(p->sums = malloc((size_t)stride * 32 * sizeof *p->sums)) ||
-            !(p->least = malloc(((size_t)bits + 1) * sizeof *p->least)) ||
             !(p->masks = malloc((size_t)stride * 3)))
             goto fail;
     }
@@ -1458,8 +1503,7 @@ static void scan_split(Job *job, const uint8_t *const *queries, Selector *const 
         for (uint32_t q = 0; !job->failed && q < n; q++) {
             Selector *theirs = &split.workers[part]->selectors[q];
             for (size_t h = 0; h < theirs->used; h++)
-                if (theirs->price)
-                    offer(selectors[q], g, theirs->priced[h].row, theirs->priced[h].distance);
+                if (theirs->price) offer_priced(selectors[q], g, theirs->priced[h].row);
                 else offer(selectors[q], g, theirs->hits[h].row, theirs->hits[h].distance);
             if (theirs->failed) selectors[q]->failed = theirs->failed;
             selectors[q]->examined += theirs->examined;
