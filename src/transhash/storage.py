@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
+import io
 import json
 import os
 import secrets
 import shutil
+import stat
 import sys
 import tempfile
 import threading
@@ -111,13 +114,32 @@ else:
     read_at, write_at = os.pread, os.pwrite
 
 
+def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
+    """Open a file to read; a pipe, socket or device, which might never end, is an OSError."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)  # nonblocking: a pipe would wait for a writer
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+    reason = "is a folder" if stat.S_ISDIR(mode) else "is not a regular file"
+    raise OSError(code, reason, str(path))
+
+
+def read_regular(path: str | os.PathLike[str]) -> bytes:
+    """Read a file that `open_regular` opens."""
+    with open_regular(path) as file:
+        return file.read()
+
+
 def write_json(path: Path, content: Any) -> None:
     write_bytes(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_regular(path).decode())
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not valid JSON ({error}). Create the folder again.") from None
     except OSError as error:
@@ -138,7 +160,7 @@ def content_digest(content: bytes) -> bytes:
 
 def file_digest(path: Path) -> str:
     """Return the hexadecimal BLAKE2b digest of a file."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 

@@ -20,6 +20,7 @@ from transhash.search.engine import SearchEngine
 from transhash.service import create_app
 from transhash.service.diagnostics import RequestMetrics
 from transhash.service.guard import ActiveRequests, Guard
+from transhash.service.originals import OriginalNotAvailableError, open_original
 
 from .server_process import ServerProcess
 from .small_run import LOCAL, image_bytes
@@ -108,6 +109,36 @@ def test_a_missing_or_irregular_file_is_refused(
     assert reply.status_code == 410
     assert "missing" in reply.json()["error"]
     assert str(photo.parent) not in reply.text
+
+
+def test_a_file_that_grew_too_large_is_refused_without_reading_it(
+    sharing: TestClient, item: Item, photo: Path
+) -> None:
+    with photo.open("r+b") as file:
+        file.truncate(60 << 30)  # sparse: hashing it would take minutes
+    for route in ("original", "preview"):
+        reply = sharing.get(f"/api/items/{item.number}/{route}")
+        assert reply.status_code == 409
+        assert "changed" in reply.json()["error"]
+    assert sharing.post("/api/search/image", files={"image": image_bytes()}).is_success
+
+
+def test_a_download_has_the_bytes_that_were_compared(
+    run_copy: Path, item: Item, photo: Path
+) -> None:
+    content = photo.read_bytes()
+    with SearchEngine.open(run_copy) as engine:
+        original = open_original(engine.catalog, item)
+        photo.write_bytes(b"x" * len(content))
+        assert b"".join(original.chunks()) == content
+        original.close()
+
+
+def test_a_long_copy_ends_when_the_service_stops(run_copy: Path, item: Item) -> None:
+    with SearchEngine.open(run_copy) as engine:
+        with pytest.raises(OriginalNotAvailableError, match="stops"):
+            open_original(engine.catalog, item, lambda: True)
+        open_original(engine.catalog, item, lambda: False).close()
 
 
 def test_texts_and_unknown_numbers_have_no_original(sharing: TestClient) -> None:

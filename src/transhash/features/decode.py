@@ -17,11 +17,11 @@ import numpy.typing as npt
 from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 from PIL import features as pillow_features
 
-from transhash.storage import content_digest
+from transhash.storage import content_digest, open_regular
 
 Pixels = npt.NDArray[np.uint8]  # (size, size, 3)
 MAX_DECODE_BYTES = 1 << 30  # of memory for one image, besides the content of its file
-_MAX_BYTES = 1 << 29  # enough for 100 megapixels without compression
+MAX_FILE_BYTES = 1 << 29  # enough for 100 megapixels without compression
 # Decoding takes up to 8 bytes per pixel, so that these stay below MAX_DECODE_BYTES.
 _MAX_PIXELS = 100_000_000
 _MAX_PIXELS_OF = {  # their decoders hold several copies of the image
@@ -31,6 +31,7 @@ _MAX_PIXELS_OF = {  # their decoders hold several copies of the image
 }
 _MAX_JPEG_PIXELS = 1_000_000_000  # a JPEG that is not progressive is decoded at an eighth
 _MAX_SIDE = 65_535  # as in a JPEG; resizing an image of 99,000,000 x 1 pixels takes gigabytes
+_TOO_MANY_BYTES = f"more than {MAX_FILE_BYTES >> 20} MB (save it smaller)"
 _THUMBNAIL_SIZE = 256  # pixels of the longer side
 _STRIP_PIXELS = 1 << 22  # converted at a time
 _FORMATS = ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF"]
@@ -104,7 +105,9 @@ def open_image(source: Path | bytes, size: int | None = None) -> Image.Image | s
     more memory than MAX_DECODE_BYTES is refused by its header.
     """
     try:
-        content = source if isinstance(source, bytes) else source.read_bytes()
+        content = _read(source)
+        if content is None:
+            return _TOO_MANY_BYTES
         image = _open(content, size)
         if max(image.size) > _MAX_SIDE:
             return f"{image.width} x {image.height}, a side above {_MAX_SIDE:,} pixels (crop it)"
@@ -115,13 +118,22 @@ def open_image(source: Path | bytes, size: int | None = None) -> Image.Image | s
         ImageOps.exif_transpose(image, in_place=True)  # else it is copied
         return _to_rgb(image)
     except UnidentifiedImageError:
-        return _unknown_format(content)
+        return _unknown_format(content or b"")
     except Image.DecompressionBombError:
         return _too_large(_MAX_PIXELS)
     except MemoryError:
         return "decoding it takes too much memory (save it smaller, or as JPEG)"
     except Exception as error:  # a decoder may raise anything, and a bad file must not stop others
         return f"corrupt image ({' '.join(str(error).split())})"  # on one line
+
+
+def _read(source: Path | bytes) -> bytes | None:
+    """Return the content of a file, or None if it is too long."""
+    if isinstance(source, bytes):
+        return source if len(source) <= MAX_FILE_BYTES else None
+    with open_regular(source) as file:
+        content = file.read(MAX_FILE_BYTES + 1)
+    return content if len(content) <= MAX_FILE_BYTES else None
 
 
 def _too_large(most: int, size: str = "") -> str:
@@ -196,10 +208,9 @@ class ImageReader:
 
     def __call__(self, position: int, source: Path | bytes) -> tuple[DecodedFile, Pixels | None]:
         try:
-            size = len(source) if isinstance(source, bytes) else source.stat().st_size
-            if size > _MAX_BYTES:
-                return DecodedFile("unreadable", reason=f"more than {_MAX_BYTES >> 20} MB"), None
-            content = source if isinstance(source, bytes) else source.read_bytes()
+            content = _read(source)
+            if content is None:
+                return DecodedFile("unreadable", reason=_TOO_MANY_BYTES), None
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             return DecodedFile("unreadable", reason=f"cannot be read ({reason})"), None

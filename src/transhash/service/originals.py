@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from tempfile import SpooledTemporaryFile
+from typing import IO
 from urllib.parse import quote
 
 from transhash.errors import DataError
-from transhash.features.decode import ImageTask, Render
+from transhash.features.decode import MAX_FILE_BYTES, ImageTask, Render
 from transhash.search.catalog import Catalog, Item
+from transhash.storage import open_regular
 
 _PREVIEW_PIXELS = 1600  # longer side: more than most screens show
 _CHUNK_BYTES = 1 << 18
+_MEMORY_BYTES = 1 << 24  # a longer copy is a temporary file on disk
 # Image types that browsers may be told; none of these formats can have a script.
 _IMAGE_TYPES = ("jpeg", "png", "webp", "bmp", "gif", "tiff", "avif", "heic", "heif")
 _SUFFIX_TYPES = {"jpg": "jpeg", "tif": "tiff"}  # suffixes that are not the name of the type
@@ -30,12 +32,10 @@ class OriginalNotAvailableError(DataError):
 
 
 class Original:
-    """An open file whose content has the digest stored in the catalog."""
+    """A copy of a file whose content has the digest stored in the catalog."""
 
-    def __init__(self, file: BinaryIO, name: str, digest: str) -> None:
-        self._file = file
-        self._size = os.fstat(file.fileno()).st_size
-        self._name = name
+    def __init__(self, file: IO[bytes], size: int, name: str, digest: str) -> None:
+        self._file, self._size, self._name = file, size, name
         self.digest = digest
 
     def headers(self, *, download: bool) -> dict[str, str]:
@@ -69,32 +69,40 @@ class Original:
         self._file.close()
 
 
-def open_original(catalog: Catalog, item: Item) -> Original:
-    """Return the item's file, after comparing its digest with the catalog."""
+def open_original(
+    catalog: Catalog, item: Item, is_cancelled: Callable[[], bool] = lambda: False
+) -> Original:
+    """Return a copy of the item's file, after comparing its digest with the catalog.
+
+    The file itself may change after it was compared. `is_cancelled` ends a long copy.
+    """
     digest = catalog.digest(item.number)
     if item.modality != "images" or item.path is None or digest is None:
         raise OriginalNotAvailableError(404, f"Item {item.number} has no file. Choose an image.")
     try:
-        # O_NONBLOCK: opening a pipe that took the file's name must not wait for a writer.
-        descriptor = os.open(item.path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        file = open_regular(item.path)
     except OSError:
         raise _missing(item) from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise _missing(item)
-    file = os.fdopen(descriptor, "rb")
+    copy = SpooledTemporaryFile(_MEMORY_BYTES)  # noqa: SIM115 (the caller closes it)
     try:
-        state = hashlib.blake2b(digest_size=len(digest))  # as content_digest, in chunks
-        while chunk := file.read(_CHUNK_BYTES):
-            state.update(chunk)
-        if state.digest() != digest:
+        state, size = hashlib.blake2b(digest_size=len(digest)), 0  # as content_digest
+        with file:
+            is_indexable = os.fstat(file.fileno()).st_size <= MAX_FILE_BYTES
+            while is_indexable and (chunk := file.read(_CHUNK_BYTES)):
+                if is_cancelled():
+                    raise OriginalNotAvailableError(503, "The service stops. Try again later.")
+                size += len(chunk)
+                is_indexable = size <= MAX_FILE_BYTES
+                state.update(chunk)
+                copy.write(chunk)
+        if not is_indexable or state.digest() != digest:
             raise OriginalNotAvailableError(
                 409, f"The file of item {item.number} has changed. Index it again."
             )
-        file.seek(0)
-        return Original(file, Path(item.path).name, digest.hex())
+        copy.seek(0)
+        return Original(copy, size, Path(item.path).name, digest.hex())
     except BaseException:
-        file.close()
+        copy.close()
         raise
 
 

@@ -112,13 +112,13 @@ def original_routes(service: SearchService, allowed: bool) -> APIRouter:
         download: Annotated[bool, Query(description="save the file instead of showing it")] = False,
     ) -> Response:
         """Return the file of an image, if it is unchanged since indexing."""
-        original = await service.images.run(service.original, number)
+        original = await service.originals.run(service.original, number)
         return StreamingResponse(original.chunks(), headers=original.headers(download=download))
 
     @router.get("/{number}/preview", **_jpeg_route(404, 409, 410))
     async def item_preview(number: ItemNumber, if_none_match: EtagHeader = None) -> Response:
         """Return a JPEG of up to 1,600 pixels of an image's file."""
-        data, digest = await service.images.run(service.preview, number)
+        data, digest = await service.originals.run(service.preview, number)
         return _jpeg_reply(data, digest, if_none_match)
 
     return router

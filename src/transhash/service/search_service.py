@@ -142,10 +142,13 @@ class SearchService:
         self.images = WorkerPool("images", threads=1, queue_size=15)
         self.reads = WorkerPool("reads", threads=2, queue_size=254)
         self.changes = WorkerPool("changes", threads=1, queue_size=15)
+        self.originals = WorkerPool("originals", threads=2, queue_size=62)
         self.counting = WorkerPool("counting", threads=1, queue_size=15)
         self.image_model_loaded = False
         # Uploads are decoded in a process that may crash.
         self._decoder = DecoderProcess(seconds=_DECODE_SECONDS)
+        self._preview_decoder = DecoderProcess(seconds=_DECODE_SECONDS)
+        self._closing = threading.Event()
         self._counts: asyncio.Future[dict[Modality, int]] | None = None
         self._totals: dict[Modality, tuple[SearchEngine, float, int]] = {}
         self._calibration: tuple[SearchEngine, list[float] | None] | None = None
@@ -157,12 +160,15 @@ class SearchService:
 
     @property
     def pools(self) -> tuple[WorkerPool, ...]:
-        return (self.texts, self.images, self.reads, self.changes, self.counting)
+        return (self.texts, self.images, self.reads, self.changes, self.originals, self.counting)
 
     def close(self) -> None:
-        self._decoder.close()  # first: a pool waits for what is running
+        self._closing.set()  # first: a pool waits for what is running
+        self._decoder.close()
+        self._preview_decoder.close()
         for pool in self.pools:
             pool.close()
+        self._closing.clear()
         self._counts = None
         self._run.close()
 
@@ -275,13 +281,13 @@ class SearchService:
 
     def original(self, number: int) -> Original:
         """Return the item's file, which the caller closes."""
-        return open_original(self.engine.catalog, self.get_item(number))
+        return open_original(self.engine.catalog, self.get_item(number), self._closing.is_set)
 
     def preview(self, number: int) -> tuple[bytes, str]:
         """Return a large JPEG of the item's file, and the digest of the file."""
         original = self.original(number)
         try:
-            return original.preview(self._decoder.render), original.digest
+            return original.preview(self._preview_decoder.render), original.digest
         finally:
             original.close()
 
