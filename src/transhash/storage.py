@@ -127,6 +127,12 @@ def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
     raise OSError(code, reason, str(path))
 
 
+def check_regular(path: Path) -> None:
+    """Raise a DataError for a pipe, socket or device, before a library opens it."""
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is not a regular file. Restore a backup or replace it.")
+
+
 def read_regular(path: str | os.PathLike[str]) -> bytes:
     """Read a file that `open_regular` opens."""
     with open_regular(path) as file:
@@ -170,6 +176,7 @@ def write_tensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
 
 def read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
+        check_regular(path)
         return dict(load_file(path))
     except (SafetensorError, ValueError, OSError) as error:
         raise _unreadable(path, error) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -254,3 +255,50 @@ def test_every_command_accepts_the_intact_run(run: Path, command: Command) -> No
     for name in COMMANDS.keys() - {"serve"}:
         command(*COMMANDS[name])
     command("verify", "run")
+
+
+RUN_FILES = [
+    "config.json",
+    "hasher.safetensors",
+    "text.safetensors",
+    "vocabulary.json",
+    "report.json",
+    "catalog.sqlite",
+    "votes.sqlite",
+    "index/images/index.json",
+    "index/images/log-*.bin",
+    "index/images/segment-*.bin",
+]
+
+
+@pytest.mark.parametrize("pattern", RUN_FILES)
+def test_no_command_waits_for_a_pipe_that_has_the_name_of_a_file(run: Path, pattern: str) -> None:
+    paths = list(run.glob(pattern)) or ([] if "*" in pattern else [run / pattern])
+    for path in paths:
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+        for arguments in (
+            COMMANDS["search"],
+            ("search", "run", "--image", "photos/red.png", "--modality", "images"),
+            ("info", "run"),
+            ("list", "run"),
+            ("feedback", "run"),
+            ("verify", "run"),
+            COMMANDS["index"],
+        ):
+            code, _ = forked(*arguments)  # which ends after a minute by a signal
+            assert code in (0, 1, 2), arguments
+
+
+def test_no_command_waits_for_a_pipe_among_its_inputs(run: Path, tmp_path: Path) -> None:
+    for name in ("pipe.csv", "pipe.jsonl", "pipe.parquet", "pipe.npy", "pipe.txt", "pipe.png"):
+        os.mkfifo(tmp_path / name)
+        option = "--images" if name.endswith(("npy", "png")) else "--texts"
+        for arguments in (("index", "run", option, name), ("sync", "run", name)):
+            assert forked(*arguments)[0] == 2
+    assert forked("search", "run", "--image", "pipe.png")[0] == 2
+    os.mkfifo(tmp_path / "photos" / "pipe.png")
+    os.mkfifo(tmp_path / "photos" / "pipe.txt")
+    code, message = forked("index", "run", "--images", "photos")
+    assert code == 0
+    assert "pipe.png: is not a file" in message

@@ -41,6 +41,7 @@ from transhash.data.tables import (
 )
 from transhash.errors import DataError, EmptySourceError
 from transhash.progress import phase
+from transhash.storage import check_regular, read_regular
 
 IMAGE_SUFFIXES = {
     ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".heif",
@@ -205,6 +206,7 @@ def read_array(source: Path) -> npt.NDArray[np.float32]:
     try:
         with np.errstate(over="ignore"):
             # Mapped first, so that a header that claims too many rows allocates nothing.
+            check_regular(source)
             mapped = np.load(source, mmap_mode="r", allow_pickle=False)
             if not isinstance(mapped, np.ndarray):
                 raise ValueError("an archive of arrays")
@@ -322,7 +324,7 @@ def _extension_problem(suffix: str, column: str) -> str:
 def _read_text_file(path: Path) -> tuple[str, str]:
     """Return the text of a file and the problem with it, one of them empty."""
     try:
-        text = path.read_bytes().decode("utf-8-sig").strip()
+        text = read_regular(path).decode("utf-8-sig").strip()
     except UnicodeDecodeError:
         return "", "not UTF-8 (save it as UTF-8)"
     except OSError as error:

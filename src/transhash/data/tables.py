@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transhash.errors import DataError, EmptySourceError
+from transhash.storage import check_regular, open_regular, read_regular
 
 COLUMNS = ("id", "image", "text", "labels")
 MAYBE_CUT = "the file may be cut off here"  # in the problem of a row
@@ -44,7 +45,7 @@ def is_complete(source: Path) -> bool:
     if source.suffix.lower() == ".parquet":
         return True  # its footer is written last
     try:
-        with source.open("rb") as file:
+        with open_regular(source) as file:
             if not file.seek(0, os.SEEK_END):
                 return True
             file.seek(-1, os.SEEK_END)
@@ -76,7 +77,7 @@ def delimiter_of(source: Path) -> str:
 def open_text(source: Path) -> io.StringIO:
     """Open a UTF-8 file. Invalid bytes become surrogates, so that they cost only their row."""
     try:
-        content = source.read_bytes()
+        content = read_regular(source)
     except OSError as error:
         raise DataError(f"Cannot read {source} ({error.strerror}). Check the file.") from None
     if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -208,6 +209,7 @@ def _parquet(source: Path) -> Iterator[Record]:
     import pyarrow.parquet as pq
 
     number = 0
+    check_regular(source)
     try:
         with pq.ParquetFile(source) as file:
             names = [name for name in file.schema_arrow.names if name.lower() in COLUMNS]

@@ -21,6 +21,7 @@ from transhash.hashers.settings import (
     Seed,
     check_settings,
 )
+from transhash.storage import read_regular
 from transhash.training.fine_tune import FineTuningRequest
 
 _TRIALS = 8  # per method with tune = true; the paper does not describe its search
@@ -148,7 +149,7 @@ def read_plan(file: str | Path) -> Plan:
     """Read a TOML file; unknown keys and wrong values are errors."""
     file = Path(file)
     try:
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
+        content = tomllib.loads(read_regular(file).decode())
     except OSError as error:
         raise DataError(f"Cannot read {file} ({error.strerror}). Pass a TOML file.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

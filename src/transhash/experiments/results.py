@@ -12,6 +12,7 @@ from typing import Any
 from transhash.data.benchmark import Benchmark
 from transhash.errors import DataError
 from transhash.experiments.plan import Cell, Plan
+from transhash.storage import read_regular
 
 Row = dict[str, Any]
 _FILE = "results.jsonl"
@@ -102,7 +103,7 @@ def _scan(path: Path) -> tuple[list[Row], int]:
         return [], 0
     rows: list[Row] = []
     end = 0
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines = read_regular(path).splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
         try:
             if not line.endswith(b"\n"):

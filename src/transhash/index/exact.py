@@ -28,7 +28,7 @@ from transhash.index.base import (
     to_ids,
 )
 from transhash.index.weighted import BitWeights, costs_to_items
-from transhash.storage import WriterLock, write_bytes
+from transhash.storage import WriterLock, read_regular, write_bytes
 
 _FILE = "items.npy"
 _TRAILER = b"THITEMS2"  # format and version, after the array; then comes a checksum
@@ -117,7 +117,7 @@ class SortedItems(LocalIndex):
 
 def _read(path: Path) -> npt.NDArray[np.void]:
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
         data, trailer, checksum = content[:-12], content[-12:-4], content[-4:]
         if trailer != _TRAILER:
             raise ValueError("not written by this version")

@@ -20,7 +20,7 @@ from transhash.features import BACKBONE_FILE
 from transhash.features.texts import TextFeatures, load_text
 from transhash.hashers import make_hasher
 from transhash.hashers.methods import HASHER_FORMAT, MODEL_VERSION
-from transhash.storage import content_digest, file_digest, read_json, write_json
+from transhash.storage import content_digest, file_digest, read_json, read_regular, write_json
 
 if TYPE_CHECKING:
     from transhash.hashers import Hasher
@@ -207,7 +207,7 @@ def check_votes_allowed(hashers: Mapping[str, Hasher], *, target: bool, trials: 
 def image_file_digest(image: Path | bytes) -> str | None:
     """Return the digest of an image's content, or None if it cannot be read."""
     try:
-        return content_digest(image if isinstance(image, bytes) else image.read_bytes()).hex()
+        return content_digest(image if isinstance(image, bytes) else read_regular(image)).hex()
     except OSError:
         return None
 

@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from transhash.errors import TranshashError
 from transhash.features import named_library
 from transhash.hashers.projection import AffineMap, check_finite, numpy_tower, project_linear
 from transhash.model.files import PRECOMPUTED, check_files, read_config, read_text_features
+from transhash.storage import check_regular
 from transhash.threads import single_blas_thread
 
 if TYPE_CHECKING:
@@ -100,11 +102,12 @@ class QueryEncoder:
             return None
         path = self._run / "hasher.safetensors"
         try:
+            check_regular(path)
             with safe_open(path, framework="numpy") as file:
                 names = numpy_arrays_for_texts(file.keys())
                 if names is None:
                     return None
                 project = make_text_projector({name: file.get_tensor(name) for name in names})
-        except (SafetensorError, OSError, KeyError):
+        except (SafetensorError, OSError, KeyError, TranshashError):
             return None  # loading the encoder reports the error
         return read_text_features(self._run, self._config, project), project

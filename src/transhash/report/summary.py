@@ -15,6 +15,7 @@ from transhash.errors import DataError
 from transhash.experiments.plan import MethodSpec
 from transhash.experiments.results import Row, read_results, row_cell
 from transhash.hashers import METHODS
+from transhash.storage import read_regular
 
 DIRECTIONS = {"image_to_text": "I → T", "text_to_image": "T → I"}
 BASELINES = tuple(MethodSpec(method.name) for method in METHODS if method.role == "baseline")
@@ -139,7 +140,7 @@ class Summary:
         for cell in sorted(map(row_cell, self.rows), key=lambda cell: cell.seed):
             path = self.folder / "training" / cell.folder_name / "metrics.jsonl"
             if path.exists() and (cell.spec, cell.bits) not in metrics:
-                lines = path.read_text(encoding="utf-8").splitlines()
+                lines = read_regular(path).decode().splitlines()
                 metrics[cell.spec, cell.bits] = [json.loads(line) for line in lines if line]
         order = ((spec, bits) for spec in self.methods for bits in self.bits)
         return {key: metrics[key] for key in order if len(metrics.get(key, ())) > 1}

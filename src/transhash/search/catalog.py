@@ -28,6 +28,7 @@ from transhash.data.collection import Modality
 from transhash.errors import DataError, EngineError
 from transhash.progress import Track, no_progress
 from transhash.search.sources import ItemSources
+from transhash.storage import check_regular
 
 CATALOG_VERSION = 4
 _CHUNK_ROWS = 500  # below SQLite's limit on the number of parameters
@@ -151,6 +152,7 @@ class CatalogFile:
             mode = "rw" if self._opened else "rwc"
             if self.read_only:
                 mode = "ro&immutable=1" if self._immutable else "ro"
+            check_regular(self.path)
             uri = f"{self.path.resolve().as_uri()}?mode={mode}"
             base = sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=False)
             self._local.base = base

@@ -18,7 +18,7 @@ from typing import Any
 
 from transhash.errors import DataError, EngineError
 from transhash.search.catalog import Catalog, Item, row_checksum
-from transhash.storage import content_digest, write_bytes
+from transhash.storage import check_regular, content_digest, read_regular, write_bytes
 
 VOTES_FILE = "votes.sqlite"
 _VERSION = 2
@@ -143,6 +143,7 @@ class FeedbackStore:
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         """Connect without a write-ahead log, so that a copy of the file has all votes."""
+        check_regular(self.path)
         try:
             with closing(sqlite3.connect(self.path, timeout=30)) as base:
                 version = int(base.execute("PRAGMA user_version").fetchone()[0])
@@ -211,7 +212,7 @@ def _is_unchanged(path: str, digest: bytes) -> bool:
     if path != path.strip() or "\\" in path:  # tables would change such a path
         return False
     try:
-        return content_digest(Path(path).read_bytes()) == digest
+        return content_digest(read_regular(path)) == digest
     except OSError:
         return False
 

@@ -26,7 +26,7 @@ from transhash.progress import Track, no_progress
 from transhash.search.catalog import Catalog
 from transhash.search.sources import FileStamps, ListedItem
 from transhash.search.writer import IndexResult, IndexWriter
-from transhash.storage import content_digest
+from transhash.storage import content_digest, read_regular
 
 _CHUNK_ROWS = 1024  # items removed at a time
 _MIN_LOST = 2  # items; one that is deleted is no sign of a missing disk
@@ -297,6 +297,6 @@ def _read_digest(items: Collection[Any], row: int) -> tuple[bytes, str | None]:
         data = item.encode("utf-8", "replace") if isinstance(item, str) else item
         return content_digest(data), None
     try:
-        return content_digest(item.read_bytes()), None
+        return content_digest(read_regular(item)), None
     except OSError as error:
         return b"", f"cannot be read ({error.strerror})"

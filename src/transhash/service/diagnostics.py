@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, FiniteFloat, TypeAdapter
 
 from transhash.service.schemas import Diagnostics
+from transhash.storage import read_regular
 
 _MapState = Literal["before", "after"]
 _MapGroup = Literal["auxiliary_images", "auxiliary_texts", "target_images", "target_texts"]
@@ -68,7 +69,7 @@ def _validation_messages(validation: Any) -> dict[str, list[str]]:
 
 def _read_map(path: Path) -> Any:
     try:
-        states = _MAP_ADAPTER.validate_json(path.read_bytes())
+        states = _MAP_ADAPTER.validate_json(read_regular(path))
     except (OSError, ValueError):
         return None
     for groups in states.values():
@@ -80,7 +81,7 @@ def _read_map(path: Path) -> Any:
 def _read_json(path: Path) -> Any:
     try:
         # NaN and Infinity become None: a reply cannot contain them.
-        return json.loads(path.read_text("utf-8"), parse_constant=lambda _: None)
+        return json.loads(read_regular(path), parse_constant=lambda _: None)
     except (OSError, ValueError):
         return None  # the search page works without it
 

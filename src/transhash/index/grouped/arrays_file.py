@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.errors import CorruptionError, EngineError
-from transhash.storage import atomic_file
+from transhash.storage import atomic_file, open_regular
 
 _MAGIC, _VERSION = b"THARRAY", b"2"
 _PAGE = 4096
@@ -59,7 +59,7 @@ def verify_arrays(path: Path) -> None:
 
 def _open(path: Path) -> tuple[dict[str, Any], dict[str, _Array]]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start, header = _read_header(path, file)
             size = os.fstat(file.fileno()).st_size
             if size != start + header["bytes"]:

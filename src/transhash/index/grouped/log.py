@@ -19,7 +19,7 @@ import numpy as np
 
 from transhash.errors import CorruptionError, EngineError
 from transhash.index.base import Ids, Packed
-from transhash.storage import read_at, write_at, write_bytes
+from transhash.storage import check_regular, read_at, write_at, write_bytes
 
 ADD, UPDATE, REMOVE = 1, 2, 3
 _MAGIC, _VERSION = b"THLOG", 3
@@ -47,6 +47,7 @@ class Log:
         self._descriptor = -1
         self._has_failed_append = False  # whether bytes of one may lie beyond the end
         flags = os.O_RDWR if writable else os.O_RDONLY
+        check_regular(path)
         try:
             self._descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
         except FileNotFoundError:

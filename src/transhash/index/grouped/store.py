@@ -23,7 +23,7 @@ from transhash.index.grouped.arrays_file import open_arrays, verify_arrays, writ
 from transhash.index.grouped.log import Log, create_log
 from transhash.index.grouped.segment import Segment
 from transhash.index.grouped.segments import LiveSegment
-from transhash.storage import write_json
+from transhash.storage import read_regular, write_json
 
 MANIFEST = "index.json"
 _FORMAT = "transhash grouped index"
@@ -62,7 +62,7 @@ def exists(folder: Path) -> bool:
 def read_generation(folder: Path) -> Generation:
     path = folder / MANIFEST
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_regular(path))
         body = document["index"]
         if document["format"] != _FORMAT:
             raise ValueError("not the manifest of a grouped index")
