@@ -550,6 +550,18 @@ MUTANTS = (
         "search/test_items.py",
     ),
     Mutant(
+        "storage.py",
+        "    if stat.S_ISREG(mode):",
+        "    if True:",
+        "search/test_corrupt_run.py -k pipe",
+    ),
+    Mutant(
+        "service/originals.py",
+        "        return Original(copy,",
+        "        return Original(open(item.path, 'rb'),",
+        "service/test_originals.py",
+    ),
+    Mutant(
         "search/sync.py", "2 * count >= plan.count", "count >= plan.count", "search/test_items.py"
     ),
     Mutant(
