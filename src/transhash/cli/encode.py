@@ -9,6 +9,7 @@ import typer
 
 from transhash.cli import RUN, app, count, out, print_problems
 from transhash.errors import DataError
+from transhash.features import check_image_features
 from transhash.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -66,6 +67,46 @@ def encode(
     problems = [problem._asdict() for problem in (*items.problems, *result.problems)]
     print_problems(problems, to.with_name(f"{to.name}.skipped.json"))  # not among the shards
     out.print(f"{to}: {result.codes:,} {content}, {len(problems):,} {modality} skipped")
+
+
+@app.command()
+def features(
+    modality: str = typer.Argument(..., help="images or texts."),
+    source: Path = typer.Argument(..., help="Folder or table to read."),
+    to: Path = typer.Option(..., "--out", help="A .npy file; its ids go to NAME.ids.csv."),
+    features: str | None = typer.Option(
+        None,
+        help="Image features as for `fit`, or an embedding model for texts.",
+        show_default="efficientnet-lite0; all-MiniLM-L6-v2 for texts",
+    ),
+    run: Path | None = typer.Option(None, help="Use the features of this run folder instead."),
+    device: str = typer.Option("cpu", help="Device: cpu or cuda."),
+) -> None:
+    """Write the features of images or texts as an array, one row per item.
+
+    Image features are cached. Rerun the same command to resume.
+
+    Example: `transhash features images photos/ --out photos.npy`
+
+    Example: `transhash features texts notes.csv --run runs/mine --out notes.npy`
+    """
+    from transhash.data.collection import check_modality
+
+    modality = check_modality(modality)
+    if to.suffix != ".npy":
+        raise DataError(f"--out must end in .npy, got {to}.")
+    if features is not None and modality == "images":
+        check_image_features(features)  # before torch is loaded
+    from transhash.model.extraction import extract_features
+
+    array = extract_features(
+        source, modality, features=features, run=run, device=device, progress=True
+    )
+    table = array.save(to)
+    problems = [problem._asdict() for problem in array.problems]
+    print_problems(problems, to.with_name(f"{to.name}.skipped.json"))
+    shape = " x ".join(map(str, array.rows.shape))
+    out.print(f"{to}: {shape} features, ids in {table}, {len(problems):,} {modality} skipped")
 
 
 @app.command()
