@@ -392,6 +392,12 @@ MUTANTS = (
         "experiments/test_splits.py",
     ),
     Mutant(
+        "service/warm_up.py",
+        "            if late:\n",
+        "            if not late:\n",
+        "service/test_warm_up.py",
+    ),
+    Mutant(
         "features/words.py",
         "                at, weights = table[word]\n",
         "                at, weights = self._columns[word]\n",

@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from service.server_process import ServerProcess
+from service.server_process import ServerProcess, wait_until_ready
 from service.small_run import build_run, image_bytes
 
 HEAD = "{} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -118,7 +118,8 @@ def inject_faults(
     rows = []
     for files in (None, FEW_FILES):
         with ServerProcess(run, files=files, head=timeout, stall=timeout) as server:
-            asyncio.run(wait_until_ready(server.port))
+            wait_until_ready(server.url)
+            asyncio.run(upload_image(server.port))
             for i in range(rounds):
                 before = server.descriptors()
                 results = [asyncio.run(half_open(server.port, half, i))]
@@ -132,11 +133,10 @@ def inject_faults(
     return rows
 
 
-async def wait_until_ready(port: int) -> None:
+async def upload_image(port: int) -> None:
     connection = await connect(port)
     form = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
     form += image_bytes() + b"\r\n--x--\r\n"
-    assert await send(connection, "GET /ready") == 200
     kind = "multipart/form-data; boundary=x"
     assert await send(connection, "POST /api/search/image", form, kind) == 200
     connection[1].close()

@@ -8,8 +8,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Self
+
+import httpx
 
 # The command itself, with shorter timeouts where a test would wait for them.
 _COMMAND = """
@@ -19,6 +22,16 @@ limits.HEAD_SECONDS, limits.STALL_SECONDS = {head}, {stall}
 from transhash.cli import main
 main()
 """
+
+
+def wait_until_ready(url: str) -> None:
+    """Wait for a server that replies with 503 while it loads its model."""
+    end = time.monotonic() + 120
+    while (reply := httpx.get(f"{url}ready", timeout=60)).status_code == 503:
+        assert "loading" in reply.text, reply.text
+        assert time.monotonic() < end, "the server did not become ready"
+        time.sleep(0.1)
+    assert reply.status_code == 200, reply.text
 
 
 class ServerProcess:

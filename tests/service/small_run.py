@@ -43,7 +43,7 @@ def build_run(base: Path) -> Path:
         return run
     inputs = read_fit_data(data / "auxiliary.tsv", data / "images.tsv", data / "texts.tsv")
     features = image_features("efficientnet-lite0")
-    Fit(make_hasher("CVH", bits=16), "CVH", run, features).run_files(inputs)
+    Fit(make_hasher("CVH", bits=16), "CVH", run, features, "words").run_files(inputs)
     engine = SearchEngine.open(run, writable=True)
     assert not engine.add_images(read_images(data / "images.tsv")).problems
     engine.add_texts(read_texts(data / "texts.tsv"))

@@ -15,7 +15,7 @@ import pytest
 
 from transhash.service.guard import MAX_UPLOADS
 
-from .server_process import ServerProcess
+from .server_process import ServerProcess, wait_until_ready
 from .small_run import image_bytes
 
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ PARTIAL_UPLOAD = (
 @pytest.fixture(scope="module")
 def server(run: Path) -> Iterator[ServerProcess]:
     with ServerProcess(run, files=FILES, head=HEAD_SECONDS, stall=25) as server:
-        assert httpx.get(f"{server.url}ready", timeout=60).status_code == 200
+        wait_until_ready(server.url)
         yield server
         assert "Traceback" not in server.stderr()
 
@@ -106,7 +106,7 @@ def test_stalled_uploads_do_not_block_complete_ones(server: ServerProcess) -> No
 
 def test_a_stopping_server_replies_to_requests_in_progress(run: Path) -> None:
     with ServerProcess(run) as server:
-        assert httpx.get(f"{server.url}ready", timeout=60).status_code == 200
+        wait_until_ready(server.url)
         with connect(server, PARTIAL_UPLOAD) as client, connect(server) as idle:
             time.sleep(0.3)
             assert server.stop(signal.SIGTERM) == 0

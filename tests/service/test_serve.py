@@ -18,6 +18,8 @@ from transhash.service import serve_run
 from transhash.service.diagnostics import read_diagnostics
 from transhash.service.schemas import Diagnostics
 
+from .server_process import wait_until_ready
+
 
 def test_a_served_run_replies_and_stops_cleanly(run: Path) -> None:
     process = subprocess.Popen(
@@ -33,7 +35,7 @@ def test_a_served_run_replies_and_stops_cleanly(run: Path) -> None:
         url = link[0]
         assert "<title>transhash</title>" in httpx.get(url).text
         assert httpx.get(f"{url}api/search/text", params={"q": "a boat"}).json()["hits"]
-        assert httpx.get(f"{url}ready", timeout=60).status_code == 200
+        wait_until_ready(url)
         assert "server" not in httpx.get(url).headers
     finally:
         process.send_signal(signal.SIGINT)

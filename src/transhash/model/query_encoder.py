@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 TextProjections = npt.NDArray[np.float32]
 TextProjector = Callable[[npt.NDArray[np.floating]], TextProjections]
+_UNKNOWN_WORD = "qzxvjkwpfghyqzxvjkw"  # in no vocabulary
 _LINEAR = {"weights_x", "offset_x", "weights_y", "offset_y"}
 
 
@@ -85,6 +86,11 @@ class QueryEncoder:
     @property
     def text_features(self) -> TextFeatures | None:
         return self.encoder.text_features if self._text_only is None else self._text_only[0]
+
+    def warm_up(self) -> None:
+        """Load and build what the first text would wait for; an unknown word needs more tables."""
+        if self.accepts_texts:
+            self.project_texts([_UNKNOWN_WORD])
 
     def project_texts(self, texts: Sequence[str]) -> TextProjections:
         """Return the projections whose signs are the codes of these texts."""

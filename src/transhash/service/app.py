@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from importlib.resources import files
 
 from fastapi import FastAPI
@@ -17,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from transhash import __version__
-from transhash.errors import DataError, EngineError, TranshashError
+from transhash.errors import DataError, EngineError
 from transhash.search.engine import SearchEngine
 from transhash.service.diagnostics import RequestMetrics, read_diagnostics
 from transhash.service.guard import LOOPBACK, ActiveRequests, ApiKey, Guard
@@ -32,6 +31,7 @@ from transhash.service.search_service import (
     RunFilesChangedError,
     SearchService,
 )
+from transhash.service.warm_up import WarmingUpError, WarmUp
 
 _log = logging.getLogger("transhash.service")
 _PAGE_PATHS = {"index.html": "/", "api-docs.html": "/docs"}
@@ -69,6 +69,7 @@ def create_app(
             "A writable service needs an API key. Pass --api-key or set TRANSHASH_API_KEY."
         )
     service = SearchService(ReloadingEngine(engine, reopen))
+    warm_up = WarmUp(service)
     metrics, active_requests = RequestMetrics(), ActiveRequests(timeout)
     query_encoder = engine.query_encoder
     about = About(
@@ -87,12 +88,9 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         active_requests.stopping = False
-        # In the background: the search page is available at once.
-        warm_up = asyncio.create_task(_warm_up(service))
+        warm_up.start()  # in the background: the search page is available at once
         yield
-        warm_up.cancel()
-        with suppress(asyncio.CancelledError):
-            await warm_up
+        await warm_up.stop()
         service.close()
 
     app = FastAPI(
@@ -104,9 +102,9 @@ def create_app(
         redoc_url=None,
     )
     feedback = FeedbackService(service) if writable else None
-    app.include_router(search_routes(service, feedback))
+    app.include_router(search_routes(service, warm_up, feedback))
     app.include_router(original_routes(service, originals))
-    app.include_router(info_routes(service, metrics, about, read_diagnostics(engine.run)))
+    app.include_router(info_routes(service, warm_up, metrics, about, read_diagnostics(engine.run)))
     if feedback:
         app.include_router(change_routes(service, feedback))
     # One route per file of web/: no path is ever built from a request.
@@ -133,15 +131,6 @@ def create_app(
     return app
 
 
-async def _warm_up(service: SearchService) -> None:
-    try:
-        await service.images.run(service.warm_up)
-    except TranshashError as error:
-        _log.warning("Warm-up failed, so the first search may fail: %s", error)
-    except Exception:
-        _log.exception("Warm-up failed, so the first search may fail.")
-
-
 def _static_route(content: bytes, content_type: str) -> Callable[[Request], Awaitable[Response]]:
     # Revalidated each time, so that a new version shows at once.
     headers = {
@@ -165,6 +154,7 @@ _HANDLED_ERRORS = (
     OSError,
     sqlite3.Error,
     BusyError,
+    WarmingUpError,
 )
 
 
@@ -190,6 +180,9 @@ async def _error_reply(request: Request, error: Exception) -> JSONResponse:
             status, message = error.status, str(error)
         case DataError():
             status, message = 422, str(error)
+        case WarmingUpError():
+            status, headers = 503, {"Retry-After": "1"}
+            message = "The service is still loading its model. Try again in a second."
         case BusyError():
             status, headers = 503, {"Retry-After": "1"}
             message = "Too many searches at once. Try again in a second."

@@ -21,6 +21,7 @@ from transhash.service.diagnostics import METRICS_CONTENT_TYPE, RequestMetrics
 from transhash.service.originals import OriginalNotAvailableError
 from transhash.service.schemas import MAX_ITEM_NUMBER, MAX_RESULTS, MAX_TEXT_LENGTH
 from transhash.service.search_service import FeedbackService, SearchService
+from transhash.service.warm_up import WarmUp
 
 _COUNT_SECONDS = 1.0  # that /metrics waits for the number of items
 _EXAMPLES = 8
@@ -34,12 +35,16 @@ ItemNumber = Annotated[int, Path(ge=0, le=MAX_ITEM_NUMBER)]
 EtagHeader = Annotated[str | None, Header()]
 
 
-def search_routes(service: SearchService, feedback: FeedbackService | None = None) -> APIRouter:
+def search_routes(
+    service: SearchService, warm_up: WarmUp, feedback: FeedbackService | None = None
+) -> APIRouter:
     """Return the search routes; with `feedback`, results include votes."""
     router = APIRouter(prefix="/api", tags=["search"])
     annotate = feedback.annotate if feedback else lambda result: result
 
-    @router.get("/search/text", responses=_errors())
+    texts_loaded = [Depends(warm_up.texts)]
+
+    @router.get("/search/text", responses=_errors(), dependencies=texts_loaded)
     async def search_by_text(
         q: Annotated[
             str, Query(min_length=1, max_length=MAX_TEXT_LENGTH, pattern=r"\S", description="text")
@@ -73,7 +78,7 @@ def search_routes(service: SearchService, feedback: FeedbackService | None = Non
         """Search by an indexed item, which is excluded; ranked by Hamming distance."""
         return await service.texts.run(lambda: annotate(service.search_item(number, k, modality)))
 
-    @router.post("/search/batch", responses=_errors(400, 404, 413))
+    @router.post("/search/batch", responses=_errors(400, 404, 413), dependencies=texts_loaded)
     async def search_batch(request: schemas.BatchIn) -> schemas.BatchOut:
         """Run several queries, each a text or the number of an item."""
         return await service.texts.run(service.search_batch, request)
@@ -126,6 +131,7 @@ def original_routes(service: SearchService, allowed: bool) -> APIRouter:
 
 def info_routes(
     service: SearchService,
+    warm_up: WarmUp,
     metrics: RequestMetrics,
     about: schemas.About,
     diagnostics: schemas.Diagnostics,
@@ -156,9 +162,9 @@ def info_routes(
         """Reply if the process is alive."""
         return schemas.Health(image_model_loaded=service.image_model_loaded)
 
-    @router.get("/ready", responses=_errors())
+    @router.get("/ready", responses=_errors(), dependencies=[Depends(warm_up.everything)])
     async def ready() -> schemas.Status:
-        """Reply with 200 if model, index and catalog can be searched."""
+        """Reply with 200 if the model is loaded and index and catalog can be searched."""
         await service.texts.run(service.probe)
         return schemas.Status()
 

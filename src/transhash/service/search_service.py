@@ -89,6 +89,7 @@ class ReloadingEngine:
         self._opened_files = dict.fromkeys(self._opened_files, _CLOSED)
         try:
             self._engine = self._reopen()
+            self._engine.query_encoder.warm_up()
         except (TranshashError, OSError) as error:
             raise RunFilesChangedError(f"The replaced run cannot be opened. {error}") from None
         self._owns_engine, self._opened_files = True, _file_identities(self._engine.run)
@@ -179,10 +180,14 @@ class SearchService:
             self._counts = asyncio.ensure_future(count)
         return await asyncio.shield(self._counts)
 
-    def warm_up(self) -> None:
-        """Load what the first query would wait for: the image backbone and the index."""
+    def warm_up_texts(self) -> None:
+        """Load what the first text query would wait for: model, spelling tables and index."""
+        self.engine.query_encoder.warm_up()
         if self.engine.query_encoder.accepts_texts:
             self.search_text("warm", 1, "images")
+
+    def warm_up_images(self) -> None:
+        """Load what the first image query would wait for: the backbone and the index."""
         if self.engine.query_encoder.accepts_images:
             buffer = io.BytesIO()
             Image.new("RGB", (32, 32), "white").save(buffer, "PNG")
