@@ -526,6 +526,36 @@ MUTANTS = (
     ),
     # Sync and access.
     Mutant(
+        "service/server.py",
+        "_EXIT_SECONDS = 4.5",
+        "_EXIT_SECONDS = 450",
+        "service/test_stopping.py",
+    ),
+    Mutant(
+        "service/guard.py",
+        'if changes and name == "read":',
+        'if changes and name == "other":',
+        "service/test_keys.py",
+    ),
+    Mutant(
+        "service/guard.py",
+        "limit = self.key_rate_limit if",
+        "limit = None if",
+        "service/test_keys.py",
+    ),
+    Mutant(
+        "search/writer.py",
+        "            stored = self.catalog.add(modality, new, self.index_url)",
+        "            stored = self.catalog.add(modality, new[:1], self.index_url)",
+        "service/test_sync.py",
+    ),
+    Mutant(
+        "service/sync_job.py",
+        "if is_requested or states != self._states:",
+        "if is_requested:",
+        "service/test_sync.py",
+    ),
+    Mutant(
         "search/backup.py",
         "if remaining or digest.hexdigest() != member.sha256:",
         "if remaining:",

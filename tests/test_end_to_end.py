@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -316,9 +317,8 @@ def test_votes_are_exported_and_used_in_a_second_fit(run: Path, data: Path, tmp_
     votes = tmp_path / "votes.csv"
     assert "has no votes" in transhash("feedback", mine, "--out", votes, code=2).stderr
     server = subprocess.Popen(
-        [sys.executable, "-m", "transhash", "serve", str(mine), "--port", "0", "--writable",
-         "--api-key", "key"],
-        stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "transhash", "serve", str(mine), "--port", "0", "--writable"],
+        stdout=subprocess.PIPE, text=True, env=os.environ | {"TRANSHASH_WRITE_KEY": "write-key"},
     )  # fmt: skip
     try:
         assert server.stdout is not None
@@ -330,7 +330,7 @@ def test_votes_are_exported_and_used_in_a_second_fit(run: Path, data: Path, tmp_
             for hit in hits:
                 vote = int(prefix in hit["id"])
                 body = {"image": hit["number"], "text": {"text": query}, "vote": vote}
-                headers = {"X-API-Key": "key", "Content-Type": "application/json"}
+                headers = {"X-API-Key": "write-key", "Content-Type": "application/json"}
                 request = Request(f"{url}api/votes", json.dumps(body).encode(), headers)
                 with urlopen(request) as response:
                     assert json.load(response)["text"] == query

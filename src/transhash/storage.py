@@ -212,23 +212,26 @@ class WriterLock:
     not inherit the lock, because two processes sharing it would overwrite each other's data.
     """
 
-    def __init__(self, folder: Path, hint: str = _READ_ONLY) -> None:
+    def __init__(
+        self, folder: Path, hint: str = _READ_ONLY, name: str = "writer.lock", note: str = ""
+    ) -> None:
+        """Lock the folder; `lock_holder` tells others the process number and the note."""
         self._folder = folder
         self._process = os.getpid()
         self._descriptor = -1
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with _fork_lock:
-                self._descriptor = os.open(folder / "writer.lock", os.O_RDWR | os.O_CREAT, 0o644)
+                self._descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644)
                 _locks.add(self)
             _lock(self._descriptor)
-            if not _is_at(self._descriptor, folder / "writer.lock"):  # deleted meanwhile
+            if not _is_at(self._descriptor, folder / name):  # deleted meanwhile
                 raise BlockingIOError
         except BlockingIOError:
-            holder = os.read(self._descriptor, 32).decode(errors="replace").strip()
+            process, _ = _read_lock(self._descriptor)
             self.release()
             raise EngineError(
-                f"{folder} is locked by process {holder or 'unknown'}. Stop that process, {hint} "
+                f"{folder} is locked by process {process or 'unknown'}. Stop that process, {hint} "
                 "or choose another folder."
             ) from None
         except OSError as error:
@@ -239,7 +242,7 @@ class WriterLock:
             ) from None
         with contextlib.suppress(OSError):  # a full disk: only the process number is lost
             os.ftruncate(self._descriptor, 0)
-            os.write(self._descriptor, str(self._process).encode())
+            os.write(self._descriptor, f"{self._process} {note}".strip().encode())
 
     @property
     def held(self) -> bool:
@@ -267,6 +270,29 @@ class WriterLock:
             self._descriptor = -1
 
     __del__ = release
+
+
+def lock_holder(folder: Path, name: str = "writer.lock") -> tuple[str, str] | None:
+    """Return process number and note of the process that has a lock, or None if none has it."""
+    try:
+        descriptor = os.open(folder / name, os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        _lock(descriptor)
+        _unlock(descriptor)
+        return None
+    except BlockingIOError:
+        return _read_lock(descriptor)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _read_lock(descriptor: int) -> tuple[str, str]:
+    process, _, note = os.read(descriptor, 500).decode(errors="replace").strip().partition(" ")
+    return process, note
 
 
 if sys.platform == "win32":

@@ -29,7 +29,7 @@ def run_copy(run: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(run_copy: Path) -> Iterator[ServerProcess]:
-    with ServerProcess(run_copy, "--writable", "--api-key", KEY) as server:
+    with ServerProcess(run_copy, "--writable", write_key=KEY) as server:
         yield server
 
 
@@ -171,7 +171,7 @@ def test_vote_buttons_are_large_enough_for_touch(browser: Browser, server: Serve
     assert box["x"] + box["width"] <= card["x"] + card["width"]
     thumb(page, "up").tap()
     page.get_by_label("API key", exact=True).fill(KEY)
-    page.get_by_role("button", name="Vote", exact=True).tap()
+    page.get_by_role("button", name="Continue", exact=True).tap()
     wait_pressed(thumb(page, "up"))
     context.close()
 

@@ -25,7 +25,7 @@ from transhash.data.collection import MODALITIES
 from transhash.datasets.synthetic import CLASSES
 from transhash.search.engine import SearchEngine
 
-KEY = "key"
+KEY = "write-key"
 WRITERS = 4
 Text = str | None  # None: an image
 
@@ -149,7 +149,7 @@ def inject_faults(run: Path, rounds: int, *, replacing: bool = True, seed: int =
     outcome, rng = Outcome(), random.Random(seed)
     ledgers = [Ledger(f"writer-{i}") for i in range(WRITERS)]
     for _ in range(rounds):
-        with ServerProcess(run, "--writable", "--api-key", KEY) as server:
+        with ServerProcess(run, "--writable", write_key=KEY) as server:
             before = sum(ledger.acknowledged for ledger in ledgers)
             threads = [
                 threading.Thread(

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from service.server_process import ServerProcess
 from service.small_run import build_run, image_bytes
 
-KEY = "key"
+KEY = "write-key"
 ALLOWED = {200, 201, 404, 422, 429, 503}
 
 
@@ -94,7 +94,7 @@ def soak(run: Path, seconds: float, clients: int = 4, samples: int = 40) -> dict
                 with lock:
                     statuses[status] += 1
 
-    with ServerProcess(run, "--writable", "--api-key", KEY) as server:
+    with ServerProcess(run, "--writable", write_key=KEY) as server:
         key = {"X-API-Key": KEY}
         with httpx.Client(base_url=server.url, headers=key, timeout=60) as client:
             for action, count in ACTIONS:  # warm-up: the model and its buffers take memory once

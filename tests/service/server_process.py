@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import signal
@@ -44,8 +45,11 @@ class ServerProcess:
         files: int | None = None,
         head: float = 10.0,
         stall: float = 10.0,
+        read_key: str = "",
+        write_key: str = "",
     ) -> None:
         self.run, self.options, self.files = run, options, files
+        self.keys = {"TRANSHASH_READ_KEY": read_key, "TRANSHASH_WRITE_KEY": write_key}
         self.code = _COMMAND.format(head=head, stall=stall)
         self.port = 0
         self.start()
@@ -57,7 +61,12 @@ class ServerProcess:
         # Only if needed: with preexec_fn Python forks, which gRPC threads do not survive.
         prepare = None if self.files is None else self._limit_files
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=self._log, text=True, preexec_fn=prepare
+            command,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            preexec_fn=prepare,
+            env=os.environ | self.keys,
         )
         assert self.process.stdout is not None
         link = re.search(r"(http://\S+:(\d+)/)(\S*)", self.process.stdout.readline())

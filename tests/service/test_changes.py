@@ -20,7 +20,7 @@ KEY = {"X-API-Key": "opensesame-π"}
 @pytest.fixture
 def writer(run_copy: Path) -> Iterator[TestClient]:
     engine = SearchEngine.open(run_copy, writable=True)
-    app = create_app(engine, writable=True, api_key="opensesame-π")
+    app = create_app(engine, writable=True, write_key="opensesame-π")
     with TestClient(app, base_url=LOCAL, raise_server_exceptions=False) as client:
         # As bytes: httpx allows only ASCII in header strings.
         client.headers = {b"x-api-key": KEY["X-API-Key"].encode()}  # type: ignore[assignment]

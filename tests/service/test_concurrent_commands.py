@@ -56,9 +56,9 @@ def test_a_backup_of_a_writable_service_has_every_acknowledged_vote_and_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     command = Command(capsys, monkeypatch)
-    headers = {"X-API-Key": "key"}
+    headers = {"X-API-Key": "write-key"}
     with (
-        ServerProcess(run_copy, "--writable", "--api-key", "key") as server,
+        ServerProcess(run_copy, "--writable", write_key="write-key") as server,
         httpx.Client(base_url=server.url, timeout=30, headers=headers) as client,
     ):
         hits = client.get("/api/search/text", params={"q": "a boat"}).json()["hits"]

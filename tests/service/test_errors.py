@@ -303,5 +303,5 @@ def test_too_many_uploads_at_once_are_429(
 
 
 def test_a_writable_service_without_a_key_is_refused(engine: SearchEngine) -> None:
-    with pytest.raises(DataError, match="needs an API key"):
+    with pytest.raises(DataError, match="needs a write key"):
         create_app(engine, writable=True)

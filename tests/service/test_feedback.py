@@ -20,7 +20,7 @@ from .small_run import LOCAL, image_bytes
 @pytest.fixture
 def voter(run_copy: Path) -> Iterator[TestClient]:
     engine = SearchEngine.open(run_copy, writable=True)
-    app = create_app(engine, writable=True, api_key="key")
+    app = create_app(engine, writable=True, write_key="key")
     with TestClient(app, base_url=LOCAL, raise_server_exceptions=False) as client:
         client.headers = {"X-API-Key": "key"}  # type: ignore[assignment]
         yield client

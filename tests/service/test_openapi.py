@@ -37,6 +37,8 @@ CHANGES = {
     "POST /api/items/images",
     "DELETE /api/items/{number}",
     "POST /api/votes",
+    "GET /api/sync",
+    "POST /api/sync",
     "DELETE /api/votes",
 }
 # Not in the schema: a file may not be an image, ids may repeat, text and number exclude each other.
@@ -51,8 +53,12 @@ BEYOND_SCHEMA = {
 @pytest.fixture(scope="module")
 def app(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
     own = Path(shutil.copytree(run, tmp_path_factory.mktemp("openapi") / "run"))
+    (own / "notes").mkdir()
+    (own / "notes" / "1.txt").write_text("a boat")
     engine = SearchEngine.open(own, writable=True)
-    app = create_app(engine, writable=True, api_key="key", allowed_hosts=("*",))
+    app = create_app(
+        engine, writable=True, write_key="key", sync_sources=[own / "notes"], allowed_hosts=("*",)
+    )
     with TestClient(app):
         yield app
     engine.close()

@@ -158,7 +158,7 @@ def test_an_item_has_its_file_name_without_the_folder(
 
 def test_protected_reads_need_the_key_for_originals(run_copy: Path, item: Item) -> None:
     with SearchEngine.open(run_copy) as engine:
-        app = create_app(engine, originals=True, api_key="key", protect_reads=True)
+        app = create_app(engine, originals=True, read_key="key")
         with TestClient(app, base_url=LOCAL) as client:
             address = f"/api/items/{item.number}/original"
             assert client.get(address).status_code == 401

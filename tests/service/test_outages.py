@@ -26,7 +26,7 @@ def client_of(run: Path, *, writable: bool) -> Iterator[TestClient]:
     """Yield a client of the application that serve_run would start."""
     reopen = partial(SearchEngine.open, run, writable=writable)
     engine = reopen()
-    app = create_app(engine, writable=writable, api_key="key", reopen=reopen)
+    app = create_app(engine, writable=writable, write_key="key", reopen=reopen)
     headers = {"X-API-Key": "key"}
     with TestClient(app, base_url=LOCAL, raise_server_exceptions=False, headers=headers) as client:
         yield client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from transhash.search.engine import SearchEngine
     from transhash.search.hits import Hits
     from transhash.search.queries import QueryResult
+
+_MIN_KEY, _MAX_KEY = 8, 200  # characters
 
 
 @app.command()
@@ -117,18 +120,33 @@ def serve(
         False, "--originals", help="Allow viewing and downloading original files."
     ),
     writable: bool = typer.Option(False, help="Allow votes and adding or removing items."),
-    api_key: str | None = typer.Option(
-        None,
-        envvar="TRANSHASH_API_KEY",
-        help="API key for write access; for all access if not on loopback.",
-        show_default="generated at each start on loopback",
+    sync: list[Path] = typer.Option(
+        [], help="Folder or table to keep in sync; implies --writable."
     ),
-    rate_limit: float | None = typer.Option(None, help="Requests per second per client."),
+    sync_every: float = typer.Option(
+        60, min=0, help="Seconds between looks for changes; 0: on request only."
+    ),
+    read_key_file: Path | None = typer.Option(
+        None, help="File with the key that reading needs.", show_default="$TRANSHASH_READ_KEY"
+    ),
+    write_key_file: Path | None = typer.Option(
+        None,
+        help="File with the key that changes need; it allows reading.",
+        show_default="$TRANSHASH_WRITE_KEY; on loopback, generated at each start",
+    ),
+    rate_limit: float | None = typer.Option(None, min=0.01, help="Requests per second per client."),
+    key_rate_limit: float = typer.Option(
+        200, min=0.01, help="Requests per second with one key, by all clients."
+    ),
     browser: bool = typer.Option(False, "--open", help="Open the search page in the browser."),
 ) -> None:
     """Start the search page and HTTP API.
 
+    Keys are read from files or the environment, so that they do not show in the list of processes.
+
     Example: `transhash serve runs/mine`
+
+    Example: `transhash serve runs/mine --sync photos/ --sync notes.csv`
     """
     from transhash.service import serve_run
 
@@ -140,9 +158,44 @@ def serve(
             )
 
     serve_run(
-        run, host=host, port=port, index_url=index, writable=writable, originals=originals,
-        api_key=api_key, rate_limit=rate_limit, open_browser=browser, on_ready=print_address,
-    )  # fmt: skip
+        run,
+        host=host,
+        port=port,
+        index_url=index,
+        writable=writable,
+        originals=originals,
+        read_key=_read_key(read_key_file, "TRANSHASH_READ_KEY"),
+        write_key=_read_key(write_key_file, "TRANSHASH_WRITE_KEY"),
+        rate_limit=rate_limit,
+        key_rate_limit=key_rate_limit,
+        sync_sources=sync,
+        sync_seconds=sync_every or None,
+        open_browser=browser,
+        on_ready=print_address,
+    )
+
+
+def _read_key(file: Path | None, variable: str) -> str | None:
+    """Return the key in a file, else in the environment, else None."""
+    if file is None:
+        place, key = f"${variable}", os.environ.get(variable, "").strip()
+        if not key:
+            return None
+    else:
+        place = str(file)
+        try:
+            key = file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = (isinstance(error, OSError) and error.strerror) or "not UTF-8"
+            raise DataError(
+                f"Cannot read the key in {file} ({reason}). Pass a text file."
+            ) from None
+    if not _MIN_KEY <= len(key) <= _MAX_KEY or not key.isprintable():
+        raise DataError(
+            f"The key in {place} is not one line of {_MIN_KEY} to {_MAX_KEY} characters. "
+            "Create one with: openssl rand -hex 16"
+        )
+    return key
 
 
 def _check_image(image: Path) -> None:

@@ -47,8 +47,8 @@ _SNAPSHOT_SECONDS = 60.0  # to find a moment between two changes; each attempt t
 _DRAFT_SUFFIX = ".backup-draft"
 # Parts of the run folder that are copied in another way, or that no other process needs.
 _SPECIAL_FOLDERS = {"index", "validation"}
-_SPECIAL_FILES = {_CATALOG, VOTES_FILE, "writer.lock", "checkpoint.safetensors"}
-_DATABASE_LOGS = ("-wal", "-shm", "-journal")
+_SPECIAL_FILES = {_CATALOG, VOTES_FILE, "checkpoint.safetensors"}
+_TEMPORARY = (".lock", "-wal", "-shm", "-journal")
 
 
 class BackupFile(NamedTuple):
@@ -184,7 +184,7 @@ def _model_files(run: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             path = Path(folder) / name
-            is_special = name in _SPECIAL_FILES or name.endswith(_DATABASE_LOGS)
+            is_special = name in _SPECIAL_FILES or name.endswith(_TEMPORARY)
             if not is_special and not name.startswith(".") and path.is_file():
                 yield path
 
@@ -246,7 +246,7 @@ def _finish_changes(copy: Path) -> None:
 
 
 def _write_archive(copy: Path, out: BinaryIO, track: Track) -> list[BackupFile]:
-    paths = sorted(p for p in copy.rglob("*") if p.is_file() and _is_archived(p))
+    paths = sorted(p for p in copy.rglob("*") if p.is_file() and not p.name.endswith(_TEMPORARY))
     for name in (path.relative_to(copy).as_posix() for path in paths):
         if not _is_relative(name):
             raise DataError(f"{name!r} is not a name that every system allows. Rename the file.")
@@ -266,10 +266,6 @@ def _write_archive(copy: Path, out: BinaryIO, track: Track) -> list[BackupFile]:
     out.write(content + bytes(-len(content) % _BLOCK_BYTES))
     out.write(bytes(2 * _BLOCK_BYTES))  # the end of a tar file
     return files
-
-
-def _is_archived(path: Path) -> bool:
-    return path.name != "writer.lock" and not path.name.endswith(_DATABASE_LOGS)
 
 
 def _write_members(

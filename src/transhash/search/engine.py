@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime
@@ -24,10 +25,12 @@ from transhash.search.catalog import Catalog, Item
 from transhash.search.consistency import check_catalog, check_model
 from transhash.search.hits import Hits, resolve_hits
 from transhash.search.writer import IndexResult, IndexWriter
+from transhash.storage import lock_holder
 
 if TYPE_CHECKING:
     from transhash.model.encoder import Encoder
 
+SERVICE_LOCK = "service.lock"  # held by a service that may change the run
 DEFAULT_RANKING: RankingMode = "weighted"  # measured in docs/search.md
 _MAX_RESULTS = 10_000  # that every index backend can return without counting its items first
 
@@ -67,6 +70,8 @@ class SearchEngine:
         index_name = "" if url in (None, own_url) else str(url)
         writer = None
         if writable:
+            if not index_name:
+                check_not_served(run)
             encoder = query_encoder.encoder  # may fail, so it is loaded before anything is written
             check_catalog(run)
         with ExitStack() as opened:
@@ -223,6 +228,16 @@ class SearchEngine:
         counts = " and ".join(f"{len(index):,} {name}" for name, index in self.indexes.items())
         model = f"{self.query_encoder.method}, {self.query_encoder.bits} bits"
         return f"<SearchEngine {self.run}: {model}, {counts}>"
+
+
+def check_not_served(run: Path) -> None:
+    """Refuse to write to a run that another process serves with write access."""
+    process, address = lock_holder(run, SERVICE_LOCK) or (str(os.getpid()), "")
+    if process != str(os.getpid()):
+        raise EngineError(
+            f"{run} is served by process {process} at {address}, which alone may change it. Change "
+            "it there: start the service with --sync FOLDER, use its API, or stop it first."
+        )
 
 
 def index_url(url: str, modality: Modality) -> str:

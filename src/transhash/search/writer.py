@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,8 @@ class IndexWriter:
         self.catalog = catalog
         self.indexes = indexes
         self.index_url = index_url  # name of these indexes in the catalog; "" is the run's own
+        # Entered for each batch of changes, where several threads write.
+        self.exclusive: Callable[[], AbstractContextManager[object]] = nullcontext
         self.objects: ItemObjects = {}
 
     def reconcile(self) -> None:
@@ -143,11 +146,12 @@ class IndexWriter:
         They are removed from the index first, so that no search returns an unknown item.
         """
         check_modality(modality)
-        items = [self.catalog.find(modality, item_id) for item_id in item_ids]
-        numbers = [item.number for item in items if item is not None]
-        self.catalog.mark_pending(self.index_url, numbers)
-        self.indexes[modality].remove(np.array(numbers, dtype=np.int64))
-        self.catalog.remove(self.index_url, numbers)
+        with self.exclusive():
+            items = [self.catalog.find(modality, item_id) for item_id in item_ids]
+            numbers = [item.number for item in items if item is not None]
+            self.catalog.mark_pending(self.index_url, numbers)
+            self.indexes[modality].remove(np.array(numbers, dtype=np.int64))
+            self.catalog.remove(self.index_url, numbers)
         for number in numbers:
             self.objects.pop(number, None)
         return len(numbers)
@@ -225,13 +229,14 @@ class IndexWriter:
 
         Return their numbers.
         """
-        stored = self.catalog.add(modality, new, self.index_url)
-        rows = {item.number: i for i, item in enumerate(stored) if item.recoded or self.index_url}
-        if rows:
-            numbers = sorted(rows)
-            chosen = codes[np.array([rows[number] for number in numbers], np.int64)]
-            self.indexes[modality].update(np.array(numbers, np.int64), chosen)
-            self.catalog.mark_done(self.index_url, numbers)
+        with self.exclusive():
+            stored = self.catalog.add(modality, new, self.index_url)
+            rows = {row.number: i for i, row in enumerate(stored) if row.recoded or self.index_url}
+            if rows:
+                numbers = sorted(rows)
+                chosen = codes[np.array([rows[number] for number in numbers], np.int64)]
+                self.indexes[modality].update(np.array(numbers, np.int64), chosen)
+                self.catalog.mark_done(self.index_url, numbers)
         for item in stored:
             result.numbers.append(item.number)
             result.added += item.change == "added"

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
+from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -19,10 +20,16 @@ from transhash import __version__
 from transhash.errors import DataError, EngineError
 from transhash.search.engine import SearchEngine
 from transhash.service.diagnostics import RequestMetrics, read_diagnostics
-from transhash.service.guard import LOOPBACK, ActiveRequests, ApiKey, Guard
+from transhash.service.guard import LOOPBACK, ActiveRequests, ApiKeys, Guard
 from transhash.service.limits import BusyError
 from transhash.service.originals import OriginalNotAvailableError
-from transhash.service.routes import change_routes, info_routes, original_routes, search_routes
+from transhash.service.routes import (
+    change_routes,
+    info_routes,
+    original_routes,
+    search_routes,
+    sync_routes,
+)
 from transhash.service.schemas import About
 from transhash.service.search_service import (
     FeedbackService,
@@ -31,6 +38,7 @@ from transhash.service.search_service import (
     RunFilesChangedError,
     SearchService,
 )
+from transhash.service.sync_job import SyncJob
 from transhash.service.warm_up import WarmingUpError, WarmUp
 
 _log = logging.getLogger("transhash.service")
@@ -49,27 +57,38 @@ def create_app(
     *,
     writable: bool = False,
     originals: bool = False,
-    api_key: str | None = None,
+    read_key: str | None = None,
+    write_key: str | None = None,
     rate_limit: float | None = None,
+    key_rate_limit: float | None = None,
     max_upload: int = 10 << 20,
     allowed_hosts: Sequence[str] = LOOPBACK,
     timeout: float = 30.0,
     protect_reads: bool = False,
     reopen: Callable[[], SearchEngine] | None = None,
+    sync_sources: Sequence[Path] = (),
+    sync_seconds: float | None = None,
 ) -> FastAPI:
     """Return the application that serves an open engine, which the caller closes.
 
-    `rate_limit` is in requests per second per client. `allowed_hosts` are the host names the
-    service answers to; ("*",) allows all. `originals` allows viewing and downloading image files.
-    `protect_reads` requires the key for every request, not only for changes. `reopen` opens the
-    run again after its files were replaced.
+    Changes need `write_key`. With `read_key` or `protect_reads`, reads need one of the keys.
+    `rate_limit` is in requests per second per client, `key_rate_limit` per key. `allowed_hosts` are
+    the host names the service answers to; ("*",) allows all. `originals` allows viewing and
+    downloading image files. `reopen` opens the run again after its files were replaced.
+    `sync_sources` are synced on request and, every `sync_seconds`, if they changed.
     """
-    if (writable or protect_reads) and not api_key:
+    writable = writable or bool(sync_sources)
+    if writable and not write_key:
         raise DataError(
-            "A writable service needs an API key. Pass --api-key or set TRANSHASH_API_KEY."
+            "A writable service needs a write key. Pass --write-key-file or set "
+            "TRANSHASH_WRITE_KEY."
         )
+    if protect_reads and not (read_key or write_key):
+        raise DataError("Protected reads need an API key. Pass a read key or a write key.")
+    keys = ApiKeys(read_key or None, write_key or None, bool(protect_reads or read_key))
     service = SearchService(ReloadingEngine(engine, reopen))
     warm_up = WarmUp(service)
+    sync_job = SyncJob(service, sync_sources, sync_seconds) if sync_sources else None
     metrics, active_requests = RequestMetrics(), ActiveRequests(timeout)
     query_encoder = engine.query_encoder
     about = About(
@@ -82,6 +101,7 @@ def create_app(
         accepts_images=query_encoder.accepts_images,
         writable=writable,
         originals=originals,
+        sync=sync_job is not None,
         max_upload=max_upload,
     )
 
@@ -89,7 +109,11 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         active_requests.stopping = False
         warm_up.start()  # in the background: the search page is available at once
+        if sync_job is not None:
+            sync_job.start()
         yield
+        if sync_job is not None:
+            sync_job.stop()
         await warm_up.stop()
         service.close()
 
@@ -107,6 +131,8 @@ def create_app(
     app.include_router(info_routes(service, warm_up, metrics, about, read_diagnostics(engine.run)))
     if feedback:
         app.include_router(change_routes(service, feedback))
+    if sync_job is not None:
+        app.include_router(sync_routes(sync_job))
     # One route per file of web/: no path is ever built from a request.
     for file in files("transhash").joinpath("web").iterdir():
         content_type = _CONTENT_TYPES.get(file.name.rpartition(".")[2])
@@ -121,11 +147,10 @@ def create_app(
         metrics=metrics,
         active_requests=active_requests,
         hosts=tuple(allowed_hosts),
-        key=ApiKey(api_key, protect_reads=protect_reads)
-        if api_key and (writable or protect_reads)
-        else None,
+        keys=keys if writable or keys.protect_reads else None,
         max_upload=max_upload,
         rate_limit=rate_limit,
+        key_rate_limit=key_rate_limit,
     )
     app.state.service, app.state.active_requests = service, active_requests
     return app

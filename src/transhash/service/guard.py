@@ -14,11 +14,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from transhash.errors import DataError
 from transhash.service.diagnostics import RequestMetrics
 from transhash.service.limits import RequestDrain, UploadSlots
 
@@ -46,12 +49,16 @@ _MAX_CLIENTS = 10_000
 MAX_UPLOADS = 8  # at once; one thread decodes, so more would only slow each other down
 _MAX_OTHER_BODIES = 64
 _STOPPING = "The server is stopping. Try again later."
-_WRITE_PATHS = ("/api/items/", "/api/votes")  # where a request other than GET changes something
+_WRITE_PATHS = (
+    "/api/items/",
+    "/api/votes",
+    "/api/sync",
+)  # where a request other than GET changes something
 _PUBLIC_PATHS = frozenset({"/health", "/ready"})  # for monitoring, without a key
 
 
 class RateLimit:
-    """Token bucket per client address: `rate` requests per second, bursts of twice as many."""
+    """Token bucket per client or key: `rate` requests per second, bursts of twice as many."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
@@ -67,27 +74,39 @@ class RateLimit:
         return tokens >= 1
 
 
-class ApiKey:
-    """Key for changes, and with `protect_reads` for reading as well."""
+KeyName = Literal["read", "write"]
 
-    def __init__(self, key: str, *, protect_reads: bool = False) -> None:
-        self._key = key.encode()
-        self.protect_reads = protect_reads
 
-    def authorizes(self, method: str, path: str, headers: Headers) -> bool:
+@dataclass(frozen=True)
+class ApiKeys:
+    """Write key for changes and reading; read key for reading only. Reads may need no key."""
+
+    read: str | None = None
+    write: str | None = None
+    protect_reads: bool = False
+
+    def __post_init__(self) -> None:
+        if self.read is not None and self.read == self.write:
+            raise DataError("Read key and write key are the same. Use two different keys.")
+
+    def name(self, headers: Headers, *, allow_password: bool) -> KeyName | None:
+        """Return which key a request has; None if it has none or a wrong one."""
         # Header bytes are decoded as Latin-1. Back to bytes: a key may have any character.
-        header = headers.get("x-api-key", "").encode("latin-1", "replace")
-        if method not in ("GET", "HEAD") and path.startswith(_WRITE_PATHS):
-            return self._matches(header)  # no password: browsers send it for other sites as well
-        return (
-            not self.protect_reads
-            or path in _PUBLIC_PATHS
-            or self._matches(header)
-            or self._matches(_password(headers))
-        )
+        values = [headers.get("x-api-key", "").encode("latin-1", "replace")]
+        values += [_password(headers)] if allow_password else []
+        if self._is_one(self.write, values):
+            return "write"
+        return "read" if self._is_one(self.read, values) else None
 
-    def _matches(self, key: bytes) -> bool:
-        return hmac.compare_digest(key, self._key)  # takes the same time for every wrong key
+    def _is_one(self, key: str | None, values: Sequence[bytes]) -> bool:
+        """Compare in a time that is the same for every wrong value."""
+        matches = [hmac.compare_digest(value, (key or "").encode()) for value in values]
+        return bool(key) and any(matches)
+
+
+def is_change(method: str, path: str) -> bool:
+    """Return whether a request changes the run, which needs the write key."""
+    return method not in ("GET", "HEAD") and path.startswith(_WRITE_PATHS)
 
 
 class ActiveRequests:
@@ -124,17 +143,19 @@ class Guard:
         metrics: RequestMetrics,
         active_requests: ActiveRequests,
         hosts: Sequence[str] = LOOPBACK,
-        key: ApiKey | None = None,
+        keys: ApiKeys | None = None,
         max_upload: int = 10 << 20,
         rate_limit: float | None = None,
+        key_rate_limit: float | None = None,
     ) -> None:
         self.app = app
         self.metrics = metrics
         self.active_requests = active_requests
         self.hosts = hosts
-        self.key = key
+        self.keys = keys
         self.max_upload = max_upload
         self.rate_limit = None if rate_limit is None else RateLimit(rate_limit)
+        self.key_rate_limit = None if key_rate_limit is None else RateLimit(key_rate_limit)
         self.drain = RequestDrain()
         self.uploads = UploadSlots(MAX_UPLOADS, self.drain)
         self.other_bodies = UploadSlots(_MAX_OTHER_BODIES, self.drain)
@@ -220,11 +241,24 @@ class Guard:
         client = (scope.get("client") or ("unknown",))[0]
         if self.rate_limit and is_limited and not self.rate_limit.allows(client, time.monotonic()):
             return _refuse(429, "Too many requests. Try again in a second.", 1)
-        if self.key is not None and not self.key.authorizes(method, path, headers):
+        return None if self.keys is None else self._key_refusal(self.keys, method, path, headers)
+
+    def _key_refusal(
+        self, keys: ApiKeys, method: str, path: str, headers: Headers
+    ) -> JSONResponse | None:
+        changes = is_change(method, path)
+        # A password is not enough for a change: browsers send it for other sites as well.
+        name = keys.name(headers, allow_password=not changes)
+        if changes and name == "read":
+            return _refuse(401, "The read key allows no changes. Send the write key in X-API-Key.")
+        if name is None and (changes or (keys.protect_reads and path not in _PUBLIC_PATHS)):
             refusal = _refuse(401, "Missing or wrong API key. Send it in the header X-API-Key.")
-            if self.key.protect_reads and method == "GET":  # browsers then ask for a password
+            if keys.protect_reads and method == "GET":  # browsers then ask for a password
                 refusal.headers["WWW-Authenticate"] = 'Basic realm="transhash", charset="UTF-8"'
             return refusal
+        limit = self.key_rate_limit if path.startswith("/api/") else None
+        if name and limit and not limit.allows(name, time.monotonic()):
+            return _refuse(429, f"Too many requests with the {name} key. Try again in a second.", 1)
         return None
 
 

@@ -73,19 +73,24 @@ class ChangeLock:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a change may consist of several
         self._changes = 0
+        self._depth = 0  # of changes in progress
 
     @contextmanager
     def write(self) -> Iterator[None]:
         with self._lock:
             self._changes += 1
-            yield
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
 
     def consistent_read(self, read: Callable[[], _T]) -> _T:
         """Return read(), as if nothing changed meanwhile."""
         before = self._changes  # read first: a change takes the lock, then counts
-        if not self._lock.locked():
+        if not self._depth:
             try:
                 result = read()
             except Exception:

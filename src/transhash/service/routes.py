@@ -21,6 +21,7 @@ from transhash.service.diagnostics import METRICS_CONTENT_TYPE, RequestMetrics
 from transhash.service.originals import OriginalNotAvailableError
 from transhash.service.schemas import MAX_ITEM_NUMBER, MAX_RESULTS, MAX_TEXT_LENGTH
 from transhash.service.search_service import FeedbackService, SearchService
+from transhash.service.sync_job import SyncJob
 from transhash.service.warm_up import WarmUp
 
 _COUNT_SECONDS = 1.0  # that /metrics waits for the number of items
@@ -239,6 +240,22 @@ def change_routes(service: SearchService, feedback: FeedbackService) -> APIRoute
             else schemas.ItemQuery(number=number or 0)
         )
         return await service.changes.run(feedback.delete, image, query)
+
+    return router
+
+
+def sync_routes(job: SyncJob) -> APIRouter:
+    router = APIRouter(prefix="/api/sync", tags=["sync"])
+
+    @router.get("", responses=_errors())
+    async def sync_status() -> schemas.SyncStatus:
+        """Return the progress of the sync that runs, and the result of the last one."""
+        return job.status()
+
+    @router.post("", status_code=202, responses=_errors(), dependencies=[_KEY])
+    async def start_sync() -> schemas.SyncStatus:
+        """Sync the sources of this service, again if a sync is running."""
+        return job.request()
 
     return router
 

@@ -149,6 +149,27 @@ class ExamplesOut(BaseModel):
     images: list[ItemOut]
 
 
+class SyncResult(BaseModel):
+    added: int
+    updated: int
+    unchanged: int
+    removed: int
+    skipped: int
+    error: str | None = Field(description="sources that could not be synced, and why")
+    finished: str = Field(description="time in UTC")
+
+
+class SyncStatus(BaseModel):
+    running: bool
+    requested: bool = Field(description="whether another sync follows")
+    sources: list[str] = Field(description="names of folders and files, without their paths")
+    task: str | None = Field(description="what is being done")
+    done: int | None = Field(description="items of the task that are done")
+    total: int | None = Field(description="items of the task")
+    syncs: int = Field(description="finished since the service started")
+    last: SyncResult | None
+
+
 class About(BaseModel):
     name: Literal["transhash"] = "transhash"
     version: str
@@ -160,6 +181,7 @@ class About(BaseModel):
     accepts_images: bool
     writable: bool
     originals: bool = Field(description="whether original files can be viewed and downloaded")
+    sync: bool = Field(description="whether the service can sync its sources")
     max_upload: int = Field(description="bytes")
 
 

@@ -27,6 +27,7 @@ from transhash.search.catalog import Item
 from transhash.search.engine import DEFAULT_RANKING, SearchEngine
 from transhash.search.feedback import FeedbackStore, StoredVote, VotedImage, voted_digest
 from transhash.search.hits import Hit, Hits
+from transhash.search.writer import IndexWriter
 from transhash.service import schemas
 from transhash.service.diagnostics import read_report
 from transhash.service.limits import ChangeLock, WorkerPool
@@ -340,6 +341,12 @@ class SearchService:
                 self._totals.clear()
             if self.engine is not engine:
                 raise RunFilesChangedError("The run's files were replaced. Send the request again.")
+
+    def background_writer(self) -> IndexWriter:
+        """Return the writer for a long change, which excludes others one batch at a time."""
+        writer = self.engine.writer
+        writer.exclusive = self._change_lock.write
+        return writer
 
     def _decode(self, data: bytes, *, thumbnail: bool = False) -> tuple[Pixels, bytes | None]:
         """Return pixels and thumbnail of an uploaded image; raise if it is unreadable."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 import secrets
 import signal
 import socket
 import sys
+import threading
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -19,16 +21,17 @@ import uvicorn
 from transhash.errors import EngineError
 from transhash.model.files import require_run
 from transhash.progress import no_output
-from transhash.search.engine import SearchEngine
+from transhash.search.engine import SERVICE_LOCK, SearchEngine, check_not_served
 from transhash.service.app import create_app
 from transhash.service.guard import LOOPBACK, ActiveRequests
 from transhash.service.limits import TimedConnection, raise_file_limit
-from transhash.storage import read_json
+from transhash.storage import WriterLock, read_json
 
 _log = logging.getLogger("transhash.service")
 _ACCEPT_BATCH = 16  # connections accepted at once, after room was made for them
 _ACCEPT_QUEUE = 1024  # connections that wait in the system until then
 _STOP_SECONDS = 4
+_EXIT_SECONDS = 4.5  # from the signal until the process ends, whatever is running
 
 
 def serve_run(
@@ -38,45 +41,61 @@ def serve_run(
     index_url: str | None = None,
     writable: bool = False,
     originals: bool = False,
-    api_key: str | None = None,
+    read_key: str | None = None,
+    write_key: str | None = None,
     rate_limit: float | None = None,
+    key_rate_limit: float | None = None,
+    sync_sources: Sequence[Path] = (),
+    sync_seconds: float | None = None,
     open_browser: bool = False,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Serve a run until interrupted; `on_ready` gets the URL as soon as it answers.
 
     On a loopback address only loopback host names are answered. On any other address all names
-    are, and `api_key` is required for every request. A writable service on loopback without a key
-    generates one and appends it to the URL: browsers send nothing after a # to a server, and the
-    search page reads it there.
+    are, and if there is a key, reads need one as well. A writable service on loopback without a
+    write key generates one and appends it to the URL: browsers send nothing after a # to a server,
+    and the search page reads it there. With `sync_sources` the service is writable and syncs them:
+    when it starts, on request, and every `sync_seconds` if they changed.
     """
+    writable = writable or bool(sync_sources)
     require_run(run)  # before the port, because the run is the first argument
     read_json(run / "config.json")
     is_local = _is_loopback(host)
-    if not is_local and not api_key:
+    if not is_local and not (read_key or write_key):
         _log.warning(
             "Anyone who can reach %s can search this run and see its items%s. "
-            "Use --api-key to restrict access.",
+            "Use --read-key-file to restrict access.",
             host,
             ", and download the image files" if originals else "",
         )
-    generated_key = secrets.token_urlsafe(16) if writable and not api_key and is_local else None
+    if writable:
+        check_not_served(run)
+    generated_key = secrets.token_urlsafe(16) if writable and not write_key and is_local else None
     raise_file_limit()
     sock = _listen(host, port)
     url_host = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     url = f"http://{url_host}:{sock.getsockname()[1]}/"
+    server: _Server | None = None
+    lock: WriterLock | None = None
     try:
+        if writable:
+            lock = WriterLock(run, "wait for it", SERVICE_LOCK, url)
         reopen = partial(SearchEngine.open, run, index_url, writable=writable)
         with reopen() as engine:
             app = create_app(
                 engine,
                 writable=writable,
                 originals=originals,
-                api_key=api_key or generated_key,
+                read_key=read_key,
+                write_key=write_key or generated_key,
                 rate_limit=rate_limit,
+                key_rate_limit=key_rate_limit,
                 allowed_hosts=LOOPBACK if is_local else ("*",),
-                protect_reads=bool(api_key) and not is_local,
+                protect_reads=bool(read_key or write_key) and not is_local,
                 reopen=reopen,
+                sync_sources=sync_sources,
+                sync_seconds=sync_seconds,
             )
             config = uvicorn.Config(
                 app,
@@ -99,10 +118,15 @@ def serve_run(
                 if open_browser:
                     webbrowser.open(link)
 
+            server = _Server(config, app.state.active_requests, announce)
             with no_output():
-                _Server(config, app.state.active_requests, announce).run(sockets=[sock])
+                server.run(sockets=[sock])
     finally:
         sock.close()
+        if lock is not None:
+            lock.release()
+        if server is not None:
+            server.exit_deadline.cancel()
 
 
 def _is_loopback(host: str) -> bool:
@@ -123,6 +147,7 @@ class _Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._active_requests = active_requests
+        self.exit_deadline = _ExitDeadline()
         self._on_startup = on_startup
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -137,8 +162,39 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # uvicorn would raise the signal again after stopping, before the run is closed.
+        self.exit_deadline.start()
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
+
+
+class _ExitDeadline:
+    """Ends the process if it has not stopped in time: a thread cannot be interrupted.
+
+    Nothing that was acknowledged is lost, because it is on disk before the reply.
+    """
+
+    def __init__(self) -> None:
+        self._timer: threading.Timer | None = None
+
+    def start(self) -> None:
+        if self._timer is None:
+            self._timer = threading.Timer(_EXIT_SECONDS, _exit_now)
+            self._timer.daemon = True
+            self._timer.start()
+            if sys.platform != "win32":  # by the kernel, if a thread keeps the interpreter busy
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.setitimer(signal.ITIMER_REAL, _EXIT_SECONDS + 0.3)
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            if sys.platform != "win32":
+                signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _exit_now() -> None:
+    _log.warning("Stopped while work was in progress.")
+    os._exit(0)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -33,7 +33,12 @@ async function request(path, options = {}) {
 export const about = () => request("/api/about");
 export const examples = () => request("/api/examples");
 export const diagnostics = () => request("/api/diagnostics");
+export const syncStatus = () => request("/api/sync");
+export const startSync = (key) => request("/api/sync", { method: "POST", headers: keyHeader(key) });
 export const health = (signal) => request("/health", { signal });
+
+// Header values are bytes: those of the key in UTF-8.
+const keyHeader = (key) => ({ "X-API-Key": String.fromCharCode(...new TextEncoder().encode(key)) });
 
 // query: {q} | {item} | {image: File}
 // ranking: weighted, tiebreak or hamming; items are always ranked by Hamming distance.
@@ -52,13 +57,11 @@ export async function search(query, modality, k, ranking, maxUpload, signal) {
 
 // pair: {image, text: {text} | {number}}; value: 1, 0, or null to remove the vote.
 export function vote(pair, value, key) {
-  // Header values are bytes: those of the key in UTF-8.
-  const keyHeader = { "X-API-Key": String.fromCharCode(...new TextEncoder().encode(key)) };
   if (value === null) {
     const options = new URLSearchParams({ image: pair.image, ...pair.text });
-    return request(`/api/votes?${options}`, { method: "DELETE", headers: keyHeader });
+    return request(`/api/votes?${options}`, { method: "DELETE", headers: keyHeader(key) });
   }
-  const headers = { ...keyHeader, "Content-Type": "application/json" };
+  const headers = { ...keyHeader(key), "Content-Type": "application/json" };
   const body = JSON.stringify({ ...pair, vote: value });
   return request("/api/votes", { method: "POST", headers, body });
 }

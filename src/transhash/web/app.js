@@ -7,6 +7,7 @@ import { closeDetail, initDetail, openDetail } from "./detail.js";
 import { enableVotes, initFeedback, voteButtons } from "./feedback.js";
 import { drawHow } from "./how-it-works.js";
 import { onImage } from "./image-input.js";
+import { enableSync } from "./sync.js";
 import { NAMES, showSummary } from "./summary.js";
 
 const $ = (id) => document.getElementById(id);
@@ -370,6 +371,7 @@ async function loadAbout() {
     $("run").hidden = false;
     $("choose-image").hidden = !about.accepts_images;
     enableVotes(about.writable);
+    enableSync(about.sync, loadAbout);
     if (!$("search-details").hidden) showSummary(current.parts, current.ms, about);
     if (about.writable) {
       $("privacy").textContent = "Votes are stored with their query. Other queries and dropped images are not.";

@@ -89,7 +89,7 @@ async function vote(pair, hit, value, status) {
 }
 
 // Return send(key), asking for the key while it is missing or wrong; null if the user cancels.
-async function withKey(send) {
+export async function withKey(send) {
   for (let retry = false; ; retry = true) {
     if (!key || retry) {
       const entered = await askForKey(retry && Boolean(key));
