@@ -623,8 +623,8 @@ MUTANTS = (
     ),
     Mutant(
         "service/guard.py",
-        "return self._matches(header)  # no password",
-        "return self._matches(header) or self._matches(_password(headers))  # no password",
+        "allow_password=not changes",
+        "allow_password=True",
         "service/test_keys.py",
     ),
     # Fine-tuning.
