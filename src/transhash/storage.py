@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
+import glob
 import hashlib
 import io
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -37,14 +39,19 @@ else:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a temporary file that durably replaces `path` when the block ends without error."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}.draft")
+    draft = _draft_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(path.parent)
         with draft.open("xb") as file:
+            _lock_draft(file.fileno())
             yield file
             file.flush()
             os.fsync(file.fileno())
-        _replace(draft, path)
+            if sys.platform != "win32":  # which cannot rename an open file
+                draft.replace(path)
+        if sys.platform == "win32":
+            _replace(draft, path)
         sync_folder(path.parent)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -55,6 +62,61 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
                 "unchanged. Free disk space or choose another folder, then try again."
             ) from None
         raise
+
+
+_DRAFT = re.compile(r"\.(.+)\.[0-9a-f]{12}\.draft(\.old)?")
+_ABANDONED_SECONDS = 60.0  # since the last write; a draft may not be locked yet
+_checked_folders: set[Path] = set()  # by this process
+
+
+def _draft_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(6)}.draft")
+
+
+def _lock_draft(descriptor: int) -> bool:
+    """Lock a draft until it is closed or its process ends; return whether that was possible."""
+    if sys.platform == "win32":
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # another process has it, or the file system has no locks
+        return False
+    return True
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove drafts of processes that were killed, once per process and folder."""
+    if parent in _checked_folders:
+        return
+    _checked_folders.add(parent)
+    with contextlib.suppress(OSError):
+        for name in os.listdir(parent):
+            match = _DRAFT.fullmatch(name)
+            # An old folder is needed until its name has a folder again.
+            if match and not (match[2] and not (parent / match[1]).exists()):
+                with contextlib.suppress(OSError):
+                    _remove_if_abandoned(parent / name)
+
+
+def _remove_if_abandoned(draft: Path) -> None:
+    if time.time() - draft.stat().st_mtime < _ABANDONED_SECONDS:
+        return
+    if sys.platform == "win32":
+        _remove(draft)  # refused while a file is open
+        return
+    descriptor = os.open(draft, os.O_RDONLY)
+    try:
+        if _lock_draft(descriptor):
+            _remove(draft)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _replace(draft: Path, path: Path) -> None:
@@ -148,6 +210,10 @@ def read_json(path: Path) -> Any:
         return json.loads(read_regular(path).decode())
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not valid JSON ({error}). Create the folder again.") from None
+    except FileNotFoundError as error:
+        if not recover_folder(path.parent):
+            raise _unreadable(path, error) from None
+        return read_json(path)
     except OSError as error:
         raise _unreadable(path, error) from None
 
@@ -184,22 +250,84 @@ def read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that replaces `folder` when the block ends without error."""
+    """Yield a temporary folder that durably replaces `folder` when the block ends without error.
+
+    At any time the name has the old folder or the new one. Where the system cannot exchange two
+    folders, a kill may leave none, until `recover_folder` is called.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    _remove_abandoned(folder.parent)
+    recover_folder(folder)
+    draft = _draft_of(folder)
+    draft.mkdir(mode=0o755)
+    descriptor = -1 if sys.platform == "win32" else os.open(draft, os.O_RDONLY)
     try:
-        os.chmod(temporary, 0o755)
-        yield temporary
-        old = None
-        if folder.exists():
-            old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.old."))
-            os.replace(folder, old / folder.name)
-        os.replace(temporary, folder)
+        if descriptor >= 0:
+            _lock_draft(descriptor)
+        yield draft
+        _sync_content(draft)
+        old = _exchange_folders(draft, folder)
+        sync_folder(folder.parent)
         if old is not None:
-            shutil.rmtree(old)
+            shutil.rmtree(old, ignore_errors=True)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(draft, ignore_errors=True)
         raise
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def recover_folder(folder: Path) -> bool:
+    """Move a folder back that `atomic_folder` had moved away when it was killed."""
+    if folder.exists():
+        return False
+    for old in folder.parent.glob(f".{glob.escape(folder.name)}.*.draft.old"):
+        with contextlib.suppress(OSError):
+            os.rename(old, folder)
+            return True
+    return False
+
+
+def _exchange_folders(draft: Path, folder: Path) -> Path | None:
+    """Give the draft the folder's name; return where the previous folder is, if there was one."""
+    if not folder.exists():
+        os.replace(draft, folder)
+        return None
+    if _swap(draft, folder):
+        return draft
+    old = draft.with_name(f"{draft.name}.old")
+    os.replace(folder, old)
+    try:
+        os.replace(draft, folder)
+    except OSError:
+        os.replace(old, folder)
+        raise
+    return old
+
+
+def _swap(a: Path, b: Path) -> bool:
+    """Exchange two names in one step; return False if the system cannot."""
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if sys.platform == "darwin":
+            rename_swap = 2
+            return bool(libc.renamex_np(os.fsencode(a), os.fsencode(b), rename_swap) == 0)
+        at_fdcwd, rename_exchange = -100, 2
+        names = (at_fdcwd, os.fsencode(a), at_fdcwd, os.fsencode(b))
+        return bool(libc.renameat2(*names, rename_exchange) == 0)
+    except (OSError, AttributeError, TypeError):
+        return False
+
+
+def _sync_content(folder: Path) -> None:
+    for current, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(current, name)
+            if not os.path.islink(path):
+                with open(path, "r+b" if sys.platform == "win32" else "rb") as file:
+                    os.fsync(file.fileno())
+        sync_folder(Path(current))
 
 
 _READ_ONLY = "open it with read_only=True"
