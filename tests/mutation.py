@@ -212,7 +212,7 @@ MUTANTS = (
         "hashers/projection.py",
         "        x = x - center\n",
         "        x = x + center\n",
-        "hashers/test_numpy_texts.py",
+        "hashers/test_modules.py",
     ),
     Mutant(
         "features/__init__.py",
@@ -632,7 +632,7 @@ MUTANTS = (
         "hashers/fine_tuning/batches.py",
         "torch.tanh(head(part, i > 0))",
         "torch.tanh(head(part, False))",
-        "hashers/test_fine_tuning.py",
+        f"{TUNING} -k target_shift",
     ),
     Mutant(
         "hashers/fine_tuning/loop.py",

@@ -19,9 +19,15 @@ from transhash.hashers import make_hasher
 from transhash.hashers.base import Hasher
 from transhash.hashers.deep import Device
 from transhash.hashers.fine_tuning import FineTuning, fine_tune
-from transhash.hashers.fine_tuning.batches import CachedViews, RandomViews, apply_crops, draw_crops
+from transhash.hashers.fine_tuning.batches import (
+    CachedViews,
+    FineTuningBatches,
+    RandomViews,
+    apply_crops,
+    draw_crops,
+)
 from transhash.hashers.fine_tuning.loop import TimeBudget, cosine_with_warmup, steps_within
-from transhash.hashers.fine_tuning.teacher import teacher_targets
+from transhash.hashers.fine_tuning.teacher import ImageHead, teacher_targets
 from transhash.hashers.thn import THN
 from transhash.hashers.world import SINGLE_PROCESS
 from transhash.progress import no_progress
@@ -231,6 +237,26 @@ def test_weights_are_interpolated_between_initial_and_trained(
     for name, value in part.items():
         np.testing.assert_allclose(value, 0.75 * start[name] + 0.25 * full[name], atol=1e-5)
     assert not equal(none, full, "stages.0.0.weight")
+
+
+def test_the_target_shift_is_applied_to_target_images_only(scene: Scene, teacher: Hasher) -> None:
+    targets = teacher_targets(teacher, scene.training, 0, use_target=True)
+    stages, device = TinyBackbone().trainable(), Device("cpu")
+    views = [
+        RandomViews(pixels, stages, 0, False, device)
+        for pixels in (scene.images, scene.target_images)
+    ]
+    batches = FineTuningBatches(
+        FineTuning(**SMALL), scene.training.relation, targets, views, 0, device
+    )
+    rows = np.arange(4)
+    parts = [(batches.images, rows, None), (batches.target_images, rows, None)]
+    shift = torch.full((16,), 0.5)
+    head = ImageHead(torch.zeros(scene.training.images.shape[1], 16), torch.zeros(16), shift)
+    modules = torch.nn.ModuleDict({"stages": stages, "head": head})
+    auxiliary, target = batches.encode("image", parts, 0, modules, SINGLE_PROCESS)
+    assert torch.equal(auxiliary, torch.zeros(4, 16))
+    assert torch.equal(target, torch.tanh(shift).expand(4, 16))
 
 
 def test_a_crop_of_the_full_image_is_the_image() -> None:

@@ -1,0 +1,89 @@
+"""Write src/transhash/features/concepts.json: ImageNet classes with names and definitions.
+
+    python benchmarks/make_concepts.py --downloads DOWNLOADS
+
+Needs pip and Debian's apt-get and dpkg-deb. The order of the 1,000 classes comes from the timm
+wheel (Apache-2.0); names, definitions and the nodes above the classes come from WordNet 3.0. A node
+is written if it has 2 to 250 classes below it. Of nodes with the same classes the lowest is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import zipfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from third_party_sources import WordNet, open_wordnet
+
+TIMM = "timm==1.0.31"
+CLASS_ORDER = "timm/data/_info/imagenet_synsets.txt"
+OUT = Path(__file__).resolve().parent.parent / "src/transhash/features/concepts.json"
+MIN_MEMBERS, MAX_MEMBERS = 2, 250
+_LICENSE = (
+    "Names and definitions are from WordNet 3.0. Copyright 2006 by Princeton University. All "
+    "rights reserved. THIS SOFTWARE AND DATABASE IS PROVIDED \"AS IS\" AND PRINCETON UNIVERSITY "
+    "MAKES NO REPRESENTATIONS OR WARRANTIES, EXPRESS OR IMPLIED. Permission to use, copy, modify "
+    "and distribute this software and database and its documentation for any purpose and without "
+    "fee or royalty is hereby granted, provided that this copyright notice and these statements, "
+    "including the disclaimer, appear on all copies. Full text: "
+    "https://wordnet.princeton.edu/license-and-commercial-use"
+)
+
+
+def class_order(downloads: Path) -> list[str]:
+    """Return the WordNet offset of each class, in the order of ImageNet classifiers."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "-q", "-d", str(downloads)]
+    subprocess.run([*command, TIMM], check=True)
+    wheel = next(downloads.glob(f"{TIMM.replace('==', '-')}-*.whl"))
+    with zipfile.ZipFile(wheel) as archive:
+        return [name[1:] for name in archive.read(CLASS_ORDER).decode().split()]
+
+
+def describe(wordnet: WordNet, sense: str) -> dict[str, Any]:
+    """Return id, names and definition, without WordNet's example sentences."""
+    definition = wordnet.glosses[sense].partition('; "')[0].strip()
+    return {"id": f"n{sense}", "names": wordnet.words(sense), "definition": definition}
+
+
+def group_members(wordnet: WordNet, classes: list[str]) -> dict[str, list[int]]:
+    """Map each node above 2 to 250 classes to their rows, from few to many."""
+    members: dict[str, set[int]] = defaultdict(set)
+    depth: dict[str, int] = defaultdict(int)  # longest way down to a class
+    for row, sense in enumerate(classes):
+        level, steps = {sense}, 0
+        while level:
+            for node in level:
+                members[node].add(row)
+                depth[node] = max(depth[node], steps)
+            level, steps = {above for node in level for above in wordnet.wider(node)}, steps + 1
+    lowest: dict[tuple[int, ...], str] = {}
+    for node in sorted(members, key=lambda node: (depth[node], node)):
+        rows = tuple(sorted(members[node]))
+        if node not in classes and MIN_MEMBERS <= len(rows) <= MAX_MEMBERS:
+            lowest.setdefault(rows, node)
+    return {node: list(rows) for rows, node in sorted(lowest.items(), key=lambda x: len(x[0]))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--downloads", type=Path, default=Path("downloads"))
+    options = parser.parse_args()
+    classes, wordnet = class_order(options.downloads), open_wordnet(options.downloads)
+    groups = group_members(wordnet, classes)
+    content = {
+        "license": _LICENSE,
+        "classes": [describe(wordnet, sense) for sense in classes],
+        "groups": [describe(wordnet, s) | {"members": rows} for s, rows in groups.items()],
+    }
+    lines = json.dumps(content, ensure_ascii=False).replace('}, {"id"', '},\n{"id"')
+    OUT.write_text(lines + "\n", encoding="utf-8")
+    print(f"{len(classes)} classes and {len(groups)} groups in {OUT}")
+
+
+if __name__ == "__main__":
+    main()

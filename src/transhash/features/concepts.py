@@ -1,0 +1,85 @@
+"""Built-in concepts: what an ImageNet classifier knows, as pairs of an image vector and a text.
+
+The classifier layer of an image network has one weight vector per class, in the space of the image
+features. With the names and definitions of the classes in WordNet, these are 1,000 pairs that need
+no image. A group of classes (dog, vehicle) gets the mean direction of its members. concepts.json is
+written by benchmarks/make_concepts.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from transhash.storage import read_json
+
+_FILE = Path(__file__).with_name("concepts.json")
+_Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Concepts:
+    """Concepts and the classes that each of them covers: one, or all members of a group."""
+
+    names: list[list[str]]  # synonyms, the most common first
+    definitions: list[str]
+    members: sp.csr_array  # (concepts, classes), rows sum to 1
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def texts(self) -> list[str]:
+        """Return "names: definition" of each concept."""
+        return [
+            f"{', '.join(names)}: {definition}"
+            for names, definition in zip(self.names, self.definitions, strict=True)
+        ]
+
+    def image_vectors(self, class_weights: _Floats, images: npt.NDArray[Any]) -> _Floats:
+        """Return one image vector per concept: the direction of its classes, among `images`.
+
+        Vectors are centered at the mean of `images` and as far from it as those are on average.
+        Only directions are learned from, but methods that compare both need one scale.
+        """
+        mean = images.mean(axis=0, dtype=np.float64)
+        distance = np.linalg.norm(images - mean, axis=1).mean()
+        directions = unit_rows(class_weights - class_weights.mean(axis=0, dtype=np.float64))
+        return np.asarray(unit_rows(self.members @ directions) * distance + mean, np.float32)
+
+    def related(self) -> sp.csr_array:
+        """Return a matrix that is nonzero where two concepts share a class, as a group and its
+        members do."""
+        return sp.csr_array(self.members @ self.members.T)
+
+
+def unit_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
+
+
+@cache
+def load_concepts() -> Concepts:
+    """Read the concepts of the package: classes first, in the order of the classifier."""
+    content: Any = read_json(_FILE)
+    classes, groups = content["classes"], content["groups"]
+    rows = [[row] for row in range(len(classes))] + [group["members"] for group in groups]
+    lengths = [len(members) for members in rows]
+    members = sp.csr_array(
+        (
+            np.repeat(1.0 / np.array(lengths), lengths),
+            np.concatenate(rows).astype(np.int64),
+            np.concatenate([[0], np.cumsum(lengths)]),
+        ),
+        shape=(len(rows), len(classes)),
+    )
+    return Concepts(
+        [entry["names"] for entry in (*classes, *groups)],
+        [entry["definition"] for entry in (*classes, *groups)],
+        members,
+    )
