@@ -26,7 +26,7 @@ OUT = Path(__file__).resolve().parent.parent / "src/transhash/features/concepts.
 MIN_MEMBERS, MAX_MEMBERS = 2, 250
 _LICENSE = (
     "Names and definitions are from WordNet 3.0. Copyright 2006 by Princeton University. All "
-    "rights reserved. THIS SOFTWARE AND DATABASE IS PROVIDED \"AS IS\" AND PRINCETON UNIVERSITY "
+    'rights reserved. THIS SOFTWARE AND DATABASE IS PROVIDED "AS IS" AND PRINCETON UNIVERSITY '
     "MAKES NO REPRESENTATIONS OR WARRANTIES, EXPRESS OR IMPLIED. Permission to use, copy, modify "
     "and distribute this software and database and its documentation for any purpose and without "
     "fee or royalty is hereby granted, provided that this copyright notice and these statements, "

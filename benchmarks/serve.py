@@ -37,7 +37,8 @@ from transhash.hashers import make_hasher
 from transhash.index import open_index
 from transhash.model.query_encoder import QueryEncoder
 from transhash.search.catalog import Catalog, NewItem
-from transhash.training.fit import Fit, read_fit_data
+from transhash.training.fit import Fit
+from transhash.training.fit_data import read_fit_data
 
 SERVER = """
 import sys

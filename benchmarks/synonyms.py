@@ -40,7 +40,8 @@ from transhash.features.stream import extract_readable
 from transhash.hashers.thn import THN
 from transhash.index.weighted import RankingMode, query_weights
 from transhash.progress import progress_bar
-from transhash.training.fit import Fit, read_fit_data
+from transhash.training.fit import Fit
+from transhash.training.fit_data import read_fit_data
 
 WORD_LIST = Path(__file__).with_name("synonyms.csv")
 SENSES = {  # the first sense of the class name, and of banana the fruit

@@ -30,7 +30,8 @@ from transhash.hashers.thn import THN
 from transhash.index.weighted import RANKING_MODES
 from transhash.model.shards import CodeShard
 from transhash.search.engine import SearchEngine
-from transhash.training.fit import Fit, read_fit_data
+from transhash.training.fit import Fit
+from transhash.training.fit_data import read_fit_data
 
 _CHUNK_ROWS = 100_000
 _WORDS = ("small", "blue", "old", "by the door", "in the rain", "at night", "with sails", "asleep")

@@ -13,7 +13,8 @@ from transhash.features.images import image_features
 from transhash.hashers import make_hasher
 from transhash.search.catalog import Catalog
 from transhash.search.engine import SearchEngine
-from transhash.training.fit import Fit, read_fit_data
+from transhash.training.fit import Fit
+from transhash.training.fit_data import read_fit_data
 
 COLORS = ("red", "blue", "green", "gray", "white", "black", "orange", "purple")
 THINGS = (

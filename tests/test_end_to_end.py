@@ -163,7 +163,7 @@ def test_a_file_lists_all_skipped_rows_if_there_are_many(run: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "phrase"),
     [
-        (("fit", "thn", "--out", "x"), "No auxiliary set"),
+        (("fit", "thn", "--out", "x"), "No images, texts or auxiliary set"),
         (("fit", "abc", "--out", "x", "--benchmark", "DATA"), "'abc'"),
         (("fit", "thn", "--out", "x", "--benchmark", "DATA", "--bits", "12"), "multiple of 8"),
         (("fit", "thn", "--out", "x", "--benchmark", "nowhere"), "nowhere"),

@@ -16,7 +16,8 @@ from transhash.datasets.synthetic import make_synthetic
 from transhash.features.images import image_features
 from transhash.hashers import make_hasher
 from transhash.search.engine import SearchEngine
-from transhash.training.fit import Fit, read_fit_data
+from transhash.training.fit import Fit
+from transhash.training.fit_data import read_fit_data
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ def pairs(count: int = 20) -> list[tuple[np.ndarray, str]]:
 def engine() -> Any:
     images = [Image.fromarray(square(name, 100 + i)) for i in range(4) for name in COLORS]
     texts = [f"something {name} was seen {i} times" for i in range(4) for name in COLORS]
-    with transhash.fit(pairs(), images, texts, method="QCH", bits=16) as engine:
+    with transhash.fit(pairs(), images, texts, method="QCH", bits=16, concepts=False) as engine:
         yield engine
 
 
@@ -81,12 +81,12 @@ def test_an_unknown_modality_is_an_error(engine: Any, modality: str) -> None:
 
 def test_a_run_folder_is_kept_only_if_out_is_given(tmp_path: Path) -> None:
     engine = transhash.fit(
-        pairs(8), texts=["a red one"], out=tmp_path / "run", method="QCH", bits=8
+        pairs(8), texts=["a red one"], out=tmp_path / "run", method="QCH", bits=8, concepts=False
     )
     engine.close()
     with transhash.SearchEngine.open(tmp_path / "run") as again:
         assert len(again) == 1
-    engine = transhash.fit(pairs(8), texts=["a red one"], method="QCH", bits=8)
+    engine = transhash.fit(pairs(8), texts=["a red one"], method="QCH", bits=8, concepts=False)
     folder = engine.run
     assert folder.exists()
     engine.close()
@@ -102,7 +102,7 @@ def test_hits_carry_the_objects_and_rows_that_were_passed(tmp_path: Path) -> Non
     images = [Image.fromarray(square(name, 100 + i)) for i in range(4) for name in COLORS]
     texts = [{"id": f"t{i}", "text": f"a {name} one"} for i, name in enumerate(COLORS)]
     with transhash.fit(
-        pairs(8), images, texts, out=tmp_path / "run", method="QCH", bits=16
+        pairs(8), images, texts, out=tmp_path / "run", method="QCH", bits=16, concepts=False
     ) as engine:
         hits = engine.similar_to_text("red", k=12)
         assert sorted(hit.row for hit in hits) == list(range(12))
@@ -124,7 +124,7 @@ def test_images_in_files_are_identified_by_their_path(tmp_path: Path) -> None:
         Image.fromarray(square(name, 1)).save(tmp_path / f"{name}.png")
         os.utime(tmp_path / f"{name}.png", (1e9, 1e9))
     paths = sorted(tmp_path.glob("*.png"))
-    with transhash.fit(pairs(8), tmp_path, method="QCH", bits=16) as engine:
+    with transhash.fit(pairs(8), tmp_path, method="QCH", bits=16, concepts=False) as engine:
         hits = engine.similar_to_text("red", k=3)
         assert [(hit.row, hit.object) for hit in hits] == 3 * [(None, None)]
         engine.add_images(paths[1:])

@@ -18,7 +18,8 @@ from transhash.features.words import WordFeatures
 from transhash.hashers import make_hasher
 from transhash.model.encoder import Encoder
 from transhash.search.engine import SearchEngine
-from transhash.training.fit import Fit, FitData, read_fit_data
+from transhash.training.fit import Fit
+from transhash.training.fit_data import FitData, read_fit_data
 
 CAPTIONS = ["small dog", "a cat", "red train", "pizza", "blue boat"]
 TARGET = ["tell me about gondolas", "what dog barks", "where do gondolas float"] * 8

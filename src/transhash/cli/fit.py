@@ -31,7 +31,12 @@ _RUN_FILES = (
 def fit(
     method: str = typer.Argument("thn", help=f"Method: {_METHOD_NAMES}."),
     auxiliary: Path | None = typer.Option(
-        None, help="Auxiliary set: file with columns image, text and optionally labels."
+        None,
+        help="Auxiliary set: file with columns image, text and optionally labels.",
+        show_default="the built-in concepts alone",
+    ),
+    concepts: bool = typer.Option(
+        True, help="Also learn from the built-in concepts of the image network."
     ),
     auxiliary_images: Path | None = typer.Option(
         None, help="Auxiliary images, if images and texts are in separate files."
@@ -98,7 +103,9 @@ def fit(
     to: Path = typer.Option(..., "--out", help="Run folder to create."),
     as_json: bool = typer.Option(False, "--json", help="Print the report as JSON."),
 ) -> None:
-    """Train a model for your images and texts using an auxiliary set of related pairs.
+    """Train a model for your images and texts.
+
+    It learns from an auxiliary set of related pairs, the built-in concepts, or both.
 
     Rerun the same command to resume an interrupted fit.
 
@@ -120,7 +127,8 @@ def fit(
     from transhash.hashers.world import init_world
     from transhash.progress import no_progress
     from transhash.training.fine_tune import FineTuningRequest, require_backbone, split_images
-    from transhash.training.fit import Fit, read_fit_data
+    from transhash.training.fit import Fit
+    from transhash.training.fit_data import read_fit_data
 
     extractor = image_features(features, device)
     request = None
@@ -138,7 +146,7 @@ def fit(
         track = progress_bar if world.rank == 0 else no_progress
         fitting = Fit(
             hasher, name, to, extractor, text_features, device, trials=tune, validate=validate,
-            fine_tuning=request, track=track, world=world,
+            fine_tuning=request, use_concepts=concepts, track=track, world=world,
         )  # fmt: skip
         fitting.check_world()  # fail before reading files
         if benchmark is not None:
@@ -206,11 +214,18 @@ def split_settings(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, 
 
 def print_report(report: dict[str, Any], folder: Path) -> None:
     codes, auxiliary, target = report["codes"], report["auxiliary"], report["target"]
+    sources = []
+    if auxiliary["images"]:
+        sources.append(
+            f"{auxiliary['images']:,} auxiliary images and {auxiliary['texts']:,} texts "
+            f"({auxiliary['related_share']:.1%} of pairs related)"
+        )
+    if auxiliary["concepts"]:
+        sources.append(f"{auxiliary['concepts']:,} built-in concepts")
     out.print(
         f"[bold]{report['method']}[/bold], {report['bits']} bits: trained in "
-        f"{report['training_seconds']:.0f} s on {auxiliary['images']:,} auxiliary images, "
-        f"{auxiliary['texts']:,} texts ({auxiliary['related_share']:.1%} of pairs related) and "
-        f"{target['images']:,} + {target['texts']:,} unlabeled target items",
+        f"{report['training_seconds']:.0f} s on {' and '.join(sources)}, with {target['images']:,} "
+        f"images and {target['texts']:,} texts of yours, unlabeled",
         markup=True,
     )
     if votes := report.get("votes"):

@@ -17,6 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from transhash.data.relation import SparseRelation
+from transhash.data.training_set import AuxiliarySet, Features
+from transhash.errors import DataError
+from transhash.features.efficientnet import lite_classifier
+from transhash.features.images import EfficientNetLite0, ImageFeatures
+from transhash.features.pretrained import PretrainedFeatures
 from transhash.storage import read_json
 
 _FILE = Path(__file__).with_name("concepts.json")
@@ -53,10 +59,38 @@ class Concepts:
         directions = unit_rows(class_weights - class_weights.mean(axis=0, dtype=np.float64))
         return np.asarray(unit_rows(self.members @ directions) * distance + mean, np.float32)
 
-    def related(self) -> sp.csr_array:
-        """Return a matrix that is nonzero where two concepts share a class, as a group and its
-        members do."""
-        return sp.csr_array(self.members @ self.members.T)
+    def pairs(
+        self, class_weights: _Floats, images: Features, text_features: Features
+    ) -> AuxiliarySet:
+        """Return the concepts as an auxiliary set, one pair each; see `image_vectors`."""
+        vectors = self.image_vectors(class_weights, images)
+        return AuxiliarySet(vectors, text_features, SparseRelation(sp.eye_array(len(self)).tocsr()))
+
+
+def class_weights(features: ImageFeatures | None, concepts: Concepts) -> _Floats | None:
+    """Return (classes, dimensions): a linear ImageNet classifier on exactly these features.
+
+    A joint model needs no classifier: its texts of the class names are in the space of its images.
+    None: the features have no classifier.
+    """
+    if isinstance(features, EfficientNetLite0):
+        return lite_classifier(features.name)[0]
+    if isinstance(features, PretrainedFeatures):
+        names = [synonyms[0] for synonyms in concepts.names[: concepts.members.shape[1]]]
+        return features.class_weights(names)
+    return None
+
+
+def require_class_weights(features: ImageFeatures | None, concepts: Concepts) -> _Floats:
+    weights = class_weights(features, concepts)
+    if weights is None:
+        name = "Precomputed features" if features is None else f"The image features {features.name}"
+        raise DataError(
+            f"{name} have no ImageNet classifier, so there are no built-in concepts to learn from. "
+            "Pass --auxiliary FILE with columns image and text, or use --features "
+            "efficientnet-lite0."
+        )
+    return weights
 
 
 def unit_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:

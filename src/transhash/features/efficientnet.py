@@ -14,6 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -208,6 +210,13 @@ def original_lite(name: str) -> Any:
     network = EfficientNet.from_name(name)
     network.load_state_dict(torch.load(lite_weights(name), map_location="cpu", weights_only=True))
     return network.eval()
+
+
+def lite_classifier(name: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Return weights (1000, 1280) and biases (1000,) of the classifier, in ImageNet's order."""
+    layer = original_lite(name)._fc
+    weight, bias = layer.weight.detach().numpy(), layer.bias.detach().numpy()
+    return weight.astype(np.float32), bias.astype(np.float32)
 
 
 @cache

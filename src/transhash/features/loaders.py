@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -101,7 +103,28 @@ def load_timm(name: str, device: str) -> PretrainedModel:
         _channels(config["mean"]),
         _channels(config["std"]),
         folder_digest(folder),
+        class_weights=lambda: _timm_class_weights(folder, name),
     )
+
+
+def _timm_class_weights(folder: Path, name: str) -> npt.NDArray[np.float32] | None:
+    """Return the classifier's weights if it is linear, for ImageNet-1k, and on the pooled rows."""
+    with reading_with("timm", name):
+        import timm
+
+        model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    head = model.get_classifier()
+    if not isinstance(head, nn.Linear) or "in1k" not in str(model.pretrained_cfg.get("tag")):
+        return None
+    side = int(timm.data.resolve_model_data_config(model)["input_size"][-1])
+    pixels = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        rows = model.forward_head(model.forward_features(pixels), pre_logits=True)
+        if rows.shape[1:] != head.weight.shape[1:] or not torch.allclose(
+            head(rows), model(pixels), atol=1e-3, rtol=1e-3
+        ):
+            return None
+    return head.weight.detach().cpu().numpy().astype(np.float32)
 
 
 def load_transformers(name: str, device: str) -> PretrainedModel:

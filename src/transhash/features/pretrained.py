@@ -40,6 +40,8 @@ class PretrainedModel:
     deviation: Channels
     digest: str  # of weights and settings
     texts: Callable[[Sequence[str]], Tensor] | None = None  # rows in the space of the images
+    # Returns the weights (1000, dimensions) of an ImageNet classifier on the rows of the images.
+    class_weights: Callable[[], npt.NDArray[np.float32] | None] | None = None
 
 
 class NormalizedNetwork(nn.Module):
@@ -81,6 +83,16 @@ class PretrainedFeatures:
 
     def extract(self, pixels: Pixels) -> npt.NDArray[np.float32]:
         return extract_pixels(self._network, pixels, self.batch_size, self.device)
+
+    def class_weights(self, names: Sequence[str]) -> npt.NDArray[np.float32] | None:
+        """Return weights of an ImageNet classifier on these rows, if there are any.
+
+        `names` are those of the classes, which a joint model embeds.
+        """
+        if self._model.texts is not None:
+            prompts = [f"a photo of a {name}" for name in names]
+            return JointModelTextFeatures(self.name, self.device).transform(prompts)
+        return None if self._model.class_weights is None else self._model.class_weights()
 
 
 class JointModelTextFeatures:

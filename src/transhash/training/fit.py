@@ -12,15 +12,21 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from transhash.codes import default_bits
 from transhash.data.collection import AuxiliaryCollection, Collection, Images, Problem, Texts
-from transhash.data.feedback import add_votes, drop_votes, is_feedback_file, read_votes
-from transhash.data.inputs import to_auxiliary, to_images, to_texts, to_votes
-from transhash.data.manifest import read_images, read_texts, read_triples
+from transhash.data.feedback import drop_votes
 from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
+from transhash.data.union import append_auxiliary
 from transhash.errors import DataError
 from transhash.features import check_image_features
+from transhash.features.concepts import (
+    Concepts,
+    class_weights,
+    load_concepts,
+    require_class_weights,
+)
 from transhash.features.embedders import default_text_features
 from transhash.features.images import ImageFeatures, image_features
 from transhash.features.stream import extract_readable
@@ -43,6 +49,7 @@ from transhash.training.fine_tune import (
     extract_images,
     fine_tune_backbone,
 )
+from transhash.training.fit_data import FitData, read_fit_data
 from transhash.training.report import alignment_map, build_report
 from transhash.training.split_data import SplitData
 from transhash.training.validation import (
@@ -60,67 +67,14 @@ VALIDATION_FOLDER = "validation"  # in the run folder, while validation is not f
 
 
 @dataclass
-class FitData:
-    """Auxiliary set, unlabeled target items and skipped rows, as they were read."""
-
-    auxiliary: AuxiliaryCollection
-    images: Images | None
-    texts: Texts | None
-    problems: list[Problem] = field(default_factory=list)
-
-
-def read_fit_data(
-    auxiliary: Any = None,
-    images: Any = None,
-    texts: Any = None,
-    *,
-    auxiliary_images: Path | None = None,
-    auxiliary_texts: Path | None = None,
-    relation: Path | None = None,
-    votes: Any = None,
-) -> FitData:
-    """Read the inputs of a fit from files or Python objects; labels of target items are dropped.
-
-    `relation` is a file of triples (image id, text id, 0 or 1), or of votes.
-    """
-    triples = None
-    problems: list[Problem] = []
-    trained_votes = None if votes is None else to_votes(votes)
-    if relation is not None and is_feedback_file(relation):
-        trained_votes, problems = read_votes(relation)
-    elif relation is not None:
-        triples, problems = read_triples(relation)
-    if auxiliary is not None:
-        pairs = to_auxiliary(auxiliary, triples)
-    elif auxiliary_images is not None and auxiliary_texts is not None:
-        pairs = AuxiliaryCollection.from_collections(
-            read_images(auxiliary_images, labeled=triples is None),
-            read_texts(auxiliary_texts, labeled=triples is None),
-            triples,
-        )
-    else:
-        raise DataError(
-            "No auxiliary set given. Pass --auxiliary FILE with columns image and text."
-        )
-    target_images = None if images is None else to_images(images)
-    target_texts = None if texts is None else to_texts(texts)
-    for part in (pairs.images, pairs.texts, target_images, target_texts):
-        problems += part.problems if part is not None else ()
-    return FitData(
-        pairs if trained_votes is None else add_votes(pairs, trained_votes),
-        None if target_images is None else target_images.without_labels(),
-        None if target_texts is None else target_texts.without_labels(),
-        list(dict.fromkeys(problems)),
-    )
-
-
-@dataclass
 class Fit:
     """One fit: options, inputs and, after `run_files` or `run_split`, the results.
 
     `text_features` is a name as for `--text-features`; by default words, with all-MiniLM-L6-v2
     where it is installed. `validate` adds held-out retrieval, which fits a second model, and
     coverage to the report. `fine_tuning` trains the backbone of the image features first.
+    `use_concepts` adds the built-in concepts to the auxiliary set where the image features have a
+    classifier; without an auxiliary set they are needed.
     """
 
     hasher: Hasher
@@ -132,10 +86,12 @@ class Fit:
     trials: int = 0
     validate: bool = True
     fine_tuning: FineTuningRequest | None = None
+    use_concepts: bool = True
     track: Track = no_progress
     world: World = SINGLE_PROCESS
 
     # Inputs
+    concepts: AuxiliarySet | None = field(init=False, default=None)  # at the end of `training`
     training: TrainingSet = field(init=False)
     held_out: AuxiliarySet | None = field(init=False, default=None)  # outside of `training`
     images: TrainingImages | None = field(init=False, default=None)
@@ -157,7 +113,8 @@ class Fit:
     def run_files(self, data: FitData) -> Self:
         """Fit on a user's files."""
         self.check_world()
-        self.votes = TrainedVotes.from_auxiliary(data.auxiliary)
+        if data.auxiliary is not None:
+            self.votes = TrainedVotes.from_auxiliary(data.auxiliary)
         if self.votes is not None:
             learners = {self.method: self.hasher}
             if self.fine_tuning is not None:
@@ -237,37 +194,86 @@ class Fit:
                         folder.rmdir()
 
     def _extract_features(self, data: FitData) -> None:
-        auxiliary, texts = data.auxiliary, None
-        if auxiliary.texts.features is None:  # first: a missing model is reported at once
+        auxiliary = data.auxiliary
+        texts: TextFeatures | None = None
+        if auxiliary is None or auxiliary.texts.features is None:
+            # First, so that a missing model is reported at once.
             name = self.text_features or default_text_features()
             with phase("loading text features"):
                 texts = text_features(name, self.device) if isinstance(name, str) else name
         self.text_features = texts
-        if auxiliary.images.features is not None:
+        own_images = data.images if auxiliary is None else auxiliary.images
+        if own_images is not None and own_images.features is not None:
             self.image_features = None  # the model takes precomputed features
+        concepts, weights = self._choose_concepts(auxiliary, texts)
         self.problems = list(data.problems)
         rng = np.random.default_rng(self.hasher.seed)
-        x, images = self._extract_images(auxiliary.images)
-        relation = auxiliary.relation
-        if len(images) != len(auxiliary.images):
-            rows = np.flatnonzero(np.isin(auxiliary.images.ids, images.ids))
-            relation = relation.subset(rows, np.arange(len(auxiliary.texts)))
-        target_x = target_y = target_images = target_texts = None
+        x = target_x = target_images = target_texts = images = None
+        if auxiliary is not None:
+            x, images = self._extract_images(auxiliary.images)
         if data.images is not None:
             target_x, target_images = self._extract_images(_sample(data.images, rng))
         if data.texts is not None:
             target_texts = _sample(data.texts, rng)
+        captions = list(auxiliary.texts.items) if auxiliary and texts is not None else []
+        concept_texts = concepts.texts if concepts else []
         if texts is not None:
-            corpora = [auxiliary.texts.items]
+            corpora: list[Sequence[str]] = [captions, concept_texts]
             if target_texts is not None:
-                self.captions, self.target_texts = auxiliary.texts.items, target_texts.items
+                self.captions, self.target_texts = captions + concept_texts, target_texts.items
                 corpora += [target_texts.items] if self.hasher.uses_target else []
-            texts.fit(*corpora, track=self.track)
-        y = _transform_texts(texts, auxiliary.texts, self.track)
+            texts.fit(*[corpus for corpus in corpora if corpus], track=self.track)
+        target_y = None
         if target_texts is not None:
             target_y = _transform_texts(texts, target_texts, self.track)
+        if concepts is not None and weights is not None and texts is not None:
+            center = target_x if target_x is not None else x
+            if center is None:
+                raise DataError(
+                    "The built-in concepts need some of your images. Pass --images as well, or "
+                    "--auxiliary FILE with columns image and text."
+                )
+            concept_y = texts.transform(concept_texts, self.track)
+            self.concepts = concepts.pairs(weights, center, concept_y)
+        if auxiliary is None or x is None or images is None:
+            assert self.concepts is not None  # or it was refused
+            self.training = TrainingSet(
+                self.concepts.images, self.concepts.texts, self.concepts.relation,
+                target_x, target_y,
+            )  # fmt: skip
+            return
+        y = _transform_texts(texts, auxiliary.texts, self.track)
+        relation = auxiliary.relation
+        if len(images) != len(auxiliary.images):
+            rows = np.flatnonzero(np.isin(auxiliary.images.ids, images.ids))
+            relation = relation.subset(rows, np.arange(len(auxiliary.texts)))
         self.training = TrainingSet(x, y, relation, target_x, target_y)
+        if self.concepts is not None:
+            self.training = append_auxiliary(self.training, self.concepts)
         self.images = TrainingImages(images, target_images)
+
+    def _choose_concepts(
+        self, auxiliary: AuxiliaryCollection | None, texts: TextFeatures | None
+    ) -> tuple[Concepts | None, npt.NDArray[np.float32] | None]:
+        """Return the built-in concepts and their class weights, if this fit learns from them."""
+        if auxiliary is None:
+            if not self.use_concepts:
+                raise DataError(
+                    "Without an auxiliary set and without concepts there is nothing to learn from. "
+                    "Pass --auxiliary FILE with columns image and text."
+                )
+            if self.fine_tuning is not None:
+                raise DataError(
+                    "Fine-tuning needs images, and the built-in concepts have none. "
+                    "Pass --auxiliary FILE, or omit --fine-tune."
+                )
+            concepts = load_concepts()
+            return concepts, require_class_weights(self.image_features, concepts)
+        if not self.use_concepts or texts is None or self.fine_tuning is not None:
+            return None, None
+        concepts = load_concepts()
+        weights = class_weights(self.image_features, concepts)
+        return (None, None) if weights is None else (concepts, weights)
 
     def _extract_images(self, images: Images) -> tuple[Features, Images]:
         features, readable, problems = self.world.local_main_process_first(
@@ -308,8 +314,11 @@ class Fit:
         self.encoder = Encoder(
             self.hasher, self.image_features, self.text_features, self.method, self.votes
         )
+        concepts = 0 if self.concepts is None else len(self.concepts.texts)
         with phase("report"):
-            self.report = build_report(self.encoder, self.training, seconds, self.problems, trials)
+            self.report = build_report(
+                self.encoder, self.training, seconds, self.problems, trials, concepts
+            )
         if self.validate:
             if self.held_out is not None and self.held_out.relation.positives:
                 split = ValidationSplit.from_parts(self.training, self.held_out)
@@ -392,10 +401,11 @@ def _transform_texts(features: TextFeatures | None, texts: Texts, track: Track) 
 
 
 def fit(
-    pairs: Any,
+    pairs: Any = None,
     images: Any = None,
     texts: Any = None,
     *,
+    concepts: bool = True,
     votes: Any = None,
     out: str | Path | None = None,
     method: str = "THN",
@@ -409,10 +419,12 @@ def fit(
     fine_tune: Mapping[str, Any] | None = None,
     progress: bool | None = None,
 ) -> SearchEngine:
-    """Train on `pairs`, index `images` and `texts`, and return the engine that searches them.
+    """Train a model, index `images` and `texts`, and return the engine that searches them.
 
     `pairs` is the auxiliary set: a file, a data frame or data set with columns image and text (and
-    optionally labels), or a list of (image, text). `images` and `texts` are the target items, which
+    optionally labels), or a list of (image, text). `concepts` adds what the network that reads the
+    images knows: 1,387 names and definitions; without `pairs` they are all that is learned from.
+    `images` and `texts` are the target items, which
     are not paired: folders, files, lists, data frames, data sets or feature matrices. Images in
     memory may be bytes, PIL images or arrays. `votes` on results are further auxiliary items: a
     file written by `transhash feedback`, or a list of (image, text, 0 or 1).
@@ -435,7 +447,7 @@ def fit(
         folder = Path(temporary.name if temporary else out or "")
         Fit(
             hasher, name, folder, image_features(features, device), text_features,
-            device=device, validate=validate, fine_tuning=request, track=track,
+            device=device, validate=validate, fine_tuning=request, use_concepts=concepts, track=track,
         ).run_files(data)  # fmt: skip
         engine = SearchEngine.open(folder, writable=True)
         engine.temporary = temporary

@@ -24,8 +24,12 @@ def build_report(
     seconds: float,
     problems: Sequence[Problem] = (),
     trials: Sequence[Trial] = (),
+    concepts: int = 0,
 ) -> dict[str, Any]:
-    """Return the data, settings, codes, alignment, warnings and skipped rows of a fit."""
+    """Return the data, settings, codes, alignment, warnings and skipped rows of a fit.
+
+    The last `concepts` auxiliary items are built-in concepts.
+    """
     hasher, relation = encoder.hasher, training.relation
     images, texts = training.target_images, training.target_texts
     sample_x = (training.images if images is None else images)[:_MAX_CODES]
@@ -40,8 +44,9 @@ def build_report(
         "settings": hasher.settings(),
         "training_seconds": round(seconds, 2),
         "auxiliary": {
-            "images": len(training.images),
-            "texts": len(training.texts),
+            "images": len(training.images) - concepts,
+            "texts": len(training.texts) - concepts,
+            "concepts": concepts,
             "related_share": relation.positives / relation.known,
         },
         "target": {"images": _count(images), "texts": _count(texts)},

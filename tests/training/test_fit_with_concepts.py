@@ -1,0 +1,86 @@
+"""Fitting on the built-in concepts, alone or beside an auxiliary set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import transhash
+from transhash.data.union import UnionRelation
+from transhash.errors import DataError
+from transhash.features.images import EfficientNetLite0
+from transhash.hashers import make_hasher
+from transhash.storage import read_json
+from transhash.training.fit import Fit
+from transhash.training.fit_data import read_fit_data
+
+TEXTS = [f"note {i} about a {name}" for i in range(4) for name in ("dog", "bus", "lemon")]
+
+
+def noise(count: int, seed: int) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, 256, (16, 16, 3), np.uint8) for _ in range(count)]
+
+
+def run_fit(out: Path, **inputs: Any) -> Fit:
+    use_concepts = inputs.pop("use_concepts", True)
+    fit = Fit(
+        make_hasher("QCH", bits=16), "QCH", out, EfficientNetLite0(), "words",
+        validate=False, use_concepts=use_concepts,
+    )  # fmt: skip
+    return fit.run_files(read_fit_data(**inputs))
+
+
+def test_images_and_texts_without_pairs_are_searchable(tmp_path: Path) -> None:
+    images = [Image.fromarray(pixels) for pixels in noise(6, 0)]
+    with transhash.fit(
+        images=images, texts=TEXTS, out=tmp_path / "run", method="CVH", bits=16,
+        text_features="words",
+    ) as engine:  # fmt: skip
+        assert len(engine.similar_to_text("a golden retriever", k=6)) == 6
+        assert len(engine.similar_to_image(images[0], k=12)) == 12
+        assert engine.query_encoder.text_features.unknown_words("retriever xqz") == ["xqz"]
+    auxiliary = read_json(tmp_path / "run" / "report.json")["auxiliary"]
+    assert (auxiliary["images"], auxiliary["texts"], auxiliary["concepts"]) == (0, 0, 1387)
+
+
+def test_images_alone_are_enough(tmp_path: Path) -> None:
+    training = run_fit(tmp_path / "run", images=noise(6, 0)).training
+    assert training.target_texts is None
+    assert training.images.shape == (1387, 1280)
+    assert training.target_images is not None
+    mean = training.target_images.mean(axis=0)
+    assert abs(training.images.mean(axis=0) - mean).max() < 0.1 * np.linalg.norm(mean)
+
+
+def test_an_auxiliary_set_and_concepts_are_learned_from_together(tmp_path: Path) -> None:
+    pairs = list(zip(noise(4, 1), ["a red dog", "a bus", "a dog", "lemons"]))
+    fit = run_fit(tmp_path / "run", auxiliary=pairs, images=noise(6, 0), texts=TEXTS)
+    assert isinstance(fit.training.relation, UnionRelation)
+    assert fit.training.relation.first.shape == (4, 4)
+    assert len(fit.training.images) == len(fit.training.texts) == 4 + 1387
+
+
+def test_concepts_can_be_left_out(tmp_path: Path) -> None:
+    pairs = list(zip(noise(4, 1), ["a red dog", "a bus", "a dog", "lemons"]))
+    fit = run_fit(tmp_path / "run", auxiliary=pairs, images=noise(6, 0), use_concepts=False)
+    assert len(fit.training.images) == 4
+    with pytest.raises(DataError, match="nothing to learn from"):
+        run_fit(tmp_path / "other", images=noise(6, 0), use_concepts=False)
+
+
+def test_precomputed_features_need_an_auxiliary_set(tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", np.random.default_rng(0).normal(size=(6, 8)))
+    with pytest.raises(DataError, match="Precomputed features"):
+        run_fit(tmp_path / "run", images=tmp_path / "images.npy")
+    pairs = list(zip(noise(4, 1), ["a red dog", "a bus", "a dog", "lemons"]))
+    assert run_fit(tmp_path / "pairs", auxiliary=pairs).concepts is not None
+
+
+def test_fine_tuning_needs_images_with_captions(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="Fine-tuning needs images"):
+        transhash.fit(images=noise(6, 0), texts=TEXTS, out=tmp_path / "run", fine_tune={})
