@@ -447,7 +447,8 @@ def fit(
         folder = Path(temporary.name if temporary else out or "")
         Fit(
             hasher, name, folder, image_features(features, device), text_features,
-            device=device, validate=validate, fine_tuning=request, use_concepts=concepts, track=track,
+            device=device, validate=validate, fine_tuning=request, use_concepts=concepts,
+            track=track,
         ).run_files(data)  # fmt: skip
         engine = SearchEngine.open(folder, writable=True)
         engine.temporary = temporary
