@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from transhash.model.encoder import Encoder, load
     from transhash.model.extraction import extract_features
     from transhash.search.engine import SearchEngine
+    from transhash.search.filters import SearchFilter
     from transhash.training.fit import fit
 
 # Imported on first use, so that the command line and decoding workers start without torch.
@@ -31,6 +32,7 @@ _MODULES = {
     "AuxiliarySet": "data.training_set",
     "TrainingSet": "data.training_set",
     "SearchEngine": "search.engine",
+    "SearchFilter": "search.filters",
     "evaluate": "evaluation",
     "extract_features": "model.extraction",
     "fit": "training.fit",
@@ -51,6 +53,7 @@ __all__ = [
     "GradedRelation",
     "LabelRelation",
     "SearchEngine",
+    "SearchFilter",
     "SparseRelation",
     "TrainingSet",
     "evaluate",

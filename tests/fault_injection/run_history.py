@@ -41,7 +41,7 @@ def write_sources(folder: Path, version: int) -> dict[str, str]:
 def findable(run: Path) -> dict[str, str | None]:
     """Return id and text of all texts that a search returns."""
     with SearchEngine.open(run) as engine:
-        hits = engine.similar_to_text("a boat", 10**6, "texts")
+        hits = engine.similar_to_text("a boat", 10**6, "texts", collapse=False)
         return {hit.item.id: hit.item.text for hit in hits}
 
 

@@ -25,7 +25,7 @@ from transhash.features.decode import (
     ImageTask,
     Pixels,
     render,
-    thumbnail_task,
+    summary_task,
 )
 from transhash.features.decode_processes import DecoderProcess, decode_batches
 
@@ -48,7 +48,7 @@ def decoder() -> Iterator[DecoderProcess]:
 def same(a: ImageResult | str, b: ImageResult | str) -> bool:
     if isinstance(a, str) or isinstance(b, str):
         return a == b
-    return np.array_equal(a.pixels, b.pixels) and a.jpeg == b.jpeg  # type: ignore[arg-type]
+    return np.array_equal(a.pixels, b.pixels) and a[1:] == b[1:]  # type: ignore[arg-type]
 
 
 def test_the_process_gives_what_decoding_here_gives(decoder: DecoderProcess) -> None:
@@ -58,7 +58,7 @@ def test_the_process_gives_what_decoding_here_gives(decoder: DecoderProcess) -> 
     files = [buffer.getvalue(), encoded("JPEG"), encoded("GIF", mode="P"), b"just words", b""]
     tasks = [
         ImageTask(16),
-        thumbnail_task(16),
+        summary_task(16),
         ImageTask(200, upscale=False),
         ImageTask(40, pixels=False, jpeg_side=40, jpeg_quality=60),
     ]

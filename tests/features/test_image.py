@@ -182,13 +182,13 @@ def test_worker_processes_skip_cached_files(tmp_path: Path) -> None:
     paths = [photo(tmp_path / f"{i}.png", f"#{i % 256:02x}{i // 2:02x}40") for i in range(300)]
     cache = FeatureCache("kind", tmp_path / "cache")
     cache.put([content_digest(paths[7].read_bytes())], np.full((1, 3), 7, np.float32))
-    reader = ImageReader(8, thumbnails=True, cached=cache.get)
+    reader = ImageReader(8, summaries=True, cached=cache.get)
     batches = decode_batches(paths, reader, 48, workers=1)
     files = [file for batch in batches for file in batch.files]
     assert [i for i, file in enumerate(files) if file.state == "cached"] == [7]
     assert files[7].vector is not None
     assert files[7].vector.tolist() == [7, 7, 7]
-    assert all(file.thumbnail for file in files)
+    assert all(file.summary for file in files)
 
 
 @pytest.mark.slow
@@ -264,10 +264,10 @@ def test_a_stream_keeps_the_order_of_cached_unchanged_and_unreadable_files(
     paths[22] = photo(tmp_path / "new.png", "white")
     means = Means()
     positions: list[int] = []
-    for part in stream_images(means, paths, thumbnails=True, is_unchanged=lambda i, _: i % 10 == 5):
+    for part in stream_images(means, paths, summaries=True, is_unchanged=lambda i, _: i % 10 == 5):
         assert [paths[i].exists() for i in part.readable] == [True] * len(part.readable)
         for i, row, digest, small in zip(
-            part.readable, part.vectors, part.digests, part.thumbnails, strict=True
+            part.readable, part.vectors, part.digests, part.summaries, strict=True
         ):
             assert row.tolist() == ([255] * 3 if i == 22 else expected[i].tolist())
             assert digest == content_digest(paths[i].read_bytes())

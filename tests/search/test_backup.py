@@ -16,7 +16,7 @@ from scale.command import Command
 from transhash.errors import DataError
 from transhash.search import backup
 from transhash.search.backup import MANIFEST, backup_run, restore_run
-from transhash.search.catalog import CatalogFile
+from transhash.search.catalog_file import CatalogFile
 from transhash.search.engine import SearchEngine
 from transhash.search.feedback import FeedbackStore, StoredVote, VotedImage
 from transhash.search.verify import verify_run

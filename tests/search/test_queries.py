@@ -75,7 +75,9 @@ def test_results_come_while_later_queries_are_still_waiting(indexed_run: Path) -
     calls = []
     with SearchEngine.open(indexed_run) as engine:
         inner = engine.similar_to_texts
-        engine.similar_to_texts = lambda texts, *a: calls.append(len(texts)) or inner(texts, *a)  # type: ignore
+        engine.similar_to_texts = lambda texts, *a, **b: (
+            calls.append(len(texts)) or inner(texts, *a, **b)
+        )  # type: ignore
         results = search_queries(engine, read_queries(folder / "q.txt"))
         assert next(results).content == "a red boat 0"
         assert sum(calls) < 200

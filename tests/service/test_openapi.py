@@ -27,6 +27,7 @@ OPERATIONS = {
     "GET /api/items/{number}/original",
     "GET /api/about",
     "GET /api/examples",
+    "GET /api/filters",
     "GET /api/diagnostics",
     "GET /health",
     "GET /ready",

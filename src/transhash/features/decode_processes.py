@@ -43,6 +43,7 @@ from transhash.features.decode import (
     Pixels,
     render,
 )
+from transhash.features.metadata import ImageMetadata
 from transhash.storage import read_at, write_at
 from transhash.threads import cpu_count
 
@@ -52,8 +53,8 @@ _CHUNK_IMAGES = 16  # images of one task
 _SLOTS = 4  # batches in shared memory: one in use, the others ready or being filled
 _MIN_FOR_PROCESSES = 256  # fewer images are decoded before worker processes have started
 _LARGE_BYTES = 8 << 20  # blocks that malloc gets from the kernel and gives back
-_TASK = struct.Struct("<QI??II")  # bytes of the file and an ImageTask
-_REPLY = struct.Struct("<?III")  # whether readable, height, width, bytes of the pixels
+_TASK = struct.Struct("<QI??II?")  # bytes of the file and an ImageTask
+_REPLY = struct.Struct("<?IIIII")  # whether readable, height, width, sizes of three parts
 
 
 class DecoderProcess:
@@ -191,14 +192,17 @@ def _crashed(exit_code: int | None) -> str:
 
 
 def _parse_reply(head: bytes, receive: Callable[[], bytes]) -> ImageResult | str:
-    is_readable, height, width, size = _REPLY.unpack(head)
+    is_readable, height, width, *sizes = _REPLY.unpack(head)
     body = receive()
     if not is_readable:
         return body.decode("utf-8", "replace")
-    pixels = None
-    if size:
-        pixels = np.frombuffer(bytearray(body[:size]), np.uint8).reshape(height, width, 3)
-    return ImageResult(pixels, body[size:] or None)
+    raw, jpeg, fingerprint, metadata = (
+        body[start : start + size]
+        for start, size in zip(np.cumsum([0, *sizes]), [*sizes, len(body)])
+    )
+    pixels = np.frombuffer(bytearray(raw), np.uint8).reshape(height, width, 3) if raw else None
+    described = ImageMetadata.from_json(metadata) if metadata else None
+    return ImageResult(pixels, jpeg or None, fingerprint, described)
 
 
 def _serve_decoder(connection: Connection, file_name: str, memory: int) -> None:
@@ -212,13 +216,15 @@ def _serve_decoder(connection: Connection, file_name: str, memory: int) -> None:
             _limit_memory(memory + size)
             result = render(_read_all(file, size), ImageTask(*task))
             if isinstance(result, str):
-                connection.send_bytes(_REPLY.pack(False, 0, 0, 0))
+                connection.send_bytes(_REPLY.pack(False, 0, 0, 0, 0, 0))
                 connection.send_bytes(result.encode("utf-8", "replace"))
                 continue
             height, width = (0, 0) if result.pixels is None else result.pixels.shape[:2]
             pixels = b"" if result.pixels is None else result.pixels.tobytes()
-            connection.send_bytes(_REPLY.pack(True, height, width, len(pixels)))
-            connection.send_bytes(pixels + (result.jpeg or b""))
+            parts = (pixels, result.jpeg or b"", result.fingerprint)
+            connection.send_bytes(_REPLY.pack(True, height, width, *map(len, parts)))
+            metadata = b"" if result.metadata is None else result.metadata.to_json()
+            connection.send_bytes(b"".join((*parts, metadata)))
         except (EOFError, OSError):
             return  # the parent closed the pipe or ended
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from transhash.data.collection import Images, Problem
 from transhash.errors import DataError
 from transhash.features.cache import FeatureCache
-from transhash.features.decode import DecodedFile, ImageReader, Pixels
+from transhash.features.decode import DecodedFile, ImageReader, ImageSummary, Pixels
 from transhash.features.decode_processes import (
     PixelBatch,
     decode_batches,
@@ -47,7 +47,7 @@ class FeatureBatch:
     readable: list[int]
     vectors: npt.NDArray[Any]  # of readable items, like the next two
     digests: list[bytes]  # of the contents
-    thumbnails: list[bytes | None]  # small JPEGs, if requested
+    summaries: list[ImageSummary | None]  # if requested
     unchanged: list[int]  # items that the caller already has
     unreadable: list[tuple[int, str]]  # with the reason
 
@@ -61,7 +61,7 @@ class FeatureBatch:
         f = sum(i < end for i, _ in self.unreadable)
         before, after = (
             FeatureBatch(
-                self.readable[a], self.vectors[a], self.digests[a], self.thumbnails[a],
+                self.readable[a], self.vectors[a], self.digests[a], self.summaries[a],
                 self.unchanged[b], self.unreadable[c],
             )
             for a, b, c in (
@@ -78,7 +78,7 @@ def stream_images(
     *,
     cache: bool = True,
     workers: int | None = None,
-    thumbnails: bool = False,
+    summaries: bool = False,
     is_unchanged: Callable[[int, bytes], bool] | None = None,
 ) -> Iterator[FeatureBatch]:
     """Compute the features of all files, in order.
@@ -88,7 +88,7 @@ def stream_images(
     """
     key = features.cache_key() if cache else None
     store = None if key is None else FeatureCache(key)
-    reader = ImageReader(features.size, thumbnails, store.get if store else None, is_unchanged)
+    reader = ImageReader(features.size, summaries, store.get if store else None, is_unchanged)
     on_gpu = features.device.startswith("cuda")
     batches = (_with_processes if on_gpu else _with_threads)(features, paths, reader, workers)
     try:
@@ -283,7 +283,7 @@ def _assemble(
             rows.append(vector)
             batch.readable.append(i)
             batch.digests.append(file.digest)
-            batch.thumbnails.append(file.thumbnail)
+            batch.summaries.append(file.summary)
     if vectors is None or len(fresh) < max(len(rows), len(vectors)):  # not only computed ones
         vectors = np.stack(rows) if rows else batch.vectors
     return replace(batch, vectors=vectors), fresh

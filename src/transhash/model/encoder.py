@@ -18,7 +18,7 @@ from transhash.data.collection import Collection, Images, Modality, Problem, Tex
 from transhash.errors import DataError
 from transhash.features import BACKBONE_FILE, FINE_TUNED_SUFFIX, named_library
 from transhash.features.backbone import Backbone, FineTunedFeatures
-from transhash.features.decode import Pixels, decode
+from transhash.features.decode import ImageSummary, Pixels, decode
 from transhash.features.images import ImageFeatures, image_features
 from transhash.features.pretrained import (
     PretrainedFeatures,
@@ -58,7 +58,7 @@ class EncodedBatch(NamedTuple):
     readable: list[int]
     codes: Codes  # of the readable items
     digests: list[bytes]  # of their contents
-    thumbnails: list[bytes | None]
+    summaries: list[ImageSummary | None]
     unchanged: list[int]  # positions for which `is_unchanged` was true
     unreadable: list[tuple[int, str]]  # with the reason
 
@@ -86,7 +86,7 @@ class Encoder:
         *,
         cache: bool = True,
         workers: int | None = None,
-        thumbnails: bool = False,
+        summaries: bool = False,
         is_unchanged: Callable[[int, bytes], bool] | None = None,
         track: Track = no_progress,
         description: str = "",
@@ -97,7 +97,7 @@ class Encoder:
         Options are those of `stream_images`. The progress bar begins at `start`.
         """
         description = description or f"encoding {modality}"
-        batches = self._features(items, modality, size, cache, workers, thumbnails, is_unchanged)
+        batches = self._features(items, modality, size, cache, workers, summaries, is_unchanged)
         tracked = with_progress(batches, track, description, start + len(items), start)
         hash_rows = self.hasher.encode_images if modality == "images" else self.hasher.encode_texts
         # Hashing has one core while other threads compute features: more BLAS threads would wait.
@@ -182,13 +182,13 @@ class Encoder:
         size: int,
         cache: bool,
         workers: int | None,
-        thumbnails: bool,
+        summaries: bool,
         is_unchanged: Callable[[int, bytes], bool] | None,
     ) -> Generator[FeatureBatch, None, None]:
         if modality == "images" and items.features is None:
             yield from stream_images(
                 require_image_features(self.image_features), items.items,
-                cache=cache, workers=workers, thumbnails=thumbnails, is_unchanged=is_unchanged,
+                cache=cache, workers=workers, summaries=summaries, is_unchanged=is_unchanged,
             )  # fmt: skip
             return
         step = min(size, _CHUNK_ROWS)
@@ -340,7 +340,7 @@ def _join(parts: Sequence[FeatureBatch], codes: Sequence[Codes], bits: int) -> E
         [i for part in parts for i in part.readable],
         Codes(np.concatenate(packed), bits),
         [digest for part in parts for digest in part.digests],
-        [thumbnail for part in parts for thumbnail in part.thumbnails],
+        [summary for part in parts for summary in part.summaries],
         [i for part in parts for i in part.unchanged],
         [pair for part in parts for pair in part.unreadable],
     )

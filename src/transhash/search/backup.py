@@ -31,7 +31,8 @@ from transhash.index.grouped.grouped import GroupedIndex
 from transhash.index.grouped.snapshot import IndexSnapshot
 from transhash.model.files import check_files, read_config
 from transhash.progress import Track, no_progress
-from transhash.search.catalog import Catalog, CatalogFile
+from transhash.search.catalog import Catalog
+from transhash.search.catalog_file import CatalogFile
 from transhash.search.consistency import complete_pending
 from transhash.search.feedback import VOTES_FILE
 from transhash.search.verify import verify_run

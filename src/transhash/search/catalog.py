@@ -1,4 +1,4 @@
-"""Catalog of a run: id, text, thumbnail, path, source and code of every item, in one SQLite file.
+"""Catalog of a run: id, texts, thumbnail, path, source and code of every item, in one SQLite file.
 
 An item is identified by its source and its key there. Its id is what users see: if two sources use
 one id for different items, the second item gets a longer id. The digest of an item's content shows
@@ -11,216 +11,33 @@ the index is up to date.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
-import threading
-import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from transhash.data.collection import Modality
-from transhash.errors import DataError, EngineError
+from transhash.errors import DataError
+from transhash.features.metadata import ImageMetadata
 from transhash.progress import Track, no_progress
+from transhash.search.catalog_file import (
+    ITEM_COLUMNS,
+    ITEM_MARKS,
+    CatalogFile,
+    ItemRow,
+    row_checksum,
+)
+from transhash.search.filters import NO_FILTER, SearchFilter
+from transhash.search.keywords import KeywordIndex
 from transhash.search.sources import ItemSources
-from transhash.storage import check_regular
 
-CATALOG_VERSION = 4
 _CHUNK_ROWS = 500  # below SQLite's limit on the number of parameters
-_SCHEMA = """
-CREATE TABLE sources (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE items (
-  number INTEGER PRIMARY KEY AUTOINCREMENT,
-  modality TEXT NOT NULL,
-  id TEXT NOT NULL,
-  text TEXT,
-  thumbnail BLOB,
-  path TEXT,
-  code BLOB NOT NULL,
-  source INTEGER NOT NULL,
-  key TEXT NOT NULL,
-  digest BLOB,
-  checksum INTEGER NOT NULL,
-  stamp TEXT,
-  UNIQUE (modality, id),
-  UNIQUE (modality, source, key)
-);
-CREATE TABLE pending (
-  index_url TEXT NOT NULL, number INTEGER NOT NULL, code BLOB, PRIMARY KEY (index_url, number)
-) WITHOUT ROWID;
-CREATE TABLE index_urls (url TEXT PRIMARY KEY) WITHOUT ROWID;
-CREATE TABLE metadata (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-"""
-
-
-class ItemRow(NamedTuple):
-    """Columns of an item that its checksum covers."""
-
-    id: str
-    text: str | None
-    thumbnail: bytes | None
-    path: str | None
-    code: bytes
-    source: int
-    key: str
-    digest: bytes | None
-
-
-_COLUMNS = ", ".join(ItemRow._fields)
-
-
-class CatalogFile:
-    """SQLite file with one connection per thread, so that a service can query it from many."""
-
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        self.path = path
-        self.read_only = read_only
-        self._immutable = False
-        self._opened = False  # whether a connection has succeeded
-        self._local = threading.local()
-        self._connections: list[sqlite3.Connection] = []
-        self._lock = threading.Lock()
-        if read_only and not path.exists():
-            raise self._not_indexed()
-        with self.errors():
-            if not read_only:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            version = self._first_version()
-            self._opened = True
-        try:
-            self._prepare(version)
-        except BaseException:
-            self.close()
-            raise
-
-    def _not_indexed(self) -> DataError:
-        run = self.path.parent
-        return DataError(f"{run} has no indexed items. Run: transhash index {run} ...")
-
-    def _version(self) -> int:
-        return int(self.base.execute("PRAGMA user_version").fetchone()[0])
-
-    def _first_version(self) -> int:
-        try:
-            return self._version()
-        except sqlite3.OperationalError:
-            # The log of a writer cannot be created on a read-only medium. Without a writer it is
-            # not needed.
-            if not self.read_only or self.path.with_name(self.path.name + "-wal").exists():
-                raise
-            self.close()
-            self._immutable = True
-            return self._version()
-
-    def _prepare(self, version: int) -> None:
-        if self.read_only and version == 0:
-            raise self._not_indexed()
-        if version not in (0, CATALOG_VERSION):
-            raise DataError(
-                f"{self.path} has format version {version}, but this transhash needs "
-                f"{CATALOG_VERSION}. Delete it and the index folder, then index again."
-            )
-        with self.errors():
-            if not self.read_only:
-                self.base.execute("PRAGMA journal_mode=WAL")
-            if version == 0:
-                self._create_tables()
-            columns = {row[1] for row in self.base.execute("PRAGMA table_info(items)")}
-            if missing := set(ItemRow._fields) - columns:
-                raise sqlite3.DatabaseError(f"missing columns: {', '.join(sorted(missing))}")
-
-    def _create_tables(self) -> None:
-        self.base.execute("BEGIN IMMEDIATE")  # another process may be creating them
-        with self.base:
-            if self._version() == 0:
-                for statement in _SCHEMA.split(";"):
-                    self.base.execute(statement)
-                self.base.execute(f"PRAGMA user_version={CATALOG_VERSION}")
-
-    @property
-    def base(self) -> sqlite3.Connection:
-        """The connection of the current thread."""
-        base: sqlite3.Connection | None = getattr(self._local, "base", None)
-        if base is None:
-            # Only the first connection may create the file: a thread that connects later must not
-            # replace a file that was moved away by an empty one.
-            mode = "rw" if self._opened else "rwc"
-            if self.read_only:
-                mode = "ro&immutable=1" if self._immutable else "ro"
-            check_regular(self.path)
-            uri = f"{self.path.resolve().as_uri()}?mode={mode}"
-            base = sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=False)
-            self._local.base = base
-            with self._lock:
-                self._connections.append(base)
-        return base
-
-    @contextmanager
-    def errors(self) -> Iterator[None]:
-        """Raise SQLite errors as messages that name the file and say what to do."""
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            verb = "read" if self.read_only else "written"
-            advice = "Check the disk space and the permissions of its folder."
-            if "locked" in str(error):
-                advice = "Another process is writing to it. Try again later."
-            raise EngineError(
-                f"{self.path} cannot be {verb} ({error}). {advice} Finished work is saved."
-            ) from None
-        except sqlite3.DatabaseError as error:
-            raise DataError(
-                f"{self.path} is corrupt ({error}). Restore a backup, or delete it and the index "
-                "folder, then index again."
-            ) from None
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        with self.errors(), self.base:
-            yield self.base
-
-    def fetch(self, sql: str, *values: Any) -> list[Any]:
-        """Return all rows of a query."""
-        with self.errors():
-            return self.base.execute(sql, values).fetchall()
-
-    def fetch_one(self, sql: str, *values: Any) -> Any:
-        """Return the first row of a query, or None."""
-        with self.errors():
-            return self.base.execute(sql, values).fetchone()
-
-    def find_row(self, where: str, *values: Any) -> tuple[int, ItemRow] | None:
-        """Return the number and the row of one item."""
-        row = self.fetch_one(f"SELECT number, {_COLUMNS} FROM items WHERE {where}", *values)
-        return None if row is None else (row[0], ItemRow(*row[1:]))
-
-    def update_row(self, number: int, row: ItemRow) -> int:
-        """Overwrite a row unless its source and key belong to another item; return the count."""
-        return self.base.execute(
-            f"UPDATE OR IGNORE items SET ({_COLUMNS}, checksum) = (?,?,?,?,?,?,?,?,?) "
-            "WHERE number = ?",
-            (*row, row_checksum(row), number),
-        ).rowcount
-
-    def close(self) -> None:
-        with self._lock:
-            for base in self._connections:
-                base.close()
-            self._connections.clear()
-        self._local = threading.local()
-
-
-def row_checksum(row: Sequence[Any]) -> int:
-    value = 0
-    for part in row:
-        raw = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
-        value = zlib.crc32(raw, zlib.crc32(len(raw).to_bytes(8, "little"), value))
-    return value
 
 
 @dataclass(frozen=True)
@@ -234,6 +51,25 @@ class NewItem:
     key: str | None = None  # its name in the source; None: its id
     digest: bytes | None = None  # of its content; None: unknown
     stamp: str | None = None  # size and modification time of its file when it was read
+    location: str | None = None  # path of its file inside the source
+    metadata: ImageMetadata | None = None  # None: unknown
+    fingerprint: bytes | None = None
+
+
+class Content(NamedTuple):
+    """What tells whether two items are copies."""
+
+    digest: bytes | None
+    fingerprint: bytes | None
+
+
+class FilterValues(NamedTuple):
+    """What filters can choose from."""
+
+    sources: list[str]  # names without folders
+    folders: list[str]  # inside the sources
+    first_date: str | None
+    last_date: str | None
 
 
 class StoredItem(NamedTuple):
@@ -253,9 +89,13 @@ class Item:
     path: str | None
     code: bytes  # packed, as in Codes
     has_thumbnail: bool
+    metadata: ImageMetadata  # of an image
 
 
-_SELECT = "SELECT number, modality, id, text, path, code, thumbnail IS NOT NULL FROM items"
+_SELECT = (
+    "SELECT number, modality, id, text, path, code, thumbnail IS NOT NULL, "
+    "title, caption, keywords, taken FROM items"
+)
 
 
 class Catalog:
@@ -265,6 +105,7 @@ class Catalog:
         self.path = path
         self._file = CatalogFile(path, read_only=read_only)
         self.sources = ItemSources(self._file)
+        self.words = KeywordIndex(self._file)
 
     def __enter__(self) -> Catalog:
         return self
@@ -302,11 +143,12 @@ class Catalog:
                     break
         if old is None:
             row = ItemRow(
-                item_id, item.text, item.thumbnail, item.path, item.code, source, key, item.digest
-            )
+                item_id, item.text, item.thumbnail, item.path, item.code, source, key, item.digest,
+                item.location, fingerprint=item.fingerprint,
+            ).with_names(item.source).with_metadata(item.metadata)  # fmt: skip
             number = base.execute(
-                f"INSERT INTO items (modality, {_COLUMNS}, checksum, stamp) "
-                "VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+                f"INSERT INTO items (modality, {ITEM_COLUMNS}, checksum, stamp) "
+                f"VALUES (?, {ITEM_MARKS}, ?, ?)",
                 (modality, *row, row_checksum(row), item.stamp),
             ).lastrowid
             assert number is not None
@@ -320,9 +162,12 @@ class Catalog:
             path=before.path if item.path is None else item.path,
             code=item.code,
             digest=item.digest or (None if recoded else before.digest),
+            fingerprint=item.fingerprint or (None if recoded else before.fingerprint),
         )
+        row = row.with_metadata(item.metadata)
         if _is_missing(before.path):  # the file was moved here from another source
-            row = row._replace(source=source, key=key)
+            row = row._replace(source=source, key=key, location=item.location)
+            row = row.with_names(item.source)
         if (row.source, row.key) == (source, key):  # else it is another file with equal content
             base.execute("UPDATE items SET stamp = ? WHERE number = ?", (item.stamp, number))
         if row == before:
@@ -369,7 +214,7 @@ class Catalog:
         """Return the number of the item with this source and key, or this id, and this content."""
         row = self._file.fetch_one(
             "SELECT items.number, digest FROM items JOIN sources ON source = sources.number "
-            "WHERE modality = ? AND name = ? AND key = ?",
+            "WHERE modality = ? AND sources.name = ? AND key = ?",
             modality, source, key,
         )  # fmt: skip
         if row is None:
@@ -415,15 +260,39 @@ class Catalog:
         """Return the indexes that codes were written to; "" is the run's own."""
         return [url for (url,) in self._file.fetch("SELECT url FROM index_urls")]
 
+    def filter(self, numbers: Sequence[int], filters: SearchFilter) -> list[int]:
+        """Return the numbers of the items that meet the conditions."""
+        condition, values = filters.sql()
+        rows = self._file.fetch(
+            f"SELECT number FROM items WHERE {condition} "
+            "AND number IN (SELECT value FROM json_each(?))",
+            *values, json.dumps(numbers),
+        )  # fmt: skip
+        return [number for (number,) in rows]
+
+    def contents(self, numbers: Sequence[int]) -> dict[int, Content]:
+        """Return what tells whether items are copies of each other."""
+        rows = self._file.fetch(
+            "SELECT number, digest, fingerprint FROM items "
+            "WHERE number IN (SELECT value FROM json_each(?))",
+            json.dumps(numbers),
+        )  # fmt: skip
+        return {number: Content(*content) for number, *content in rows}
+
     def codes(
-        self, modality: Modality, width: int
+        self, modality: Modality, width: int, filters: SearchFilter = NO_FILTER
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-        """Return the numbers of all items in ascending order, and their codes of `width` bytes."""
+        """Return the numbers of all items in ascending order, and their codes of `width` bytes.
+
+        With `filters`, only items that meet the conditions.
+        """
+        condition, values = filters.sql()
+        selection = f"FROM items WHERE modality = ? AND {condition}"
         with self._file.errors():
-            count = self.count(modality)
+            count = self._file.fetch_one(f"SELECT COUNT(*) {selection}", modality, *values)[0]
             numbers, packed = np.empty(count, np.int64), np.empty((count, width), np.uint8)
             rows = self._file.base.execute(
-                "SELECT number, code FROM items WHERE modality = ? ORDER BY number", (modality,)
+                f"SELECT number, code {selection} ORDER BY number", (modality, *values)
             )
             for i, (number, code) in enumerate(rows):
                 if len(code) != width:
@@ -452,6 +321,23 @@ class Catalog:
         items = self.get(numbers)
         return [items[number] for number in numbers]
 
+    def filter_values(self, limit: int = 500) -> FilterValues:
+        """Return what filters can choose from: sources, folders and the first and last date."""
+        sources = [name for (name,) in self._file.fetch("SELECT name FROM sources ORDER BY name")]
+        rows = self._file.fetch(
+            "SELECT DISTINCT rtrim(location, replace(location, '/', '')) FROM items "
+            "WHERE location LIKE '%/%' LIMIT ?",
+            limit,
+        )  # fmt: skip
+        folders = {
+            str(top) for (path,) in rows for top in (PurePath(path), *PurePath(path).parents)
+        }
+        first, last = self._file.fetch_one("SELECT MIN(taken), MAX(taken) FROM items")
+        return FilterValues(
+            list(dict.fromkeys(PurePath(name).name for name in sources if name)),
+            sorted(folders - {".", "/"})[:limit], first and first[:10], last and last[:10],
+        )  # fmt: skip
+
     def count(self, modality: Modality) -> int:
         row = self._file.fetch_one("SELECT COUNT(*) FROM items WHERE modality = ?", modality)
         return int(row[0])
@@ -463,12 +349,13 @@ class Catalog:
             if problems == ["ok"]:
                 problems = []
             count = self._file.base.execute("SELECT COUNT(*) FROM items").fetchone()[0]
-            rows = self._file.base.execute(f"SELECT {_COLUMNS}, checksum FROM items")
+            rows = self._file.base.execute(f"SELECT {ITEM_COLUMNS}, checksum FROM items")
             problems += [
                 f"the row of {row[0]!r} has a wrong checksum"
                 for row in track(rows, "checking the catalog", count)
                 if row_checksum(row[:-1]) != row[-1]
             ]
+            problems = problems or self.words.find_corruption()
         except (sqlite3.Error, UnicodeDecodeError) as error:
             problems = [str(error)]
         return problems
@@ -504,5 +391,7 @@ def display_ids(item: NewItem) -> Iterator[str]:
 
 
 def _item(row: tuple[Any, ...]) -> Item:
-    number, modality, item_id, text, path, code, has_thumbnail = row
-    return Item(number, modality, item_id, text, path, code, bool(has_thumbnail))
+    number, modality, item_id, text, path, code, has_thumbnail, *texts = row
+    title, caption, keywords, taken = (value or "" for value in texts)
+    metadata = ImageMetadata(title, caption, tuple(keywords.splitlines()), taken)
+    return Item(number, modality, item_id, text, path, code, bool(has_thumbnail), metadata)

@@ -19,11 +19,14 @@ from transhash.errors import DataError, EngineError
 from transhash.index import Index, open_index
 from transhash.index.weighted import BitWeights, RankingMode, check_ranking, query_weights
 from transhash.model.files import read_config
-from transhash.model.query_encoder import QueryEncoder, TextProjections
+from transhash.model.query_encoder import QueryEncoder
 from transhash.progress import show_progress
 from transhash.search.catalog import Catalog, Item
 from transhash.search.consistency import check_catalog, check_model
-from transhash.search.hits import Hits, resolve_hits
+from transhash.search.filters import NO_FILTER, SearchFilter
+from transhash.search.hits import Hits, without_item
+from transhash.search.keywords import DEFAULT_SEARCH, SearchMode, check_search, query_words
+from transhash.search.retrieval import QueryKeywords, Retrieval
 from transhash.search.writer import IndexResult, IndexWriter
 from transhash.storage import lock_holder
 
@@ -32,11 +35,13 @@ if TYPE_CHECKING:
 
 SERVICE_LOCK = "service.lock"  # held by a service that may change the run
 DEFAULT_RANKING: RankingMode = "weighted"  # measured in docs/search.md
-_MAX_RESULTS = 10_000  # that every index backend can return without counting its items first
 
 
 class SearchEngine:
-    """Ranks items by their distance to a text or image; ties are in the order of indexing."""
+    """Ranks items by their distance to a text or image, and by the words of a text.
+
+    Ties are in the order of indexing.
+    """
 
     def __init__(
         self,
@@ -127,9 +132,20 @@ class SearchEngine:
         k: int = 10,
         modality: Modality = "images",
         ranking: RankingMode = DEFAULT_RANKING,
+        *,
+        search: SearchMode = DEFAULT_SEARCH,
+        filters: SearchFilter | None = None,
+        collapse: bool = True,
     ) -> Hits:
-        """Return the k items nearest to a text, nearest first."""
-        return self.similar_to_texts([text], k, modality, ranking)[0]
+        """Return the k best items for a text, best first.
+
+        `search` says what counts: `keywords` (names, metadata and texts of the items), `codes`, or
+        both (`hybrid`). `filters` restrict the results to a folder, a source or dates. Copies of
+        one item are one hit with `duplicates`, unless `collapse` is false.
+        """
+        return self.similar_to_texts(
+            [text], k, modality, ranking, search=search, filters=filters, collapse=collapse
+        )[0]
 
     def similar_to_texts(
         self,
@@ -137,9 +153,19 @@ class SearchEngine:
         k: int = 10,
         modality: Modality = "images",
         ranking: RankingMode = DEFAULT_RANKING,
+        *,
+        search: SearchMode = DEFAULT_SEARCH,
+        filters: SearchFilter | None = None,
+        collapse: bool = True,
     ) -> list[Hits]:
         """Return the results of each text; faster than one call per text."""
-        return self._similar(self.query_encoder.project_texts(texts), k, modality, ranking)
+        projections = self.query_encoder.project_texts(texts)
+        codes = Codes.from_projections(projections)
+        weights = query_weights(projections, check_ranking(ranking))
+        return self.similar_to_codes(
+            codes, k, modality, weights, keywords=self.query_keywords(texts, search),
+            filters=filters, collapse=collapse,
+        )  # fmt: skip
 
     def similar_to_image(
         self,
@@ -147,12 +173,17 @@ class SearchEngine:
         k: int = 10,
         modality: Modality = "texts",
         ranking: RankingMode = DEFAULT_RANKING,
+        *,
+        filters: SearchFilter | None = None,
+        collapse: bool = True,
     ) -> Hits:
         """Return the k items nearest to an image, nearest first.
 
         `source` is a path, the bytes of a file, a PIL image or an array of pixels.
         """
-        return self.similar_to_images([source], k, modality, ranking)[0]
+        return self.similar_to_images(
+            [source], k, modality, ranking, filters=filters, collapse=collapse
+        )[0]
 
     def similar_to_images(
         self,
@@ -160,13 +191,30 @@ class SearchEngine:
         k: int = 10,
         modality: Modality = "texts",
         ranking: RankingMode = DEFAULT_RANKING,
+        *,
+        filters: SearchFilter | None = None,
+        collapse: bool = True,
     ) -> list[Hits]:
         """Return the results of each image."""
         rows = [self.encoder.project_image(to_image_source(source)) for source in sources]
-        return self._similar(np.concatenate(rows), k, modality, ranking) if rows else []
+        if not rows:
+            return []
+        projections = np.concatenate(rows)
+        codes = Codes.from_projections(projections)
+        weights = query_weights(projections, check_ranking(ranking))
+        return self.similar_to_codes(
+            codes, k, modality, weights, filters=filters, collapse=collapse
+        )
 
     def similar_to_id(
-        self, item_modality: Modality, item_id: str, k: int = 10, modality: Modality = "images"
+        self,
+        item_modality: Modality,
+        item_id: str,
+        k: int = 10,
+        modality: Modality = "images",
+        *,
+        filters: SearchFilter | None = None,
+        collapse: bool = True,
     ) -> Hits:
         """Return neighbors of an indexed item by Hamming distance, without the item itself."""
         item = self.catalog.find(check_modality(item_modality), item_id)
@@ -175,29 +223,59 @@ class SearchEngine:
                 f"{self.run} has no {item_modality[:-1]} with id {item_id!r}. "
                 f"Run: transhash list {self.run}"
             )
-        hits = self.similar_to_codes(self.code_of(item), k + (item_modality == modality), modality)
-        others = [hit for hit in hits[0] if hit.item.number != item.number]
-        return Hits(others[:k], self.catalog)
+        return self.similar_to_item(item, k, modality, filters=filters, collapse=collapse)
+
+    def similar_to_item(
+        self,
+        item: Item,
+        k: int,
+        modality: Modality,
+        *,
+        filters: SearchFilter | None = None,
+        collapse: bool = True,
+    ) -> Hits:
+        """Return neighbors of an item by Hamming distance, without the item itself."""
+        extra = int(item.modality == modality)  # an item is its own nearest neighbor
+        hits = self.similar_to_codes(
+            self.code_of(item), k + extra, modality, filters=filters, collapse=collapse
+        )[0]
+        return Hits(without_item(hits, item.number, k), self.catalog)
 
     def similar_to_codes(
-        self, codes: Codes, k: int, modality: Modality, weights: BitWeights | None = None
+        self,
+        codes: Codes,
+        k: int,
+        modality: Modality,
+        weights: BitWeights | None = None,
+        *,
+        keywords: QueryKeywords | None = None,
+        filters: SearchFilter | None = None,
+        collapse: bool = False,
     ) -> list[Hits]:
-        """Return the neighbors of each code by Hamming distance, weighted if there are weights."""
+        """Return the neighbors of each code by Hamming distance, weighted if there are weights.
+
+        With `keywords` of the queries, items that have their words count as well.
+        """
         if k < 1:
             raise DataError(f"The number of results must be at least 1, got {k}. Use a larger one.")
-        index = self.indexes[check_modality(modality)]
-        if k > _MAX_RESULTS:  # counting costs a server as much as a search
-            k = min(k, max(1, len(index)))
-        ranking = index.search(codes, k, weights)
-        objects = None if self._writer is None else self._writer.objects
-        return resolve_hits(self.catalog, self._index_url, self.run, codes, ranking, objects)
+        retrieval = Retrieval(
+            self.catalog, self.indexes, self._index_url, self.run,
+            None if self._writer is None else self._writer.objects,
+            keywords, filters or NO_FILTER,
+        )  # fmt: skip
+        search = retrieval.search_distinct if collapse else retrieval.search
+        return search(codes, k, check_modality(modality), weights)
 
-    def _similar(
-        self, projections: TextProjections, k: int, modality: Modality, ranking: RankingMode
-    ) -> list[Hits]:
-        weights = query_weights(projections, check_ranking(ranking))
-        codes = Codes.from_projections(projections)
-        return self.similar_to_codes(codes, k, modality, weights)
+    def query_keywords(self, texts: Sequence[str], search: SearchMode) -> QueryKeywords | None:
+        """Return the words of each text that count in a keyword search; None to use codes only."""
+        if check_search(search) == "codes":
+            return None
+        features: Any = self.query_encoder.text_features
+        words = getattr(features, "words", features)  # of features with an embedding model
+        stop_words = frozenset(getattr(words, "stop_words_", ()))
+        index = self.catalog.words
+        rarities = [index.rarities(query_words(text, stop_words)) for text in texts]
+        return QueryKeywords(rarities, alone=search == "keywords")
 
     def code_of(self, item: Item) -> Codes:
         """Return the stored code of an item."""

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from transhash.errors import DataError, EngineError
-from transhash.search.catalog import Catalog, Item, row_checksum
+from transhash.search.catalog import Catalog, Item
+from transhash.search.catalog_file import row_checksum
 from transhash.storage import check_regular, content_digest, read_regular, write_bytes
 
 VOTES_FILE = "votes.sqlite"

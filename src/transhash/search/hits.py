@@ -7,7 +7,7 @@ import io
 import logging
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,9 @@ class Hit:
     differing_bits: tuple[int, ...]  # positions in which its code and the query differ
     row: int | None = None
     object: Any = field(default=None, compare=False, repr=False)
+    matched: tuple[str, ...] = ("similar",)  # why: fields with words of the query, or its code
+    coverage: float = 0.0  # 0 to 1: of the query's words, rare words counting more
+    duplicates: tuple[Item, ...] = ()  # copies of the item, which would come later
 
 
 class Hits(list[Hit]):
@@ -122,6 +125,18 @@ def resolve_hits(
             mismatched, catalog.path, run,
         )  # fmt: skip
     return results
+
+
+def without_item(hits: Iterable[Hit], number: int, k: int) -> list[Hit]:
+    """Return the first k hits without an item, in whose place its first copy comes."""
+    others = []
+    for hit in hits:
+        copies = tuple(item for item in hit.duplicates if item.number != number)
+        if hit.item.number != number:
+            others.append(replace(hit, duplicates=copies))
+        elif copies:
+            others.append(replace(hit, item=copies[0], duplicates=copies[1:]))
+    return others[:k]
 
 
 def make_hit(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,9 @@ from transhash.data.manifest import manifest_images, manifest_texts, read_manife
 from transhash.errors import DataError
 from transhash.index.weighted import RankingMode, query_weights
 from transhash.search.engine import DEFAULT_RANKING, SearchEngine
+from transhash.search.filters import NO_FILTER, SearchFilter
 from transhash.search.hits import Hits
+from transhash.search.keywords import DEFAULT_SEARCH, SearchMode
 
 _CHUNK_ROWS = 64  # queries encoded together: results appear early, and threads have enough work
 
@@ -58,15 +60,20 @@ def search_queries(
     k: int = 10,
     modality: Modality = "images",
     ranking: RankingMode = DEFAULT_RANKING,
+    *,
+    search: SearchMode = DEFAULT_SEARCH,
+    filters: SearchFilter = NO_FILTER,
+    collapse: bool = True,
 ) -> Iterator[QueryResult]:
     """Yield the results of each query as soon as they are known, after the unusable rows."""
     items = queries.items
+    options = _Options(k, modality, ranking, search, filters, collapse)
     for problem in items.problems:
         yield QueryResult(problem.location, error=problem.reason)
     for start in range(0, len(items), _CHUNK_ROWS):
         chunk = items.take(range(start, min(start + _CHUNK_ROWS, len(items))))
-        search = _search_images if queries.are_images else _search_texts
-        for i, result in enumerate(search(engine, chunk, k, modality, ranking)):
+        run = _search_images if queries.are_images else _search_texts
+        for i, result in enumerate(run(engine, chunk, options)):
             content = chunk.describe(i) if queries.are_images else chunk.items[i]
             if isinstance(result, Hits):
                 yield QueryResult(chunk.ids[i], content, result)
@@ -74,21 +81,33 @@ def search_queries(
                 yield QueryResult(chunk.ids[i], content, error=result)
 
 
+class _Options(NamedTuple):
+    k: int
+    modality: Modality
+    ranking: RankingMode
+    search: SearchMode
+    filters: SearchFilter
+    collapse: bool
+
+
 def _search_texts(
-    engine: SearchEngine, texts: Collection[Any], k: int, modality: Modality, ranking: RankingMode
+    engine: SearchEngine, texts: Collection[Any], options: _Options
 ) -> Iterator[Hits | str]:
+    k, modality, ranking, search, filters, collapse = options
     try:
-        yield from engine.similar_to_texts(texts.items, k, modality, ranking)
+        yield from engine.similar_to_texts(
+            texts.items, k, modality, ranking, search=search, filters=filters, collapse=collapse
+        )
     except DataError as error:
         if len(texts) == 1:
             yield str(error)
             return
         for row in range(len(texts)):
-            yield from _search_texts(engine, texts.take([row]), k, modality, ranking)
+            yield from _search_texts(engine, texts.take([row]), options)
 
 
 def _search_images(
-    engine: SearchEngine, images: Collection[Any], k: int, modality: Modality, ranking: RankingMode
+    engine: SearchEngine, images: Collection[Any], options: _Options
 ) -> Iterator[Hits | str]:
     from transhash.features.stream import extract_all, require_image_features  # imports torch
 
@@ -98,7 +117,12 @@ def _search_images(
     results: Iterator[Hits] = iter(())
     if len(vectors):
         z = encoder.hasher.project_images(np.asarray(vectors))
-        codes, weights = Codes.from_projections(z), query_weights(z, ranking)
-        results = iter(engine.similar_to_codes(codes, k, modality, weights))
+        codes, weights = Codes.from_projections(z), query_weights(z, options.ranking)
+        results = iter(
+            engine.similar_to_codes(
+                codes, options.k, options.modality, weights,
+                filters=options.filters, collapse=options.collapse,
+            )
+        )  # fmt: skip
     for row in range(len(images)):
         yield reasons[row] if row in reasons else next(results)

@@ -15,7 +15,8 @@ from transhash.data.collection import Images
 from transhash.progress import Track, phase
 
 if TYPE_CHECKING:
-    from transhash.search.catalog import Catalog, CatalogFile
+    from transhash.search.catalog import Catalog
+    from transhash.search.catalog_file import CatalogFile
 
 _CHUNK_ROWS = 500  # below SQLite's limit on the number of parameters
 _FROM_SOURCE = "source = (SELECT number FROM sources WHERE name = ?)"
@@ -67,9 +68,9 @@ class ItemSources:
         """Yield items in the order in which they were added; a limit of -1 means all."""
         with self._file.errors():
             rows = self._file.base.execute(
-                "SELECT modality, id, text, path, name, key FROM items "
+                "SELECT modality, id, text, path, sources.name, key FROM items "
                 "JOIN sources ON source = sources.number "
-                "WHERE modality = IFNULL(?, modality) AND name = IFNULL(?, name) "
+                "WHERE modality = IFNULL(?, modality) AND sources.name = IFNULL(?, sources.name) "
                 "ORDER BY items.number LIMIT ?",
                 (modality, source, limit),
             )
@@ -78,8 +79,8 @@ class ItemSources:
     def counts(self) -> list[tuple[str, str, int]]:
         """Return the number of items per source and modality."""
         return self._file.fetch(
-            "SELECT name, modality, COUNT(*) FROM items JOIN sources ON source = sources.number "
-            "GROUP BY 1, 2 ORDER BY 1, 2"
+            "SELECT sources.name, modality, COUNT(*) FROM items "
+            "JOIN sources ON source = sources.number GROUP BY 1, 2 ORDER BY 1, 2"
         )
 
     def update_stamps(self, modality: str, source: str, stamps: Sequence[tuple[str, str]]) -> None:
@@ -96,21 +97,23 @@ class ItemSources:
         An item whose key already belongs to another item of the new source is not moved.
         """
         count = 0
+        moved_names: dict[int, str] = {}
         with self._file.transaction() as base:
-            moved_sources = {
-                number: self.number(base, moved)
-                for number, name in self._file.fetch("SELECT number, name FROM sources")
-                if (moved := _moved(name, old, new)) is not None
-            }
+            moved_sources = {}
+            for number, name in self._file.fetch("SELECT number, name FROM sources"):
+                if (moved := _moved(name, old, new)) is not None:
+                    moved_sources[number] = self.number(base, moved)
+                    moved_names[moved_sources[number]] = moved
             for number, source, path in self._file.fetch("SELECT number, source, path FROM items"):
                 moved_path = path and _moved(path, old, new)
                 if source not in moved_sources and not moved_path:
                     continue
                 item = self._file.find_row("number = ?", number)
                 assert item is not None
-                row = item[1]._replace(
-                    path=moved_path or path, source=moved_sources.get(source, source)
-                )
+                new_source = moved_sources.get(source, source)
+                row = item[1]._replace(path=moved_path or path, source=new_source)
+                if new_source != source:
+                    row = row.with_names(moved_names[new_source])
                 count += self._file.update_row(number, row)
             base.execute("DELETE FROM sources WHERE number NOT IN (SELECT source FROM items)")
         return count

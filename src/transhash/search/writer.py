@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from transhash.search.sources import FileStamps
 from transhash.storage import content_digest
 
 if TYPE_CHECKING:
+    from transhash.features.decode import ImageSummary
     from transhash.model.encoder import Encoder
     from transhash.model.shards import CodeShard
 
@@ -120,11 +121,11 @@ class IndexWriter:
         return result
 
     def add_image(
-        self, data: bytes, item_id: str, code: Codes, thumbnail: bytes | None
+        self, data: bytes, item_id: str, code: Codes, summary: ImageSummary | None
     ) -> IndexResult:
-        """Index one image that is not in a file, given its code and thumbnail."""
+        """Index one image that is not in a file, given its code and summary."""
         digest = content_digest(data)
-        new = NewItem(item_id, code.packed[0].tobytes(), None, thumbnail, digest=digest)
+        new = _with_summary(NewItem(item_id, code.packed[0].tobytes(), digest=digest), summary)
         result = IndexResult()
         self._write("images", [new], code, result)
         return result
@@ -168,6 +169,7 @@ class IndexWriter:
         if not len(items):
             return
         unchanged: dict[int, int] = {}  # position -> number
+        is_folder = os.path.isdir(items.source)
 
         def is_unchanged(i: int, digest: bytes) -> bool:
             number = self.catalog.find_unchanged(
@@ -179,22 +181,21 @@ class IndexWriter:
 
         for batch in self.encoder.encode_batches(
             items, modality, _BATCH_SIZE,
-            thumbnails=True, is_unchanged=is_unchanged, track=track,
+            summaries=True, is_unchanged=is_unchanged, track=track,
             description=f"indexing {modality}",
         ):  # fmt: skip
             new = []
-            rows = zip(batch.readable, batch.codes.packed, batch.digests, batch.thumbnails)
-            for i, code, digest, small in rows:
+            rows = zip(batch.readable, batch.codes.packed, batch.digests, batch.summaries)
+            for i, code, digest, summary in rows:
                 data = None if items.features is not None else items.items[i]
                 text = data if isinstance(data, str) else None
                 path = os.path.abspath(data) if isinstance(data, Path) else None
                 stamp = stamps[i] if stamps else None
-                new.append(
-                    NewItem(
-                        items.ids[i], code.tobytes(), text, small, path,
-                        items.source, keys[i], digest, stamp,
-                    )
+                item = NewItem(
+                    items.ids[i], code.tobytes(), text, None, path, items.source, keys[i], digest,
+                    stamp, _location(items.source, keys[i], path, is_folder=is_folder),
                 )  # fmt: skip
+                new.append(_with_summary(item, summary))
             written = self._write(modality, new, batch.codes, result)
             self._note_objects(items, batch.readable, written)
             numbers = [unchanged.pop(i) for i in batch.unchanged]
@@ -243,3 +244,21 @@ class IndexWriter:
             result.updated += item.change == "updated"
             result.unchanged += item.change == "unchanged"
         return [item.number for item in stored]
+
+
+def _with_summary(item: NewItem, summary: ImageSummary | None) -> NewItem:
+    if summary is None:
+        return item
+    thumbnail, fingerprint, metadata = summary
+    return replace(item, thumbnail=thumbnail, fingerprint=fingerprint, metadata=metadata)
+
+
+def _location(source: str, key: str, path: str | None, *, is_folder: bool) -> str | None:
+    """Return the path of an item's file inside its source, or inside the folder of its table."""
+    if is_folder:
+        return key
+    if path is None:
+        return None
+    folder = os.path.dirname(source)
+    name = path[len(folder) + 1 :] if source and path.startswith(folder + os.sep) else None
+    return Path(name or os.path.basename(path)).as_posix()

@@ -16,11 +16,12 @@ from transhash.data.collection import Modality
 from transhash.errors import DataError
 from transhash.index.weighted import RankingMode
 from transhash.search.engine import DEFAULT_RANKING
+from transhash.search.keywords import DEFAULT_SEARCH, SearchMode
 from transhash.service import schemas
 from transhash.service.diagnostics import METRICS_CONTENT_TYPE, RequestMetrics
 from transhash.service.originals import OriginalNotAvailableError
 from transhash.service.schemas import MAX_ITEM_NUMBER, MAX_RESULTS, MAX_TEXT_LENGTH
-from transhash.service.search_service import FeedbackService, SearchService
+from transhash.service.search_service import FeedbackService, ResultOptions, SearchService
 from transhash.service.sync_job import SyncJob
 from transhash.service.warm_up import WarmUp
 
@@ -32,6 +33,33 @@ ModalityParam = Annotated[Modality, Query(description="modality of the results")
 RankingParam = Annotated[
     RankingMode, Query(description="weighted (by query confidence), tiebreak or hamming")
 ]
+SearchParam = Annotated[
+    SearchMode, Query(description="hybrid (codes and keywords), codes or keywords")
+]
+
+
+def _options(
+    folder: Annotated[
+        schemas.FolderName | None, Query(description="only items in this folder of their source")
+    ] = None,
+    after: Annotated[
+        schemas.DateText | None,
+        Query(description="only images taken since: YYYY, YYYY-MM or YYYY-MM-DD"),
+    ] = None,
+    before: Annotated[
+        schemas.DateText | None, Query(description="only images taken until the end of")
+    ] = None,
+    source: Annotated[
+        schemas.FolderName | None, Query(description="only items of this indexed folder or file")
+    ] = None,
+    collapse: Annotated[
+        bool, Query(description="show copies of one item as one result with `duplicates`")
+    ] = True,
+) -> ResultOptions:
+    return ResultOptions.from_request(folder, after, before, source, collapse)
+
+
+OptionParams = Annotated[ResultOptions, Depends(_options)]
 ItemNumber = Annotated[int, Path(ge=0, le=MAX_ITEM_NUMBER)]
 EtagHeader = Annotated[str | None, Header()]
 
@@ -50,18 +78,21 @@ def search_routes(
         q: Annotated[
             str, Query(min_length=1, max_length=MAX_TEXT_LENGTH, pattern=r"\S", description="text")
         ],
+        options: OptionParams,
         k: CountParam = 24,
         modality: ModalityParam = "images",
         ranking: RankingParam = DEFAULT_RANKING,
+        search: SearchParam = DEFAULT_SEARCH,
     ) -> schemas.SearchOut:
         """Search by text."""
         return await service.texts.run(
-            lambda: annotate(service.search_text(q.strip(), k, modality, ranking))
+            lambda: annotate(service.search_text(q.strip(), k, modality, ranking, search, options))
         )
 
     @router.post("/search/image", responses=_errors(400, 413))
     async def search_by_image(
         image: UploadFile,
+        options: OptionParams,
         k: CountParam = 24,
         modality: ModalityParam = "texts",
         ranking: RankingParam = DEFAULT_RANKING,
@@ -69,20 +100,30 @@ def search_routes(
         """Search by an uploaded image in any format that `transhash index` reads."""
         # Read on the thread: until one is free, the image waits on disk and not in memory.
         return await service.images.run(
-            lambda: service.search_image(image.file.read(), k, modality, ranking)
+            lambda: service.search_image(image.file.read(), k, modality, ranking, options)
         )
 
     @router.get("/items/{number}/similar", responses=_errors(404))
     async def search_by_item(
-        number: ItemNumber, k: CountParam = 24, modality: ModalityParam = "images"
+        number: ItemNumber,
+        options: OptionParams,
+        k: CountParam = 24,
+        modality: ModalityParam = "images",
     ) -> schemas.SearchOut:
         """Search by an indexed item, which is excluded; ranked by Hamming distance."""
-        return await service.texts.run(lambda: annotate(service.search_item(number, k, modality)))
+        return await service.texts.run(
+            lambda: annotate(service.search_item(number, k, modality, options))
+        )
 
     @router.post("/search/batch", responses=_errors(400, 404, 413), dependencies=texts_loaded)
     async def search_batch(request: schemas.BatchIn) -> schemas.BatchOut:
         """Run several queries, each a text or the number of an item."""
         return await service.texts.run(service.search_batch, request)
+
+    @router.get("/filters", responses=_errors())
+    async def filters() -> schemas.FiltersOut:
+        """Return the folders, sources and dates that results can be restricted to."""
+        return await service.reads.run(service.filters)
 
     @router.get("/items/{number}", responses=_errors(404))
     async def item(number: ItemNumber) -> schemas.ItemOut:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from transhash.data.collection import Modality
 from transhash.index.weighted import RankingMode
 from transhash.search.engine import DEFAULT_RANKING
+from transhash.search.keywords import DEFAULT_SEARCH, SearchMode
 from transhash.training.calibration import RelevanceLabel
 
 MAX_RESULTS = 200
@@ -27,6 +28,9 @@ QueryText = Annotated[
 ItemId = Annotated[
     str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")
 ]
+
+FolderName = Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^\x00]*$")]
+DateText = Annotated[str, StringConstraints(pattern=r"^\d{4}(-\d\d(-\d\d)?)?$")]
 
 
 class _Strict(BaseModel):
@@ -47,16 +51,31 @@ class ItemOut(BaseModel):
     text: str | None
     thumbnail: str | None = Field(description="URL of a small JPEG, for images")
     code: str = Field(description="hash code, one character per bit")
+    title: str | None = Field(description="title in the image file")
+    caption: str | None = Field(description="caption in the image file")
+    keywords: list[str] = Field(description="keywords in the image file")
+    taken: str | None = Field(description="date or local time at which the image was taken")
 
 
 class HitOut(ItemOut):
     distance: int = Field(description="Hamming distance to the query, 0 to bits")
     differing_bits: list[int] = Field(description="positions of the differing bits, from 0")
     probability: float | None = Field(
-        description="probability that query and result are related, calibrated on held-out pairs; "
-        "null: not calibrated, or both are of one modality"
+        description="probability that query and result are related, from the distance alone and "
+        "calibrated on held-out pairs; null: not calibrated, or both are of one modality"
     )
-    relevance: RelevanceLabel | None = Field(description="the probability as a label")
+    relevance: RelevanceLabel | None = Field(
+        description="the probability as a label; null also for an item that has most of the words "
+        "of the query, if its distance alone would make it unlikely"
+    )
+    matched: list[str] = Field(
+        description="why it is a result: file name, folder, title, caption, keywords or text if "
+        "these have words of the query, and similar if its code is near"
+    )
+    coverage: float = Field(
+        description="how much of the query's words the item has, 0 to 1, rare words counting more"
+    )
+    duplicates: list[ItemOut] = Field(description="copies of the item, which would come later")
     vote: Literal[0, 1] | None = Field(
         default=None, description="vote on query and result: 1 up, 0 down"
     )
@@ -79,6 +98,10 @@ class _ReplyOut(BaseModel):
     ranking: RankingMode = Field(
         description="weighted: by query confidence; tiebreak: Hamming distance, ties by "
         "confidence; hamming: Hamming distance, always used for items"
+    )
+    search: SearchMode = Field(
+        description="hybrid: by codes and keywords; codes or keywords: by one of them; always "
+        "codes for images and items"
     )
     rerank_pool: int | None = Field(
         description="number of nearest items by Hamming distance that were reranked; null: all"
@@ -109,6 +132,12 @@ class BatchIn(_Strict):
     modality: Modality = "images"
     k: Annotated[int, Field(ge=1, le=MAX_RESULTS)] = 10
     ranking: RankingMode = DEFAULT_RANKING
+    search: SearchMode = DEFAULT_SEARCH
+    folder: FolderName | None = None
+    after: DateText | None = None
+    before: DateText | None = None
+    source: FolderName | None = None
+    collapse: bool = False
 
 
 class BatchOut(_ReplyOut):
@@ -168,6 +197,15 @@ class SyncStatus(BaseModel):
     total: int | None = Field(description="items of the task")
     syncs: int = Field(description="finished since the service started")
     last: SyncResult | None
+
+
+class FiltersOut(BaseModel):
+    """What filters can choose from."""
+
+    sources: list[str] = Field(description="folders and files that were indexed, names only")
+    folders: list[str] = Field(description="folders inside the sources, at most 500")
+    first_date: str | None = Field(description="of all images; null: no image has a date")
+    last_date: str | None
 
 
 class About(BaseModel):

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,17 @@ from PIL import Image
 from transhash.codes import Codes
 from transhash.data.collection import MODALITIES, Collection, Modality
 from transhash.errors import DataError, EngineError, TranshashError
-from transhash.features.decode import ImageTask, Pixels, thumbnail_task
+from transhash.features.decode import ImageSummary, ImageTask, Pixels, summary_task
 from transhash.features.decode_processes import DecoderProcess
 from transhash.index.weighted import BitWeights, RankingMode, query_weights
 from transhash.model.query_encoder import TextProjections
 from transhash.search.catalog import Item
 from transhash.search.engine import DEFAULT_RANKING, SearchEngine
 from transhash.search.feedback import FeedbackStore, StoredVote, VotedImage, voted_digest
-from transhash.search.hits import Hit, Hits
+from transhash.search.filters import NO_FILTER, SearchFilter
+from transhash.search.hits import Hit, Hits, without_item
+from transhash.search.keywords import DEFAULT_SEARCH, FUNCTION_WORDS, SearchMode
+from transhash.search.retrieval import QueryKeywords
 from transhash.search.writer import IndexWriter
 from transhash.service import schemas
 from transhash.service.diagnostics import read_report
@@ -116,17 +120,32 @@ _log = logging.getLogger("transhash.service")
 _DECODE_SECONDS = 15.0  # for one image; the largest take a few
 _TOTAL_SECONDS = 1.0  # that a total is reused: counting takes some servers as long as a search
 _EXAMPLE_SAMPLE = 64  # items of each modality from which examples are chosen
-# Not reported as ignored: nobody expects them to matter, whether training texts had them or not.
-_FUNCTION_WORDS = frozenset(
-    """
-    about above after again all also am an and any are around as at be because been before being
-    below between both but by can could did do does doing down during each few for from further had
-    has have having he her here hers him his how if in into is it its just like me more most my no
-    nor not of off on once one only or other our out over own same she should so some such than that
-    the their them then there these they this those through to too under until up us very was we
-    were what when where which while who whom why will with would you your
-    """.split()  # noqa: SIM905
-)
+_MIN_COVERAGE = 0.5  # of the query's words, from which an item is not called unlikely
+
+
+@dataclass(frozen=True)
+class ResultOptions:
+    """Which items may be results, and whether copies of one item are one result."""
+
+    filters: SearchFilter = NO_FILTER
+    collapse: bool = True
+
+    @classmethod
+    def from_request(
+        cls,
+        folder: str | None,
+        after: str | None,
+        before: str | None,
+        source: str | None,
+        collapse: bool,
+    ) -> ResultOptions:
+        """Return the options of a client, which knows no path outside of the sources."""
+        folder = folder.lstrip("/") if folder else None
+        source = Path(source).name if source else None
+        return cls(SearchFilter(folder, after or None, before or None, source), collapse)
+
+
+DEFAULT_OPTIONS = ResultOptions()
 
 
 class ItemNotFoundError(DataError):
@@ -202,7 +221,13 @@ class SearchService:
                 self._search(Codes(np.zeros((1, bits // 8), np.uint8), bits), 1, modality)
 
     def search_text(
-        self, text: str, k: int, modality: Modality, ranking: RankingMode = DEFAULT_RANKING
+        self,
+        text: str,
+        k: int,
+        modality: Modality,
+        ranking: RankingMode = DEFAULT_RANKING,
+        search: SearchMode = DEFAULT_SEARCH,
+        options: ResultOptions = DEFAULT_OPTIONS,
     ) -> schemas.SearchOut:
         start = time.perf_counter()
         projections = self.engine.query_encoder.project_texts([text])
@@ -212,28 +237,37 @@ class SearchService:
         if features is not None:
             query.known_words = list(dict.fromkeys(features.known_words(text)))
             unknown = dict.fromkeys(features.unknown_words(text))
-            query.unknown_words = [word for word in unknown if word not in _FUNCTION_WORDS]
-        return self._reply(query, "texts", code, k, modality, start, ranking, projections)
+            query.unknown_words = [word for word in unknown if word not in FUNCTION_WORDS]
+        return self._reply(
+            query, "texts", code, k, modality, start, options, ranking, projections, search
+        )
 
     def search_image(
-        self, data: bytes, k: int, modality: Modality, ranking: RankingMode = DEFAULT_RANKING
+        self,
+        data: bytes,
+        k: int,
+        modality: Modality,
+        ranking: RankingMode = DEFAULT_RANKING,
+        options: ResultOptions = DEFAULT_OPTIONS,
     ) -> schemas.SearchOut:
         start = time.perf_counter()
         projections = self.engine.encoder.project_pixels(self._decode(data)[0])
         self.image_model_loaded = True
         code = Codes.from_projections(projections)
         query = schemas.QueryOut(code=_bit_string(code.packed[0].tobytes()))
-        return self._reply(query, "images", code, k, modality, start, ranking, projections)
+        return self._reply(query, "images", code, k, modality, start, options, ranking, projections)
 
-    def search_item(self, number: int, k: int, modality: Modality) -> schemas.SearchOut:
+    def search_item(
+        self, number: int, k: int, modality: Modality, options: ResultOptions = DEFAULT_OPTIONS
+    ) -> schemas.SearchOut:
         start = time.perf_counter()
         item = self.get_item(number)
         query = schemas.QueryOut(item=_item_out(item), code=_bit_string(item.code))
         extra = int(item.modality == modality)  # an item is its own nearest neighbor
         code = self.engine.code_of(item)
-        result = self._reply(query, item.modality, code, k + extra, modality, start)
-        result.hits = [hit for hit in result.hits if hit.number != number][:k]
-        return result
+        return self._reply(
+            query, item.modality, code, k + extra, modality, start, options, without=number
+        )
 
     def search_batch(self, request: schemas.BatchIn) -> schemas.BatchOut:
         start = time.perf_counter()
@@ -256,10 +290,22 @@ class SearchService:
             weights = np.ones((len(packed), bits), np.int64)  # of an item: Hamming distance
             is_text = [isinstance(query, schemas.TextQuery) for query in request.queries]
             weights[is_text] = text_weights
-        results = self._search(Codes(np.stack(packed), bits), request.k, request.modality, weights)
+        # The words of an item's text are not a query.
+        queries = [
+            query.text if isinstance(query, schemas.TextQuery) else "" for query in request.queries
+        ]
+        keywords = self.engine.query_keywords(queries, request.search)
+        if keywords is not None and keywords.alone and len(texts) < len(packed):
+            raise DataError("Items are not searched by keywords. Use search=hybrid for this batch.")
+        options = ResultOptions.from_request(
+            request.folder, request.after, request.before, request.source, request.collapse
+        )
+        codes = Codes(np.stack(packed), bits)
+        results = self._search(codes, request.k, request.modality, weights, keywords, options)
         return schemas.BatchOut(
             modality=request.modality,
             ranking=request.ranking,
+            search=request.search,
             rerank_pool=self._rerank_pool(request.k, request.modality, request.ranking),
             total=self._total(request.modality),
             bits=bits,
@@ -309,6 +355,9 @@ class SearchService:
             images=[_item_out(item) for item in _farthest_first(images, count)],
         )
 
+    def filters(self) -> schemas.FiltersOut:
+        return schemas.FiltersOut(**self.engine.catalog.filter_values()._asdict())
+
     def add_texts(self, texts: Sequence[schemas.TextIn]) -> list[schemas.ItemOut]:
         ids = [text.id or uuid.uuid4().hex for text in texts]
         if len(set(ids)) != len(ids):
@@ -318,11 +367,11 @@ class SearchService:
         return [self.item(number) for number in added.numbers]
 
     def add_image(self, data: bytes, item_id: str | None) -> list[schemas.ItemOut]:
-        pixels, small = self._decode(data, thumbnail=True)
+        pixels, summary = self._decode(data, summary=True)
         code = Codes.from_projections(self.engine.encoder.project_pixels(pixels))
         with self.exclusive() as engine:
             item_id = item_id or uuid.uuid4().hex
-            added = engine.writer.add_image(data, item_id, code, small)
+            added = engine.writer.add_image(data, item_id, code, summary)
         return [self.item(number) for number in added.numbers]
 
     def remove(self, number: int) -> int:
@@ -348,23 +397,32 @@ class SearchService:
         writer.exclusive = self._change_lock.write
         return writer
 
-    def _decode(self, data: bytes, *, thumbnail: bool = False) -> tuple[Pixels, bytes | None]:
-        """Return pixels and thumbnail of an uploaded image; raise if it is unreadable."""
+    def _decode(self, data: bytes, *, summary: bool = False) -> tuple[Pixels, ImageSummary | None]:
+        """Return pixels and summary of an uploaded image; raise if it is unreadable."""
         from transhash.features.stream import require_image_features  # loads torch
 
         size = require_image_features(self.engine.encoder.image_features).size
-        task = thumbnail_task(size) if thumbnail else ImageTask(size)
+        task = summary_task(size) if summary else ImageTask(size)
         result = self._decoder.render(data, task)
         if isinstance(result, str) or result.pixels is None:
             raise DataError(f"The image cannot be used: {result}. Choose another image.")
-        return result.pixels, result.jpeg
+        return result.pixels, result.summary
 
     def _search(
-        self, codes: Codes, k: int, modality: Modality, weights: BitWeights | None = None
+        self,
+        codes: Codes,
+        k: int,
+        modality: Modality,
+        weights: BitWeights | None = None,
+        keywords: QueryKeywords | None = None,
+        options: ResultOptions = DEFAULT_OPTIONS,
     ) -> list[Hits]:
         return self._change_lock.consistent_read(
-            lambda: self.engine.similar_to_codes(codes, k, modality, weights)
-        )
+            lambda: self.engine.similar_to_codes(
+                codes, k, modality, weights,
+                keywords=keywords, filters=options.filters, collapse=options.collapse,
+            )
+        )  # fmt: skip
 
     def _rerank_pool(self, k: int, modality: Modality, ranking: RankingMode) -> int | None:
         return None if ranking == "hamming" else self.engine.indexes[modality].candidates(k)
@@ -395,16 +453,23 @@ class SearchService:
         k: int,
         modality: Modality,
         start: float,
+        options: ResultOptions,
         ranking: RankingMode = "hamming",
         projections: TextProjections | None = None,
+        search: SearchMode = "codes",
+        without: int | None = None,
     ) -> schemas.SearchOut:
         weights = None if projections is None else query_weights(projections, ranking)
-        hits = self._search(code, k, modality, weights)[0]
+        keywords = None if query.text is None else self.engine.query_keywords([query.text], search)
+        hits: Sequence[Hit] = self._search(code, k, modality, weights, keywords, options)[0]
+        if without is not None:
+            hits = without_item(hits, without, k)
         curve = self._calibrate(query_modality, modality)
         return schemas.SearchOut(
             query=query,
             modality=modality,
             ranking=ranking,
+            search=search,
             rerank_pool=self._rerank_pool(k, modality, ranking),
             total=self._total(modality),
             bits=code.bits,
@@ -485,13 +550,19 @@ def _item_out(item: Item) -> schemas.ItemOut:
 
 def _hit_out(hit: Hit, curve: list[float] | None = None) -> schemas.HitOut:
     probability = None if curve is None else curve[hit.distance]
+    relevance = None if probability is None else relevance_label(probability)
+    if relevance == "unlikely" and hit.coverage >= _MIN_COVERAGE:
+        relevance = None  # the words of the query speak for it, and the curve knows distances only
     # Not validated: the values are our own, and validation would take longer than the search.
     return schemas.HitOut.model_construct(
         **_fields(hit.item),
         distance=hit.distance,
         differing_bits=list(hit.differing_bits),
         probability=probability,
-        relevance=None if probability is None else relevance_label(probability),
+        relevance=relevance,
+        matched=list(hit.matched),
+        coverage=round(hit.coverage, 4),
+        duplicates=[_item_out(item) for item in hit.duplicates],
     )
 
 
@@ -504,6 +575,10 @@ def _fields(item: Item) -> dict[str, Any]:
         "text": item.text,
         "thumbnail": f"/api/items/{item.number}/thumbnail" if item.has_thumbnail else None,
         "code": _bit_string(item.code),
+        "title": item.metadata.title or None,
+        "caption": item.metadata.caption or None,
+        "keywords": list(item.metadata.keywords),
+        "taken": item.metadata.taken or None,
     }
 
 

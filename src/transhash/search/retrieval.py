@@ -1,0 +1,146 @@
+"""Retrieval: find items by codes, by keywords or by both, among those that meet conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transhash.codes import Codes
+from transhash.data.collection import Modality
+from transhash.index import Index, Ranking
+from transhash.index.weighted import BitWeights
+from transhash.search.catalog import Catalog
+from transhash.search.duplicates import collapse_duplicates
+from transhash.search.filters import NO_FILTER, SearchFilter
+from transhash.search.fusion import fuse, rank_codes
+from transhash.search.hits import Hit, Hits, resolve_hits
+from transhash.search.writer import ItemObjects
+
+MAX_RESULTS = 10_000  # that every index backend can return without counting its items first
+_SPARE_RESULTS = 20  # read in addition, so that there are k without their duplicates
+SIMILAR = "similar"  # the reason of a result whose code is near
+
+
+@dataclass(frozen=True)
+class QueryKeywords:
+    """The words of each query that count, with their weights."""
+
+    rarities: Sequence[Mapping[str, float]]
+    alone: bool = False  # whether codes do not count
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """The catalog and the indexes of a run, as one search uses them."""
+
+    catalog: Catalog
+    indexes: Mapping[Modality, Index]
+    index_url: str  # name of the indexes in the catalog
+    run: Path
+    objects: ItemObjects | None = None
+    keywords: QueryKeywords | None = None
+    filters: SearchFilter = NO_FILTER
+
+    def search_distinct(
+        self, codes: Codes, k: int, modality: Modality, weights: BitWeights | None
+    ) -> list[Hits]:
+        """Return the k best items of each query; copies of one item are one of them."""
+        count = k + k // 2 + _SPARE_RESULTS
+        while True:
+            results = self.search(codes, count, modality, weights)
+            collapsed = [self._collapse(hits) for hits in results]
+            if all(len(part) >= k or len(hits) < count for part, hits in zip(collapsed, results)):
+                return [Hits(part[:k], self.catalog) for part in collapsed]
+            count *= 4
+
+    def search(
+        self, codes: Codes, k: int, modality: Modality, weights: BitWeights | None
+    ) -> list[Hits]:
+        """Return the k best items of each query."""
+        if k > MAX_RESULTS:  # counting costs a server as much as a search
+            k = min(k, max(1, len(self.indexes[modality])))
+        keywords = self.keywords
+        if keywords is None:
+            ranking = self._nearest(codes, k, modality, weights)
+            return resolve_hits(
+                self.catalog, self.index_url, self.run, codes, ranking, self.objects
+            )
+        nearest = None if keywords.alone else self._nearest(codes, k, modality, weights)
+        results = []
+        for i, rarities in enumerate(keywords.rarities):
+            query = codes[i : i + 1]
+            matches = self.catalog.words.search(
+                modality, rarities, codes.bits // 8, *self.filters.sql()
+            )
+            if nearest is None:
+                numbers = matches.numbers[:k]
+                distances = query.hamming(Codes(matches.codes[:k], codes.bits))
+                ranking = Ranking(numbers[None], distances.astype(np.int32))
+            else:
+                own = None if weights is None else weights[i : i + 1]
+                ranking = fuse(query, own, _select(nearest, np.s_[i : i + 1]), matches, k)
+            hits = resolve_hits(
+                self.catalog, self.index_url, self.run, query, ranking, self.objects
+            )[0]
+            coverage = dict(zip(matches.numbers.tolist(), matches.coverage.tolist()))
+            results.append(Hits(self._with_reasons(hits, rarities, coverage), self.catalog))
+        return results
+
+    def _with_reasons(
+        self, hits: Hits, rarities: Mapping[str, float], coverage: Mapping[int, float]
+    ) -> list[Hit]:
+        """Return the hits with the fields that have words of the query."""
+        numbers = [hit.item.number for hit in hits if hit.item.number in coverage]
+        fields = self.catalog.words.matched_fields(numbers, rarities)
+        explained = []
+        for hit in hits:
+            matched = fields.get(hit.item.number, ())
+            if not matched or 4 * hit.distance <= 8 * len(hit.item.code):
+                matched = (*matched, SIMILAR)
+            covered = coverage.get(hit.item.number, 0.0)
+            explained.append(replace(hit, matched=matched, coverage=covered))
+        return explained
+
+    def _nearest(
+        self, codes: Codes, k: int, modality: Modality, weights: BitWeights | None
+    ) -> Ranking:
+        """Return the k nearest items that meet the conditions.
+
+        If too few of the nearest items of the index do, the codes of all items that meet the
+        conditions are read from the catalog and compared.
+        """
+        index = self.indexes[modality]
+        if not self.filters:
+            return index.search(codes, k, weights)
+        pool = index.search(codes, 4 * k + 100, weights)
+        numbers = [int(number) for number in np.unique(pool.ids) if number >= 0]
+        allowed = np.isin(pool.ids, self.catalog.filter(numbers, self.filters))
+        if len(codes) and allowed.sum(axis=1).min() >= k:
+            first = np.argsort(~allowed, axis=1, kind="stable")[:, :k]
+            return _select(pool, (np.arange(len(codes))[:, None], first))
+        matching, packed = self.catalog.codes(modality, codes.bits // 8, self.filters)
+        rankings = [
+            rank_codes(
+                codes[i : i + 1], None if weights is None else weights[i : i + 1], matching, packed
+            )
+            for i in range(len(codes))
+        ]
+        return _select(_concatenate(rankings), np.s_[:, :k])
+
+    def _collapse(self, hits: Hits) -> list[Hit]:
+        contents = self.catalog.contents([hit.item.number for hit in hits])
+        return collapse_duplicates(hits, contents)
+
+
+def _select(ranking: Ranking, where: Any) -> Ranking:
+    costs = None if ranking.costs is None else ranking.costs[where]
+    return Ranking(ranking.ids[where], ranking.distances[where], costs)
+
+
+def _concatenate(rankings: Sequence[Ranking]) -> Ranking:
+    ids, distances, costs = zip(*rankings, strict=True)
+    return Ranking(np.concatenate(ids), np.concatenate(distances), np.concatenate(costs))
