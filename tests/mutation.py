@@ -443,6 +443,30 @@ MUTANTS = (
     ),
     # Codes, scores, search.
     Mutant(
+        "search/fusion.py",
+        "np.lexsort((ids, distances, costs, -scores))[:k]",
+        "np.lexsort((ids, distances, costs))[:k]",
+        "search/test_hybrid.py -k fusion",
+    ),
+    Mutant(
+        "search/keywords.py",
+        "and word not in FUNCTION_WORDS",
+        "and word",
+        "search/test_hybrid.py -k words",
+    ),
+    Mutant(
+        "search/retrieval.py",
+        "allowed.sum(axis=1).min() >= k",
+        "allowed.sum(axis=1).min() >= 0",
+        "search/test_hybrid.py -k filter",
+    ),
+    Mutant(
+        "search/duplicates.py",
+        "difference[nearest] <= _MAX_DIFFERENCE",
+        "difference[nearest] <= 255",
+        "search/test_hybrid.py -k copies",
+    ),
+    Mutant(
         "codes.py", "np.packbits(z > 0, axis=1)", "np.packbits(z >= 0, axis=1)", "test_codes.py"
     ),
     Mutant(

@@ -111,8 +111,8 @@ def test_hits_carry_the_objects_and_rows_that_were_passed(tmp_path: Path) -> Non
         assert hit.object == texts[hit.row]
         assert hit.object["id"] == hit.item.id
         engine.add_texts(np.array(["something blue", "a red one"]))  # the second one is known
-        rows = {hit.object: hit.row for hit in engine.similar_to_text("red", 9, "texts", collapse=False)
-                if isinstance(hit.object, str)}  # fmt: skip
+        hits = engine.similar_to_text("red", 9, "texts", collapse=False)
+        rows = {hit.object: hit.row for hit in hits if isinstance(hit.object, str)}
         assert rows == {"something blue": 0, "a red one": 1}
         engine.remove("texts", ["t0"])
     with transhash.SearchEngine.open(tmp_path / "run") as again:
