@@ -27,7 +27,7 @@ def photo(path: Path, color: str = "navy", **exif: str) -> Path:
     """Save an image that looks different for every path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(zlib.crc32(path.name.encode()))
-    image = Image.fromarray(rng.integers(0, 255, (8, 8, 3), np.uint8)).resize((64, 48))
+    image = Image.fromarray(rng.integers(0, 255, (4, 4, 3), np.uint8)).resize((128, 96))
     tags = Image.Exif()
     if "caption" in exif:
         tags[0x010E] = exif["caption"]
@@ -262,7 +262,7 @@ def test_copies_are_one_result_and_different_plain_images_are_not(
     original = photo(folder / "a.jpg")
     (folder / "same bytes.jpg").write_bytes(original.read_bytes())
     with Image.open(original) as image:
-        image.resize((40, 30)).save(folder / "smaller.png")
+        image.resize((64, 48)).save(folder / "smaller.png")
     for color in ("#102030", "#202030", "#102040"):
         Image.new("RGB", (64, 48), color).save(folder / f"plain{color[1:]}.png")
     with SearchEngine.open(run, writable=True) as engine:

@@ -32,6 +32,7 @@ async function request(path, options = {}) {
 
 export const about = () => request("/api/about");
 export const examples = () => request("/api/examples");
+export const filters = () => request("/api/filters");
 export const diagnostics = () => request("/api/diagnostics");
 export const syncStatus = () => request("/api/sync");
 export const startSync = (key) => request("/api/sync", { method: "POST", headers: keyHeader(key) });
@@ -41,10 +42,12 @@ export const health = (signal) => request("/health", { signal });
 const keyHeader = (key) => ({ "X-API-Key": String.fromCharCode(...new TextEncoder().encode(key)) });
 
 // query: {q} | {item} | {image: File}
-// ranking: weighted, tiebreak or hamming; items are always ranked by Hamming distance.
-export async function search(query, modality, k, ranking, maxUpload, signal) {
-  const options = new URLSearchParams({ modality, k });
-  if (query.item === undefined) options.set("ranking", ranking);
+// parameters: of the request besides these, such as {ranking, search, folder}. Items are always
+// ranked by Hamming distance, and only texts have keywords.
+export async function search(query, modality, k, parameters, maxUpload, signal) {
+  const options = new URLSearchParams({ ...parameters, modality, k });
+  if (query.item !== undefined) options.delete("ranking");
+  if (query.q === undefined) options.delete("search");
   if (query.image) {
     const form = new FormData();
     form.append("image", await shrink(query.image, maxUpload), "image");

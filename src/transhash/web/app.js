@@ -1,10 +1,11 @@
-// The search page. Its state is in the address: ?q=, ?item= or ?image=, with &modality= and, unless
-// it is the default, &ranking=.
+// The search page. Its state is in the address: ?q=, ?item= or ?image=, with &modality= and what is
+// not the default of &ranking=, &search=, &folder=, &after=, &before=, &source= and &collapse=.
 
 import * as api from "./api.js";
 import * as ui from "./components.js";
 import { closeDetail, initDetail, openDetail } from "./detail.js";
 import { enableVotes, initFeedback, voteButtons } from "./feedback.js";
+import { filterOptions, initFilters, loadFilters, setFilters } from "./filters.js";
 import { drawHow } from "./how-it-works.js";
 import { onImage } from "./image-input.js";
 import { enableSync } from "./sync.js";
@@ -35,6 +36,7 @@ function addressOf(query, modality, ranking = $("ranking").value) {
   else options.set("q", query.q);
   options.set("modality", modality);
   if (query.item === undefined && ranking !== RANKINGS[0]) options.set("ranking", ranking);
+  for (const [name, value] of Object.entries(filterOptions())) options.set(name, value);
   return `/?${options}`;
 }
 
@@ -68,6 +70,7 @@ function navigate(url, trail) {
 
 async function show({ keepFocus = false } = {}) {
   const { query, modality, ranking } = readAddress();
+  if (query) setFilters(new URLSearchParams(location.search));
   running?.abort();
   const controller = (running = new AbortController());
   closeDetail();
@@ -75,6 +78,7 @@ async function show({ keepFocus = false } = {}) {
   $(`modality-${query ? modality : resultModality.texts}`).checked = true;
   $("ranking").value = ranking;
   $("ranking-option").hidden = query?.item !== undefined;
+  $("search-mode-option").hidden = query?.q === undefined;
   $("examples").hidden = Boolean(query);
   for (const id of ["more", "notice"]) $(id).hidden = true;
   if (!query) {
@@ -93,7 +97,9 @@ async function show({ keepFocus = false } = {}) {
     const start = performance.now();
     const modalities = modality === "both" ? ["images", "texts"] : [modality];
     const requests = modalities.map((name) =>
-      api.search(query, name, MAX_RESULTS, ranking, about?.max_upload, controller.signal),
+      api.search(
+        query, name, MAX_RESULTS, { ranking, ...filterOptions() }, about?.max_upload, controller.signal,
+      ),
     );
     const replies = await Promise.all(requests);
     if (controller !== running) return;
@@ -170,6 +176,11 @@ function render(query, modality, replies, ms) {
     $("status").textContent = "";
     $("search-details").hidden = true;
     const name = modality === "both" ? "items" : NAMES[modality][1];
+    if (replies.some((reply) => reply.total)) {
+      $("search-details").hidden = false; // to choose another search mode
+      showMessage(`No ${name} match.`, "Change the filters or the query.");
+      return;
+    }
     showMessage(`No ${name} are indexed yet.`, "Run `transhash index`, then reload.");
     return;
   }
@@ -332,6 +343,12 @@ function init() {
     history.replaceState(history.state, "", addressOf(query, modality));
     show({ keepFocus: true });
   });
+  initFilters(() => {
+    const { query, modality } = readAddress();
+    if (!query) return;
+    history.replaceState(history.state, "", addressOf(query, modality));
+    show({ keepFocus: true });
+  });
   $("more").addEventListener("click", () => showMore()?.focus());
   $("show-codes").addEventListener("change", () => {
     document.body.classList.toggle("show-codes", $("show-codes").checked);
@@ -384,7 +401,7 @@ async function loadAbout() {
 async function start() {
   const search = show();
   aboutLoaded = loadAbout();
-  await Promise.all([search, aboutLoaded]);
+  await Promise.all([search, aboutLoaded, loadFilters()]);
 }
 
 init();

@@ -54,7 +54,28 @@ export function distanceText(distance, bits) {
 
 export const badge = (label) => el("span", { class: `badge ${label}` }, label);
 
+// Where the words of the query are, if they are somewhere.
+export function reasonText(hit) {
+  const fields = (hit.matched ?? []).filter((name) => name !== "similar");
+  return fields.length ? `Matches ${fields.join(", ")}` : "";
+}
+
+function duplicates(hit) {
+  if (!hit.duplicates?.length) return null;
+  const items = hit.duplicates.map((item) =>
+    el(
+      "li",
+      {},
+      item.thumbnail ? el("img", { src: item.thumbnail, alt: "", loading: "lazy" }) : null,
+      el("span", {}, item.id),
+    ),
+  );
+  const title = `+${plural(items.length, "duplicate", "duplicates")}`;
+  return el("details", { class: "duplicates" }, el("summary", {}, title), el("ul", {}, ...items));
+}
+
 export function card(hit, bits, href, votes = null) {
+  const reasons = reasonText(hit);
   const foot = el(
     "div",
     { class: "foot" },
@@ -62,6 +83,7 @@ export function card(hit, bits, href, votes = null) {
     el(
       "div",
       { class: "facts" },
+      reasons ? el("span", { class: "reasons" }, reasons) : null,
       hit.relevance ? badge(hit.relevance) : null,
       el("span", { class: "distance" }, distanceText(hit.distance, bits)),
       el("span", { class: "name", title: hit.id }, hit.id),
@@ -70,7 +92,7 @@ export function card(hit, bits, href, votes = null) {
   const content =
     hit.modality === "texts" ? el("div", { class: "text" }, hit.text || hit.id) : thumbnail(hit);
   const link = el("a", { class: "card", href, "data-number": hit.number }, content, foot);
-  return el("li", {}, link, votes);
+  return el("li", {}, link, duplicates(hit), votes);
 }
 
 function thumbnail(item) {

@@ -94,7 +94,12 @@ function content(item) {
 
 function facts(item) {
   const parts = [];
-  if (item.text && item.modality === "images") parts.push(ui.el("p", { class: "caption" }, item.text));
+  const caption = [item.title, item.caption].filter(Boolean).join(". ");
+  if (caption) parts.push(ui.el("p", { class: "caption" }, caption));
+  if (item.keywords?.length) parts.push(ui.el("p", { class: "note" }, `Keywords: ${item.keywords.join(", ")}`));
+  if (item.taken) parts.push(ui.el("p", { class: "note" }, `Taken: ${item.taken.replace("T", " ")}`));
+  const reasons = ui.reasonText(item);
+  if (reasons) parts.push(ui.el("p", { class: "note" }, reasons));
   if (item.relevance) {
     const chance = ` about ${Math.round(100 * item.probability)}% chance of a match`;
     parts.push(ui.el("p", {}, ui.badge(item.relevance), chance));
@@ -143,7 +148,7 @@ async function showSimilar(item, container) {
   for (const modality of ["images", "texts"]) {
     try {
       const { hits } = await api.search(
-        { item: item.number }, modality, SIMILAR_ITEMS[modality], null, null, controller.signal,
+        { item: item.number }, modality, SIMILAR_ITEMS[modality], {}, null, controller.signal,
       );
       if (controller !== pending || !hits.length) continue;
       const list = ui.el("ul", { class: `similar-${modality}` });

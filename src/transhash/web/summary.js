@@ -16,12 +16,14 @@ export function showSummary(replies, ms, about) {
       : plural(total, ...NAMES[modality]),
   );
   $("status").replaceChildren(el("b", {}, shown.join(" and ")), ", best match first");
-  const rated = replies.flatMap((reply) => reply.hits).filter((hit) => hit.relevance);
-  const noMatch = rated.length > 0 && rated.every((hit) => hit.relevance === "unlikely");
+  const hits = replies.flatMap((reply) => reply.hits);
+  const rated = hits.filter((hit) => hit.relevance);
+  const hasWords = hits.some((hit) => !hit.relevance && hit.coverage >= 0.5);
+  const noMatch = rated.length > 0 && !hasWords && rated.every((hit) => hit.relevance === "unlikely");
   $("notice").hidden = !noMatch;
   $("notice").textContent = noMatch ? "No good match. Showing the closest items." : "";
   const best = replies.find((reply) => reply.max_relevance)?.max_relevance;
-  if (rated.length && !noMatch && best === "possible") {
+  if (rated.length && !noMatch && !hasWords && best === "possible") {
     $("status").append(". This model rates no result higher than “possible”.");
   }
   $("search-facts").replaceChildren(...facts(replies, ms, about));
