@@ -45,6 +45,7 @@
 #define GROUP 64         /* queries that share one pass over the codes */
 #define CHUNKS 65536     /* values of a 16-bit chunk */
 #define MOST_TABLES 64
+#define BLIND 0.2 /* fraction of the budget for finding any k items */
 #define MOST_THREADS 64
 
 enum { NO_MEMORY = 1, DAMAGED = 2 }; /* reasons for failure; DAMAGED: corrupt arrays */
@@ -737,22 +738,32 @@ INLINE void look(Selector *sel, const Segment *g, const uint8_t *query, uint32_t
     if (d <= sel->limit && !met_before(g, code, query, table, probed)) offer(sel, g, row, d);
 }
 
-/* Estimated ns to compare all rows that differ from the query by exactly s bits in chunk t.
- * Measured: a row in sorted order 1, any other row 1.5 (cached) to 20, a bucket a few of those. */
-INLINE double cost_of(const Segment *g, const uint8_t *query, uint32_t t, int32_t s, double left) {
-    if (s > 16 || 2.0 * (flips_of[s + 1] - flips_of[s]) > left) return 1e30;
-    const uint32_t *starts = g->starts + (size_t)t * (CHUNKS + 1);
-    uint32_t key = chunk(query, g->stride, t);
-    uint64_t rows = 0;
-    const uint64_t *dead = g->dead_rows ? g->dead_rows + t * words_of(g->count) : NULL;
-    for (uint32_t f = flips_of[s]; f < flips_of[s + 1]; f++) {
-        uint32_t from = starts[key ^ flips[f]], to = starts[(key ^ flips[f]) + 1];
-        rows += to - from;
-        if (dead && to <= g->count) rows -= count_set(dead, from, to);
-    }
+/* Estimated ns of a random access to the codes. */
+INLINE double jump_of(const Segment *g) {
     double jump = (double)g->count * g->stride / 1e7;
-    jump = jump < 1.5 ? 1.5 : jump > 20 ? 20 : jump;
-    return 4 * jump * (flips_of[s + 1] - flips_of[s]) + (t ? jump : 1.0) * (double)rows;
+    return jump < 1.5 ? 1.5 : jump > 20 ? 20 : jump;
+}
+
+/* Estimated ns to compare the rows of a bucket with the query. Measured: a row in sorted order takes
+ * 1, any other 1.5 (cached) to 20; the first ones of a bucket three times that, as they are not
+ * fetched ahead. */
+INLINE double bucket_cost(const Segment *g, uint32_t t, uint32_t value, double jump) {
+    const uint32_t *starts = g->starts + (size_t)t * (CHUNKS + 1);
+    uint32_t from = starts[value], to = starts[value + 1];
+    double rows = to - from;
+    if (g->dead_rows && to <= g->count)
+        rows -= (double)count_set(g->dead_rows + t * words_of(g->count), from, to);
+    return 12 + 4 * jump + (t ? jump : 1.0) * rows + 2 * jump * (rows < 16 ? rows : 16);
+}
+
+/* The same for all rows that differ from the query by exactly s bits in chunk t. */
+INLINE double cost_of(const Segment *g, const uint8_t *query, uint32_t t, int32_t s, double left) {
+    if (s > 16 || 4.0 * (flips_of[s + 1] - flips_of[s]) > left) return 1e30;
+    uint32_t key = chunk(query, g->stride, t);
+    double jump = jump_of(g), cost = 0;
+    for (uint32_t f = flips_of[s]; f < flips_of[s + 1]; f++)
+        cost += bucket_cost(g, t, key ^ flips[f], jump);
+    return cost;
 }
 
 /* Return 0 if the arrays are corrupt. */
@@ -796,11 +807,15 @@ INLINE int probe_body(const Segment *g, const uint8_t *query, Selector *sel, dou
         for (uint32_t other = 1; other < g->tables; other++)
             if (cost[other] < cost[t]) t = other;
         spent += cost[t];
-        if (spent > budget) return 0;
+        /* Later steps cost at least as much as this one, and each adds one. */
+        if (sel->total < sel->k && sel->k < UINT64_MAX
+                ? spent > BLIND * budget
+                : spent + ((double)sel->limit - found_below) * cost[t] > budget)
+            return 0;
         if (!probe_table(g, query, sel, t, probed[t] + 1, probed)) sel->failed = DAMAGED;
         probed[t]++;
         if (sel->failed || sel->limit < found_below) return 1;
-        if (probed[t] < 16) spent += 2.0 * (flips_of[probed[t] + 2] - flips_of[probed[t] + 1]);
+        if (probed[t] < 16) spent += 4.0 * (flips_of[probed[t] + 2] - flips_of[probed[t] + 1]);
         cost[t] = cost_of(g, query, t, probed[t] + 1, budget - spent);
     }
 }
@@ -868,10 +883,10 @@ static void walk_begin(Walk *w, const Price *price, uint32_t t) {
 /* Collect the values of the next step: those that cost less than `stride` more than all before. Each
  * subset of bits follows from a cheaper one by adding the next bit, or by exchanging the last for it. */
 static void walk_plan(Walk *w, const Segment *g, const uint8_t *query, uint32_t t, uint64_t step) {
-    const uint32_t *starts = g->starts + (size_t)t * (CHUNKS + 1);
-    const uint64_t *dead = g->dead_rows ? g->dead_rows + t * words_of(g->count) : NULL;
     uint32_t key = chunk(query, g->stride, t);
-    uint64_t rows = 0, limit = w->below + step;
+    uint64_t limit = w->below + step;
+    double jump = jump_of(g);
+    w->cost = 0;
     w->ready = 0;
     while (w->waiting && w->heap[0].cost < limit) {
         if (w->ready == MOST_FLIPS || w->waiting + 2 > MOST_HEAP) {
@@ -888,15 +903,10 @@ static void walk_plan(Walk *w, const Segment *g, const uint8_t *query, uint32_t 
                 heap_push(w, (Subset){s.cost + w->weight[next] - w->weight[next - 1],
                                       added & (uint16_t)~w->bit[next - 1], (uint16_t)next});
         }
-        uint32_t from = starts[key ^ s.flips], to = starts[(key ^ s.flips) + 1];
-        rows += to - from;
-        if (dead && to <= g->count) rows -= count_set(dead, from, to);
+        w->cost += bucket_cost(g, t, key ^ s.flips, jump);
         w->step[w->ready++] = s.flips;
     }
     w->beyond = w->waiting ? w->heap[0].cost : UINT64_MAX;
-    double jump = (double)g->count * g->stride / 1e7;
-    jump = jump < 1.5 ? 1.5 : jump > 20 ? 20 : jump;
-    w->cost = 4 * jump * w->ready + ((t ? jump : 1.0) + 1) * (double)rows;
 }
 
 /* Return whether another table has already yielded the row. */
@@ -955,6 +965,7 @@ INLINE int probe_step(const Segment *g, const uint8_t *query, Selector *sel, con
 INLINE int probe_priced_body(const Segment *g, const uint8_t *query, Selector *sel, double budget,
                              Walk *walks) {
     uint64_t step = sel->price->total / sel->price->bits / 4 + 1;
+    uint64_t all = 0; /* no other code costs less */
     double spent = 0;
     for (uint32_t t = 0; t < g->tables; t++) {
         walk_begin(&walks[t], sel->price, t);
@@ -968,12 +979,16 @@ INLINE int probe_priced_body(const Segment *g, const uint8_t *query, Selector *s
                 walks[best].cost / (double)(walks[best].beyond - walks[best].below)) best = t;
         Walk *w = &walks[best];
         spent += w->cost;
-        if (spent > budget) return 0;
+        /* Later steps add less per ns. */
+        if (sel->total < sel->k ? spent > BLIND * budget
+                                : spent + (double)(sel->worst - all) * w->cost /
+                                              (double)(w->beyond - w->below) > budget)
+            return 0;
         if (!probe_step(g, query, sel, walks, best)) sel->failed = DAMAGED;
         settle(sel);
         if (w->beyond == UINT64_MAX || sel->failed) return 1;
         w->below = w->beyond;
-        uint64_t all = 0;
+        all = 0;
         for (uint32_t t = 0; t < g->tables; t++) all += walks[t].below;
         if (all > sel->worst) return 1;
         walk_plan(w, g, query, best, step);
