@@ -500,6 +500,12 @@ MUTANTS = (
         "index/test_weighted.py -k plain_loop",
     ),
     Mutant(
+        "index/grouped/segment.py",
+        "for budget, quorum in ((0.5, min), (0.25, max)):",
+        "for budget, quorum in ((0.5, max), (0.25, max)):",
+        "index/test_trial_queries.py -k budget",
+    ),
+    Mutant(
         "index/grouped/segments.py",
         "self.all_deleted > max(min_deleted, self.segment.items // 16)",
         "self.all_deleted > self.segment.items",

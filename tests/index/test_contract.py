@@ -143,6 +143,16 @@ def test_ingest_sends_missing_and_changed_items(opened: Open) -> None:
         index.ingest([1, 1], codes[:2])
 
 
+def test_trial_queries_never_change_results(opened: Open) -> None:
+    index, codes = opened(64), random_codes(40_000, 64)
+    index.set_trial_queries(codes[:100])
+    index.add(np.arange(40_000), codes)
+    expected = index.search(codes[:5], 20)
+    for trials in (random_codes(3, 64, 5), codes[:0]):
+        index.set_trial_queries(trials)
+        assert_same(index.search(codes[:5], 20), expected)
+
+
 def test_wrong_items_are_refused_and_nothing_is_stored(opened: Open) -> None:
     index = opened(16)
     index.add([7], random_codes(1, 16))

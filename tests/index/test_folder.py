@@ -188,9 +188,9 @@ def test_corruption_in_the_log_is_reported_and_a_torn_end_is_dropped(folder: Pat
 
 def test_another_format_version_is_refused(folder: Path) -> None:
     manifest = (folder / "index.json").read_text()
-    for version in (1, 3):
+    for version in (1, 4):
         (folder / "index.json").write_text(
-            manifest.replace('"version": 2', f'"version": {version}')
+            manifest.replace('"version": 3', f'"version": {version}')
         )
         with pytest.raises(EngineError, match=f"version {version}, .* index again"):
             open_index(folder)
@@ -203,6 +203,30 @@ def test_another_format_version_is_refused(folder: Path) -> None:
             open_index(folder)
         path.write_bytes(content)
     open_index(folder).close()
+
+
+def test_trial_queries_are_kept_and_followed_by_readers(tmp_path: Path) -> None:
+    folder, codes = tmp_path / "index", random_codes(300_000)
+    near, far = codes[:80], random_codes(80, seed=9)
+    with GroupedIndex.open(folder, 32) as index:
+        centers = random_codes(40, seed=1).packed
+        index.add(np.arange(300_000), Codes(centers[np.arange(300_000) % 40], 32))
+        index.update(np.arange(300_000), codes)
+        reader = GroupedIndex.open(folder, None, read_only=True)
+        expected = reader.search(near, 5).ids
+        for queries in (near, far):
+            index.set_trial_queries(queries)
+            np.testing.assert_array_equal(reader.search(near, 5).ids, expected)
+            budgets = [part.segment.probe_budget for part in reader._state.parts]
+            assert budgets == [part.segment.probe_budget for part in index._state.parts]
+        index.compact()
+    with GroupedIndex.open(folder, None) as again:
+        again.verify()
+        np.testing.assert_array_equal(again._generation.trials, far.packed[:64])
+        before = again._generation
+        again.set_trial_queries(far)
+        assert again._generation is before  # nothing new
+    reader.close()
 
 
 def test_leftover_files_are_deleted(folder: Path) -> None:

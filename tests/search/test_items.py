@@ -12,6 +12,7 @@ import pytest
 
 from scale.command import Command
 from transhash.data.manifest import read_images
+from transhash.index.grouped.grouped import GroupedIndex
 from transhash.search.engine import SearchEngine
 from transhash.search.sync import plan_sync, sync
 from transhash.search.verify import verify_run
@@ -420,3 +421,13 @@ def test_a_parquet_file_that_was_cut_off_removes_nothing_whatever_is_allowed(
             "sync", "run", "cut.parquet", "--allow-shrink"
         )
     assert len(searchable(run, "texts")) == len(ROWS)
+
+
+def test_each_index_tries_codes_of_the_other_modality_from_the_model(filled: Path) -> None:
+    with SearchEngine.open(filled) as engine:
+        trials = engine.encoder.trial_queries
+        for modality, other in (("images", "texts"), ("texts", "images")):
+            index = engine.indexes[modality]
+            assert isinstance(index, GroupedIndex)
+            assert index._generation.trials.tobytes() == trials[other].packed.tobytes()
+            assert 0 < len(trials[other]) <= 64

@@ -62,6 +62,12 @@ class Index(Protocol):
         An interrupted call can therefore be repeated and continues where it stopped.
         """
 
+    def set_trial_queries(self, queries: Codes) -> None:
+        """Store codes of typical queries, which an index may try to choose how it searches.
+
+        Results never depend on them.
+        """
+
     def wait_until_ready(self) -> None:
         """Block until searches use everything that was stored."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,6 +73,7 @@ class Encoder:
     method: str = "THN"
     votes: TrainedVotes | None = None
     folder: Path | None = None  # that it was loaded from
+    trial_queries: Mapping[Modality, Codes] = field(default_factory=dict)  # typical codes of each
 
     @property
     def bits(self) -> int:
@@ -245,6 +246,10 @@ class Encoder:
                 **external_model_record("image_model", images),
                 **texts,
                 **({"votes": self.votes.counts} if self.votes else {}),
+                "trial_queries": {
+                    modality: codes.packed.tobytes().hex()
+                    for modality, codes in self.trial_queries.items()
+                },
             },
         )
 
@@ -274,7 +279,11 @@ class Encoder:
             except DataError as error:
                 raise DataError(f"{folder / 'config.json'}: {error}") from None
         votes = TrainedVotes.load(folder) if "votes" in config else None
-        return cls(hasher, images, texts, config["method"], votes, folder)
+        trials: dict[Modality, Codes] = {}
+        for modality, digits in config.get("trial_queries", {}).items():
+            packed = np.frombuffer(bytes.fromhex(digits), np.uint8)
+            trials[modality] = Codes(packed.reshape(-1, hasher.bits // 8), hasher.bits)
+        return cls(hasher, images, texts, config["method"], votes, folder, trials)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the encoder with a model card, for `from_pretrained`."""

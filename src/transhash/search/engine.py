@@ -92,6 +92,10 @@ class SearchEngine:
             if writable:
                 writer = IndexWriter(encoder, catalog, indexes, index_name)
                 writer.reconcile()
+                for modality, index in indexes.items():
+                    other: Modality = "texts" if modality == "images" else "images"
+                    if other in encoder.trial_queries:
+                        index.set_trial_queries(encoder.trial_queries[other])
             opened.pop_all()
         return cls(run, query_encoder, catalog, indexes, writer, index_name)
 

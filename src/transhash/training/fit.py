@@ -14,8 +14,15 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from transhash.codes import default_bits
-from transhash.data.collection import AuxiliaryCollection, Collection, Images, Problem, Texts
+from transhash.codes import Codes, default_bits
+from transhash.data.collection import (
+    AuxiliaryCollection,
+    Collection,
+    Images,
+    Modality,
+    Problem,
+    Texts,
+)
 from transhash.data.feedback import drop_votes
 from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
 from transhash.data.union import append_auxiliary
@@ -312,8 +319,9 @@ class Fit:
             raise
         assert not isinstance(self.text_features, str)
         self.encoder = Encoder(
-            self.hasher, self.image_features, self.text_features, self.method, self.votes
-        )
+            self.hasher, self.image_features, self.text_features, self.method, self.votes,
+            trial_queries=draw_trial_queries(self.hasher, self.training),
+        )  # fmt: skip
         concepts = 0 if self.concepts is None else len(self.concepts.texts)
         with phase("report"):
             self.report = build_report(
@@ -457,3 +465,17 @@ def fit(
         if data.texts is not None:
             engine.writer.add_texts(data.texts, track)
         return engine
+
+
+def draw_trial_queries(hasher: Hasher, training: TrainingSet) -> dict[Modality, Codes]:
+    """Return 64 codes of each modality, which the index of the other one tries as queries."""
+    images = training.images if training.target_images is None else training.target_images
+    texts = training.texts if training.target_texts is None else training.target_texts
+
+    def choose(items: Features) -> Features:
+        return items[np.linspace(0, len(items) - 1, min(64, len(items))).astype(np.int64)]
+
+    return {
+        "images": hasher.encode_images(choose(images)),
+        "texts": hasher.encode_texts(choose(texts)),
+    }

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from weakref import WeakSet
 
@@ -26,6 +27,7 @@ from transhash.index.base import (
     Ranking,
     check_items,
     check_length,
+    check_query,
     check_search,
     check_stored_bits,
     missing_bits,
@@ -33,7 +35,13 @@ from transhash.index.base import (
     to_ids,
 )
 from transhash.index.grouped import log, store
-from transhash.index.grouped.segment import CodeWords, to_packed, to_words
+from transhash.index.grouped.segment import (
+    MAX_TRIAL_QUERIES,
+    CodeWords,
+    to_packed,
+    to_words,
+    with_budget,
+)
 from transhash.index.grouped.segments import (
     Delta,
     LiveSegment,
@@ -48,6 +56,7 @@ from transhash.index.weighted import BitWeights
 from transhash.storage import WriterLock
 from transhash.threads import cpu_count
 
+_MAX_TRIAL_BYTES = 1 << 16  # of packed codes, kept in the manifest
 _log = logging.getLogger("transhash")
 _open_indexes: WeakSet[GroupedIndex] = WeakSet()
 
@@ -157,6 +166,28 @@ class GroupedIndex(LocalIndex):
         with self._mutex:
             self._check_writable()
             self._commit(self._state.parts, self._delta, first=0)
+
+    def set_trial_queries(self, queries: Codes) -> None:
+        """Store up to 64 codes; they decide how much of a scan the tables of a segment may cost."""
+        check_query(queries, self._bits)
+        room = _MAX_TRIAL_BYTES // (self._bits // 8)
+        packed = queries.packed[: min(MAX_TRIAL_QUERIES, max(1, room))]
+        with self._mutex:
+            self._check_writable()
+            stored = packed.tobytes().hex()
+            if stored == self._generation.trial_queries:
+                return
+            parts = tuple(
+                replace(part, segment=with_budget(part.segment, to_words(packed)))
+                for part in self._state.parts
+            )
+            generation = self._generation._replace(
+                trial_queries=stored, segments=store.entries_of(parts)
+            )
+            if self._folder is not None:
+                store.write_generation(self._folder, generation)
+            self._generation = generation
+            self._set(parts)
 
     def verify(self) -> None:
         """Read every byte on disk and compare checksums; opening checks headers and the log."""
@@ -291,7 +322,10 @@ class GroupedIndex(LocalIndex):
             first = merge_from(parts, len(ids), self._min_deleted)
         if self._folder is not None:  # never copy corrupt data under a new checksum
             store.verify_files(self._folder, files_to_rewrite(parts, first))
-        committed = with_segment(parts, first, ids, words, self._bits, self._generation.number + 1)
+        committed = with_segment(
+            parts, first, ids, words, self._bits, self._generation.number + 1,
+            to_words(self._generation.trials),
+        )  # fmt: skip
         if self._folder is not None:
             try:
                 generation, committed = store.commit(self._folder, self._generation, committed)

@@ -26,6 +26,7 @@ from transhash.index.weighted import BitWeights, costs_to_items
 CodeWords = npt.NDArray[Any]  # (n, words per code) uint32 or uint64
 _Array = npt.NDArray[Any]
 
+_MIN_BUDGET = 0.02  # of tables that do not help: only queries for codes that are there are cheap
 _CHUNK_VALUES = 1 << 16  # values of the 16-bit chunk that indexes a table
 MIN_TABLE_BYTES = 1 << 19  # of codes; a smaller segment is scanned in about 10 µs
 _MAX_TABLES = 64  # MOST_TABLES in the kernel
@@ -33,7 +34,8 @@ _MAX_ITEMS = (1 << 32) - 2  # rows and postings are counted in 32 bits
 # Bytes per item for ids, offsets and tables, on top of twice the packed code: if the tables do not
 # help, and if they do.
 SPARE_BYTES, SPARE_BYTES_WITH_TABLES = 8, 16
-_TRIALS = 32  # rows searched at build time to see whether the tables help
+_TRIAL_ROWS = 32  # rows searched at build time to see whether the tables help
+MAX_TRIAL_QUERIES = 64  # of other codes
 
 
 class DeletedBits(NamedTuple):
@@ -55,7 +57,7 @@ class Segment:
     sorted_ids: _Array | None  # (items,); None: the ids are first, first + 1, ..., last
     starts: _Array | None  # (tables, _CHUNK_VALUES + 1) uint32: first row of each chunk value
     orders: _Array | None  # (tables - 1, rows) uint32: rows by chunk; table 0 is the row order
-    probe_budget: float = 0.25  # cost limit of the tables, as a fraction of a scan
+    probe_budget: float = 0.0  # cost limit of the tables, as a fraction of a scan
 
     @property
     def items(self) -> int:
@@ -206,8 +208,11 @@ def _corrupt(reason: object) -> EngineError:
     return EngineError(f"The index is corrupt ({reason}). Rebuild it from its items.")
 
 
-def build(ids: Ids, words: CodeWords, bits: int) -> Segment:
-    """Sort by (code, id), group equal codes if that saves memory, add the tables that fit."""
+def build(ids: Ids, words: CodeWords, bits: int, trials: CodeWords | None = None) -> Segment:
+    """Sort by (code, id), group equal codes if that saves memory, add the tables that fit.
+
+    `trials` are typical queries, which decide together with rows whether tables help.
+    """
     if len(ids) > _MAX_ITEMS:
         raise EngineError(
             f"A segment has at most {_MAX_ITEMS:,} items, got {len(ids):,}. Split the collection."
@@ -230,10 +235,10 @@ def build(ids: Ids, words: CodeWords, bits: int) -> Segment:
         offsets = np.append(rows, len(words)).astype(np.uint32)
         words = words[rows]
     segment = Segment(words, offsets, compact, sorted_ids, None, None)
-    return _with_tables(segment, bits)
+    return _with_tables(segment, bits, trials)
 
 
-def _with_tables(segment: Segment, bits: int) -> Segment:
+def _with_tables(segment: Segment, bits: int, trials: CodeWords | None) -> Segment:
     """Add as many tables as fit into twice the packed codes and the spare bytes."""
     count = _tables_that_fit(segment, bits, max(SPARE_BYTES, SPARE_BYTES_WITH_TABLES))
     if segment.words.nbytes < MIN_TABLE_BYTES or count < 1:
@@ -245,16 +250,13 @@ def _with_tables(segment: Segment, bits: int) -> Segment:
         np.cumsum(np.bincount(chunk, minlength=_CHUNK_VALUES), out=starts[table, 1:])
         if table:
             orders[table - 1] = np.argsort(chunk, kind="stable")  # radix sort for 16 bits
-    # The longer the codes, the earlier a plain scan would have won.
-    full = replace(segment, starts=starts, orders=orders, probe_budget=min(0.5, 64 / bits))
-    if _tables_help(full):
+    full = with_budget(replace(segment, starts=starts, orders=orders), trials)
+    if full.probe_budget > _MIN_BUDGET:
         return full
     few = _tables_that_fit(segment, bits, SPARE_BYTES)
     if few < 1:
         return segment
-    return replace(
-        segment, starts=starts[:few].copy(), orders=orders[: few - 1].copy(), probe_budget=0.02
-    )
+    return replace(full, starts=starts[:few].copy(), orders=orders[: few - 1].copy())
 
 
 def _tables_that_fit(segment: Segment, bits: int, spare: int) -> int:
@@ -263,22 +265,34 @@ def _tables_that_fit(segment: Segment, bits: int, spare: int) -> int:
     return int(min((bits + 15) // 16, _MAX_TABLES, fitting))
 
 
-def _tables_help(segment: Segment, k: int = 100) -> bool:
-    """Return whether the tables answer queries for rows of the segment within the budget.
+def with_budget(segment: Segment, trials: CodeWords | None) -> Segment:
+    """Return the segment with the probe budget that trial queries and some of its rows suggest.
 
-    In codes without clusters (uniform 64 bits) rows have no near neighbors, and tables only cost.
+    The kernel gives tables up as soon as it foresees that they would exceed the budget. What that
+    costs was measured: a tenth of a scan for most queries, and close to half the budget for the
+    worst. So the highest budget is only for segments where tables are hardly ever given up.
     """
+    if segment.starts is None:
+        return segment
+    rows = np.linspace(0, len(segment.words) - 1, _TRIAL_ROWS).astype(np.int64)
+    groups = [segment.words[rows], *([trials] if trials is not None and len(trials) else [])]
+    for budget, quorum in ((0.5, min), (0.25, max)):
+        shares = [_share_answered(segment, group, budget) for group in groups]
+        # All groups for the first one: one of them decides whether tables are used at all.
+        if quorum(shares) >= (0.875 if quorum is min else 0.25):
+            return replace(segment, probe_budget=budget)
+    return replace(segment, probe_budget=_MIN_BUDGET)
+
+
+def _share_answered(segment: Segment, queries: CodeWords, budget: float, k: int = 100) -> float:
+    """Return the share of queries that the tables answer within the budget."""
     if native is None:
-        return False
-    rows = np.linspace(0, len(segment.words) - 1, _TRIALS).astype(np.int64)
+        return 0.0
     output = np.empty((1, k), np.int64), np.empty((1, k), np.int32)
-    answered = sum(
-        native.search(
-            *segment._arrays(segment.words[row : row + 1]), k, segment.probe_budget, 1, *output
-        )[0]
-        for row in rows
-    )
-    return bool(answered * 4 >= _TRIALS)
+    answered = 0
+    for query in queries:  # one at a time, as in a service: a scan for many is cheaper
+        answered += native.search(*segment._arrays(query[None]), k, budget, 1, *output)[0]
+    return answered / len(queries)
 
 
 def chunk_values(words: CodeWords, table: int) -> npt.NDArray[np.uint16]:

@@ -243,7 +243,13 @@ def files_to_rewrite(parts: tuple[LiveSegment, ...], first: int) -> list[str]:
 
 
 def with_segment(
-    parts: tuple[LiveSegment, ...], first: int, ids: Ids, words: CodeWords, bits: int, number: int
+    parts: tuple[LiveSegment, ...],
+    first: int,
+    ids: Ids,
+    words: CodeWords,
+    bits: int,
+    number: int,
+    trials: CodeWords,
 ) -> tuple[LiveSegment, ...]:
     """Return parts [0, first) and one new segment of the other parts and the given items."""
     if first < len(parts):
@@ -258,5 +264,5 @@ def with_segment(
             deleted_file = f"dead-{number}-{place}.bin"
         result.append(LiveSegment(part.segment, deleted, file=part.file, deleted_file=deleted_file))
     if len(ids):
-        result.append(LiveSegment(build(ids, words, bits), file=f"segment-{number}.bin"))
+        result.append(LiveSegment(build(ids, words, bits, trials), file=f"segment-{number}.bin"))
     return tuple(result)

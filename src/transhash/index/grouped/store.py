@@ -17,8 +17,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from transhash.errors import CorruptionError, DataError, EngineError
-from transhash.index.base import NO_IDS, Ids, check_length
+from transhash.index.base import NO_IDS, Ids, Packed, check_length
 from transhash.index.grouped.arrays_file import open_arrays, verify_arrays, write_arrays
 from transhash.index.grouped.log import Log, create_log
 from transhash.index.grouped.segment import Segment
@@ -27,7 +29,7 @@ from transhash.storage import read_regular, write_json
 
 MANIFEST = "index.json"
 _FORMAT = "transhash grouped index"
-_VERSION = 2
+_VERSION = 3
 _DATA_FILE = re.compile(r"(segment-\d+|dead-\d+-\d+|log-\d+)\.bin")
 _DRAFT_FILE = re.compile(r"\..+\.draft")
 
@@ -35,6 +37,7 @@ _DRAFT_FILE = re.compile(r"\..+\.draft")
 class SegmentEntry(NamedTuple):
     file: str
     deleted: str | None
+    probe_budget: float = 0.0
 
 
 class Generation(NamedTuple):
@@ -42,10 +45,17 @@ class Generation(NamedTuple):
     bits: int
     segments: tuple[SegmentEntry, ...]
     log: str
+    trial_queries: str = ""  # packed codes in hexadecimal
 
     @property
     def array_files(self) -> list[str]:
-        return [name for entry in self.segments for name in entry if name]
+        names = [name for entry in self.segments for name in (entry.file, entry.deleted)]
+        return [name for name in names if name]
+
+    @property
+    def trials(self) -> Packed:
+        packed = np.frombuffer(bytes.fromhex(self.trial_queries), np.uint8)
+        return packed.reshape(-1, self.bits // 8)
 
 
 def exists(folder: Path) -> bool:
@@ -73,9 +83,12 @@ def read_generation(folder: Path) -> Generation:
             )
         if document["crc32"] != _checksum(body):
             raise ValueError("the checksum does not match")
-        entries = tuple(SegmentEntry(entry["file"], entry["deleted"]) for entry in body["segments"])
+        entries = tuple(
+            SegmentEntry(entry["file"], entry["deleted"], entry["probe_budget"])
+            for entry in body["segments"]
+        )
         bits = check_length(body["bits"])
-        return Generation(body["generation"], bits, entries, body["log"])
+        return Generation(body["generation"], bits, entries, body["log"], body["trial_queries"])
     except FileNotFoundError:
         raise CorruptionError(f"{path} is missing") from None
     except OSError as error:
@@ -93,6 +106,7 @@ def write_generation(folder: Path, generation: Generation) -> None:
         "bits": generation.bits,
         "segments": [entry._asdict() for entry in generation.segments],
         "log": generation.log,
+        "trial_queries": generation.trial_queries,
     }
     document = {"format": _FORMAT, "version": _VERSION, "crc32": _checksum(body), "index": body}
     write_json(folder / MANIFEST, document)
@@ -132,16 +146,16 @@ def commit(
         for part in parts:
             segment, deleted = part.segment, part.deleted
             if part.file not in last.array_files:
-                metadata = {"bits": last.bits, "probe_budget": segment.probe_budget}
-                write_arrays(folder / part.file, metadata, segment.arrays())
-                segment = _open_segment(folder / part.file, last.bits)
+                write_arrays(folder / part.file, {"bits": last.bits}, segment.arrays())
+                segment = _open_segment(folder / part.file, last.bits, segment.probe_budget)
             if part.deleted_file is not None and part.deleted_file not in last.array_files:
                 write_arrays(folder / part.deleted_file, {}, {"ids": deleted})
                 deleted = _open_deleted(folder, part.deleted_file)
             written.append(LiveSegment(segment, deleted, NO_IDS, part.file, part.deleted_file))
         number = last.number + 1
-        entries = tuple(SegmentEntry(part.file, part.deleted_file) for part in written)
-        generation = Generation(number, last.bits, entries, f"log-{number}.bin")
+        generation = last._replace(
+            number=number, segments=entries_of(written), log=f"log-{number}.bin"
+        )
         create_log(folder / generation.log)
         write_generation(folder, generation)
     except EngineError:
@@ -151,30 +165,33 @@ def commit(
     return generation, tuple(written)
 
 
+def entries_of(parts: Iterable[LiveSegment]) -> tuple[SegmentEntry, ...]:
+    return tuple(
+        SegmentEntry(part.file, part.deleted_file, part.segment.probe_budget) for part in parts
+    )
+
+
 def open_parts(
     folder: Path, generation: Generation, mapped: Sequence[LiveSegment] = ()
 ) -> tuple[LiveSegment, ...]:
     """Open the parts of a generation, reusing the segments that `mapped` has open."""
     opened = {part.file: part.segment for part in mapped}
-    return tuple(
-        LiveSegment(
-            opened.get(entry.file) or _open_segment(folder / entry.file, generation.bits),
-            _open_deleted(folder, entry.deleted),
-            file=entry.file,
-            deleted_file=entry.deleted,
-        )
-        for entry in generation.segments
-    )
+    parts = []
+    for entry in generation.segments:
+        segment = opened.get(entry.file)
+        if segment is None or segment.probe_budget != entry.probe_budget:
+            segment = _open_segment(folder / entry.file, generation.bits, entry.probe_budget)
+        deleted = _open_deleted(folder, entry.deleted)
+        parts.append(LiveSegment(segment, deleted, file=entry.file, deleted_file=entry.deleted))
+    return tuple(parts)
 
 
-def _open_segment(path: Path, bits: int) -> Segment:
+def _open_segment(path: Path, bits: int, probe_budget: float) -> Segment:
     metadata, arrays = open_arrays(path)
     if metadata.get("bits") != bits or not {"words", "ids"} <= arrays.keys():
         raise CorruptionError(f"{path} does not belong to this index of {bits} bits")
     optional = {key: arrays.get(key) for key in ("offsets", "sorted_ids", "starts", "orders")}
-    return Segment(
-        arrays["words"], ids=arrays["ids"], probe_budget=metadata["probe_budget"], **optional
-    )
+    return Segment(arrays["words"], ids=arrays["ids"], probe_budget=probe_budget, **optional)
 
 
 def _open_deleted(folder: Path, name: str | None) -> Ids:
