@@ -16,14 +16,16 @@ import torch
 from PIL import Image
 
 from transhash.errors import DataError
-from transhash.features import LITE2
+from transhash.features import LITE2, loaders, quiet_transformers
 from transhash.features.decode import Pixels
 from transhash.features.efficientnet import load_lite, original_lite, trainable_lite
 from transhash.features.images import EfficientNetLite0, EfficientNetLite2, image_features
 from transhash.features.onnx import FromHwcBytes, onnx_graph
 from transhash.features.stream import extract_all
 from transhash.features.texts import load_text, save_text, text_features
+from transhash.storage import write_json
 
+from .test_text import tiny_sentence_transformer
 from .tiny_models import (
     BUILDERS,
     DEVIATION,
@@ -263,3 +265,66 @@ def test_a_missing_lite2_wheel_is_reported_with_its_extra() -> None:
         pytest.skip("its wheel is installed")
     with pytest.raises(DataError, match=r"pip install 'transhash\[lite2\]'"):
         image_features(LITE2)
+
+
+def with_code(folder: Path) -> Path:
+    """Save a model that is code of its own; the code leaves a file when it is run."""
+    folder.mkdir(exist_ok=True)
+    classes = {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"}
+    tokenizer = {"AutoTokenizer": ["own.OwnTokenizer", None]}
+    write_json(folder / "config.json", {"model_type": "own", "auto_map": classes})
+    write_json(folder / "tokenizer_config.json", {"auto_map": tokenizer})
+    write_json(
+        folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": "own.OwnModel"}]
+    )
+    (folder / "own.py").write_text(f"open({str(folder / 'RAN')!r}, 'w')\nclass OwnConfig: pass\n")
+    return folder
+
+
+@pytest.mark.parametrize("library", ["transformers", "sentence_transformers"])
+def test_code_in_a_model_folder_is_refused_without_a_question(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require(library, library.replace("_", "-"))
+    folder = with_code(tmp_path / "model")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    name = f"transformers:{folder}" if library == "transformers" else str(folder)
+    with pytest.raises(DataError, match="cannot be read"):
+        text_features(name)
+    assert not (folder / "RAN").exists()
+
+
+def test_a_library_that_forgets_to_forbid_code_cannot_ask_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transformers = require("transformers", "transformers")
+    folder = with_code(tmp_path / "model")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(ValueError, match="trust_remote_code"), quiet_transformers():
+        transformers.AutoConfig.from_pretrained(str(folder))
+    assert not (folder / "RAN").exists()
+
+
+def test_an_open_clip_folder_that_asks_for_code_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "open_clip_config.json"
+    loaders.refuse_remote_code(config)
+    text = {"hf_tokenizer_name": "x", "tokenizer_kwargs": {}}
+    write_json(config, {"model_cfg": {"text_cfg": text}})
+    loaders.refuse_remote_code(config)
+    text["tokenizer_kwargs"] = {"trust_remote_code": True}
+    write_json(config, {"model_cfg": {"text_cfg": text}})
+    with pytest.raises(DataError, match="trust_remote_code"):
+        loaders.refuse_remote_code(config)
+
+
+def test_loading_and_embedding_write_nothing_to_the_terminal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tiny_clip(tmp_path / "clip")
+    sentences = tiny_sentence_transformer(tmp_path / "small")
+    pooling = json.loads((sentences / "1_Pooling" / "config.json").read_text())
+    write_json(sentences / "1_Pooling" / "config.json", {**pooling, "pooling_mode": "cls"})
+    capfd.readouterr()
+    text_features(f"transformers:{folder}").fit(["a boat"]).transform(["a boat"])
+    text_features(str(sentences)).fit(["a boat", "a cat"]).transform(["a boat"])  # by the library
+    assert capfd.readouterr() == ("", "")

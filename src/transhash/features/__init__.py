@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -99,16 +100,21 @@ def check_published(folder: Path, digests: Mapping[str, str], model: str, instal
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep the progress bars and log lines of transformers from the terminal."""
-    from transformers.utils import logging as logs
+    """Keep progress bars, log lines and questions of transformers from the terminal.
 
-    logging: Any = logs
+    It would ask whether to run the code of a model whose caller did not forbid that.
+    """
+    modules: Any = import_module("transformers.dynamic_module_utils")
+    logging: Any = import_module("transformers.utils.logging")
     verbosity, had_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    seconds = modules.TIME_OUT_REMOTE_CODE
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    modules.TIME_OUT_REMOTE_CODE = 0  # refuses without asking
     try:
         yield
     finally:
+        modules.TIME_OUT_REMOTE_CODE = seconds
         logging.set_verbosity(verbosity)
         if had_bar:
             logging.enable_progress_bar()

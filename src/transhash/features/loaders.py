@@ -7,6 +7,8 @@ resolves the model folder and returns a `PretrainedModel` in float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +64,11 @@ def load_open_clip(name: str, device: str) -> PretrainedModel:
         source = architecture
     else:
         folder = resolve_model_folder(name, hint)
+        refuse_remote_code(folder / "open_clip_config.json")
         source, weights = f"local-dir:{folder}", ""
-    with reading_with("open_clip", name):
+    # open_clip uses transformers for some texts.
+    quiet = quiet_transformers() if find_spec("transformers") else nullcontext()
+    with reading_with("open_clip", name), quiet:
         model = open_clip.create_model(
             source, pretrained=weights or None, device=device, require_pretrained=True
         ).eval()
@@ -83,6 +88,14 @@ def load_open_clip(name: str, device: str) -> PretrainedModel:
         digest,
         lambda texts: model.encode_text(tokenizer(list(texts)).to(device)),
     )
+
+
+def refuse_remote_code(config: Path) -> None:
+    """Refuse a configuration that asks for the code of a model, which open_clip would run."""
+    if config.is_file() and "trust_remote_code" in config.read_text("utf-8", "replace"):
+        raise DataError(
+            f"{config} has trust_remote_code, but code of models is never run. Pass another model."
+        )
 
 
 def load_timm(name: str, device: str) -> PretrainedModel:
