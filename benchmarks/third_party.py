@@ -4,6 +4,7 @@
     python benchmarks/third_party.py FOLDER --text-features words all-MiniLM-L6-v2/
     python benchmarks/third_party.py FOLDER --queries benchmarks/third_party_queries.csv
     python benchmarks/third_party.py FOLDER --methods THN THN@THN --fine-tuning blocks=6
+    python benchmarks/third_party.py FOLDER --methods THN --search codes keywords hybrid
 
 A seed draws 80% of the auxiliary pairs for training, and three quarters of the images and of the
 texts as databases, which transductive methods also train on, unlabeled. The other items are
@@ -11,6 +12,10 @@ queries. Labels are used for scoring only. Prints MAP of the full ranking and pr
 expectation, mean and deviation over seeds, with two baselines: `random`, and `keyword`, tf-idf of
 texts against image file names. METHOD@TEACHER uses a backbone that was fine-tuned on the training
 pairs and the database images.
+
+`--search` ranks images by codes, by keywords (names of the images as the product indexes them) or
+by both, with weighted ranking. The names of the photographs are left out: their classes were read
+off them. Image queries have no words and are ranked by codes.
 
 `--queries` trains on all pairs and all target items, searches images with the typed queries, and
 prints the number of correct results in the top 10, mean over seeds.
@@ -26,6 +31,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
 import numpy as np
@@ -34,6 +40,7 @@ from common import DIRECTIONS, mean_cells
 from fine_tune import parse_settings
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from transhash.codes import Codes
 from transhash.data.collection import AuxiliaryCollection, Images, Texts, label_matrix
 from transhash.data.manifest import (
     manifest_images,
@@ -55,12 +62,16 @@ from transhash.hashers.base import Hasher, Scorer
 from transhash.hashers.fine_tuning import fine_tune
 from transhash.hashers.fine_tuning.batches import decode_all
 from transhash.hashers.methods import make_method
-from transhash.index.weighted import RankingMode
+from transhash.index.weighted import RankingMode, query_weights
 from transhash.progress import Track, no_progress, progress_bar
 from transhash.scoring.directions import ScoredDirection, TieGroups, build_directions
+from transhash.search.catalog import Catalog, NewItem
+from transhash.search.fusion import fuse, rank_codes
+from transhash.search.keywords import SearchMode, query_words
 from transhash.training.fine_tune import FineTuningRequest, require_backbone
 from transhash.training.split_data import LabeledFeatures, LabelMatrix, TestSet
 
+NAMES_ARE_LABELS = {"photographs"}  # collections whose classes were read off file names
 Rows = npt.NDArray[np.int64]
 Rankings = Mapping[str, TieGroups]  # by direction
 Ranker = Callable[["CollectionSplit", int], Rankings]  # split and seed
@@ -258,6 +269,54 @@ class FineTunedCollections:
         return replace(split, collection=self.cache[key])
 
 
+def rank_with_search(
+    split: CollectionSplit, method: Hasher, text_name: str, search: SearchMode, *, names: bool
+) -> Rankings:
+    """Rank images for texts by the search mode of the product, and texts for images by codes."""
+    training, features = training_set(split, method, text_name)
+    method.fit(training)
+    assert training.target_texts is not None
+    test = split.test_set(features.transform(split.query_texts), training.target_texts)
+    projections = method.project_texts(test.query_texts.features)
+    queries, weights = Codes.from_projections(projections), query_weights(projections, "weighted")
+    assert weights is not None
+    images = method.encode_images(test.database_images.features)
+    image_ids = [split.collection.images.ids[row] for row in split.database_images]
+    texts = split.collection.texts.take(split.database_texts)
+    text_codes = method.encode_texts(test.database_texts.features)
+    words: Any = getattr(features, "words", features)
+    scores = np.zeros((len(queries), len(images)))  # items that are not found are tied
+    with TemporaryDirectory() as folder, Catalog(Path(folder) / "catalog.sqlite") as catalog:
+        stored = catalog.add(
+            "images",
+            [
+                NewItem(name, code.tobytes(), location=name if names else None)
+                for name, code in zip(image_ids, images.packed)
+            ],
+        )
+        catalog.add(
+            "texts",
+            [
+                NewItem(name, code.tobytes(), text)
+                for name, code, text in zip(texts.ids, text_codes.packed, texts.items)
+            ],
+        )
+        numbers = np.array([item.number for item in stored])
+        for i, text in enumerate(split.query_texts):
+            query, own = queries[i : i + 1], weights[i : i + 1]
+            found = rank_codes(query, own, numbers, images.packed).ids[0]
+            if search != "codes":
+                rarities = catalog.words.rarities(query_words(text, words.stop_words_))
+                matches = catalog.words.search("images", rarities, images.packed.shape[1])
+                nearest = rank_codes(query, own, numbers, images.packed)
+                found = fuse(query, own, nearest, matches, len(numbers)).ids[0]
+                if search == "keywords":
+                    found = matches.numbers
+            scores[i, np.searchsorted(numbers, found)] = np.arange(len(found), 0, -1)
+    by_codes = build_directions(method, test, "weighted")["image_to_text"].tie_groups()
+    return {**rank_by_score(split, np.zeros((1, 1)), scores), "image_to_text": by_codes}
+
+
 def rank_by_score(
     split: CollectionSplit, image_scores: npt.NDArray[Any], text_scores: npt.NDArray[Any]
 ) -> Rankings:
@@ -313,6 +372,7 @@ def main() -> None:
     )
     parser.add_argument("--device", default="cpu", help="device of the backbone")
     parser.add_argument("--queries", type=Path, help="csv file: collection, query, labels")
+    parser.add_argument("--search", nargs="+", choices=get_args(SearchMode), default=[])
     parser.add_argument("--json", type=Path, help="output file for the scores of every seed")
     options = parser.parse_args()
     if options.fine_tuning and not any("@" in method for method in options.methods):
@@ -330,6 +390,10 @@ def main() -> None:
         for method in options.methods:
             name = f"{method}, {Path(text_name).name}"
             rankers[name] = make_ranker(method, text_name, options, fine_tuned)
+        for search in options.search:
+            for method in options.methods:
+                name = f"{search}: {method}, {Path(text_name).name}"
+                rankers[name] = make_searcher(method, text_name, search, options)
     measure = score_queries if options.queries else score_splits
     results = measure(collection, options, rankers)
     if options.json:
@@ -349,6 +413,18 @@ def make_ranker(
         if spec.teacher:
             split = fine_tuned.apply(split, spec.teacher, options.bits, seed, text_name)
         return rank_with_method(split, method, text_name, options.ranking)
+
+    return rank
+
+
+def make_searcher(
+    name: str, text_name: str, search: SearchMode, options: argparse.Namespace
+) -> Ranker:
+    def rank(split: CollectionSplit, seed: int) -> Rankings:
+        method = make_method(name, bits=options.bits, seed=seed)
+        assert isinstance(method, Hasher), f"{name} has no codes"
+        names = options.folder.name not in NAMES_ARE_LABELS
+        return rank_with_search(split, method, text_name, search, names=names)
 
     return rank
 
