@@ -29,7 +29,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, get_args
@@ -270,9 +270,9 @@ class FineTunedCollections:
 
 
 def rank_with_search(
-    split: CollectionSplit, method: Hasher, text_name: str, search: SearchMode, *, names: bool
-) -> Rankings:
-    """Rank images for texts by the search mode of the product, and texts for images by codes."""
+    split: CollectionSplit, method: Hasher, text_name: str, *, names: bool
+) -> dict[SearchMode, Rankings]:
+    """Rank images for texts by each search mode of the product, texts for images by codes."""
     training, features = training_set(split, method, text_name)
     method.fit(training)
     assert training.target_texts is not None
@@ -285,7 +285,9 @@ def rank_with_search(
     texts = split.collection.texts.take(split.database_texts)
     text_codes = method.encode_texts(test.database_texts.features)
     words: Any = getattr(features, "words", features)
-    scores = np.zeros((len(queries), len(images)))  # items that are not found are tied
+    modes: tuple[SearchMode, ...] = get_args(SearchMode)
+    # Items that are not found are tied.
+    scores = {mode: np.zeros((len(queries), len(images))) for mode in modes}
     with TemporaryDirectory() as folder, Catalog(Path(folder) / "catalog.sqlite") as catalog:
         stored = catalog.add(
             "images",
@@ -304,17 +306,22 @@ def rank_with_search(
         numbers = np.array([item.number for item in stored])
         for i, text in enumerate(split.query_texts):
             query, own = queries[i : i + 1], weights[i : i + 1]
-            found = rank_codes(query, own, numbers, images.packed).ids[0]
-            if search != "codes":
-                rarities = catalog.words.rarities(query_words(text, words.stop_words_))
-                matches = catalog.words.search("images", rarities, images.packed.shape[1])
-                nearest = rank_codes(query, own, numbers, images.packed)
-                found = fuse(query, own, nearest, matches, len(numbers)).ids[0]
-                if search == "keywords":
-                    found = matches.numbers
-            scores[i, np.searchsorted(numbers, found)] = np.arange(len(found), 0, -1)
+            nearest = rank_codes(query, own, numbers, images.packed)
+            rarities = catalog.words.rarities(query_words(text, words.stop_words_))
+            matches = catalog.words.search("images", rarities, images.packed.shape[1])
+            found: dict[SearchMode, Rows] = {
+                "codes": nearest.ids[0],
+                "keywords": matches.numbers,
+                "hybrid": fuse(query, own, nearest, matches, len(numbers)).ids[0],
+            }
+            for mode, ids in found.items():
+                scores[mode][i, np.searchsorted(numbers, ids)] = np.arange(len(ids), 0, -1)
     by_codes = build_directions(method, test, "weighted")["image_to_text"].tie_groups()
-    return {**rank_by_score(split, np.zeros((1, 1)), scores), "image_to_text": by_codes}
+    no_scores = np.zeros((len(split.query_images), len(texts)))
+    return {
+        mode: {**rank_by_score(split, no_scores, scores[mode]), "image_to_text": by_codes}
+        for mode in modes
+    }
 
 
 def rank_by_score(
@@ -389,11 +396,10 @@ def main() -> None:
     for text_name in options.text_features:
         for method in options.methods:
             name = f"{method}, {Path(text_name).name}"
-            rankers[name] = make_ranker(method, text_name, options, fine_tuned)
-        for search in options.search:
-            for method in options.methods:
-                name = f"{search}: {method}, {Path(text_name).name}"
-                rankers[name] = make_searcher(method, text_name, search, options)
+            if options.search:
+                rankers |= make_searchers(method, name, text_name, options)
+            else:
+                rankers[name] = make_ranker(method, text_name, options, fine_tuned)
     measure = score_queries if options.queries else score_splits
     results = measure(collection, options, rankers)
     if options.json:
@@ -417,16 +423,22 @@ def make_ranker(
     return rank
 
 
-def make_searcher(
-    name: str, text_name: str, search: SearchMode, options: argparse.Namespace
-) -> Ranker:
-    def rank(split: CollectionSplit, seed: int) -> Rankings:
-        method = make_method(name, bits=options.bits, seed=seed)
-        assert isinstance(method, Hasher), f"{name} has no codes"
-        names = options.folder.name not in NAMES_ARE_LABELS
-        return rank_with_search(split, method, text_name, search, names=names)
+def make_searchers(
+    method_name: str, label: str, text_name: str, options: argparse.Namespace
+) -> dict[str, Ranker]:
+    """Return a ranker per search mode; they share the fits."""
+    names = options.folder.name not in NAMES_ARE_LABELS
+    by_seed: dict[int, dict[SearchMode, Rankings]] = {}
 
-    return rank
+    def rank(split: CollectionSplit, seed: int, mode: SearchMode) -> Rankings:
+        if seed not in by_seed:
+            method = make_method(method_name, bits=options.bits, seed=seed)
+            if not isinstance(method, Hasher):
+                raise SystemExit(f"{method_name} has no codes. Choose another method.")
+            by_seed[seed] = rank_with_search(split, method, text_name, names=names)
+        return by_seed[seed][mode]
+
+    return {f"{mode}: {label}": partial(rank, mode=mode) for mode in options.search}
 
 
 def score_splits(

@@ -461,7 +461,7 @@ MUTANTS = (
         "search/test_hybrid.py -k filter",
     ),
     Mutant(
-        "search/duplicates.py",
+        "search/retrieval.py",
         "difference[nearest] <= _MAX_DIFFERENCE",
         "difference[nearest] <= 255",
         "search/test_hybrid.py -k copies",

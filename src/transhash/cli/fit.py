@@ -38,6 +38,9 @@ def fit(
     concepts: bool = typer.Option(
         True, help="Also learn from the built-in concepts of the image network."
     ),
+    embedded_captions: bool = typer.Option(
+        False, "--embedded-captions", help="Also learn from captions inside your image files."
+    ),
     auxiliary_images: Path | None = typer.Option(
         None, help="Auxiliary images, if images and texts are in separate files."
     ),
@@ -164,6 +167,7 @@ def fit(
             data = read_fit_data(
                 auxiliary, images, texts, relation=relation,
                 auxiliary_images=auxiliary_images, auxiliary_texts=auxiliary_texts,
+                embedded_captions=embedded_captions, track=track,
             )  # fmt: skip
             fitting.run_files(data)
     if world.rank:

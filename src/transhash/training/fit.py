@@ -414,6 +414,7 @@ def fit(
     texts: Any = None,
     *,
     concepts: bool = True,
+    embedded_captions: bool = False,
     votes: Any = None,
     out: str | Path | None = None,
     method: str = "THN",
@@ -432,10 +433,11 @@ def fit(
     `pairs` is the auxiliary set: a file, a data frame or data set with columns image and text (and
     optionally labels), or a list of (image, text). `concepts` adds what the network that reads the
     images knows: 1,387 names and definitions; without `pairs` they are all that is learned from.
-    `images` and `texts` are the target items, which
-    are not paired: folders, files, lists, data frames, data sets or feature matrices. Images in
-    memory may be bytes, PIL images or arrays. `votes` on results are further auxiliary items: a
-    file written by `transhash feedback`, or a list of (image, text, 0 or 1).
+    `embedded_captions` adds the images that have a title, caption or keywords in their file, as
+    pairs with these. `images` and `texts` are the target items, which are not paired: folders,
+    files, lists, data frames, data sets or feature matrices. Images in memory may be bytes, PIL
+    images or arrays. `votes` on results are further auxiliary items: a file written by `transhash
+    feedback`, or a list of (image, text, 0 or 1).
 
     Without `out` the run folder is temporary and deleted when the engine is closed. `validate` adds
     retrieval of held-out pairs to report.json and takes as long as the training. `fine_tune` is a
@@ -450,7 +452,9 @@ def fit(
     hasher = make_hasher(name, **{"bits": bits, "seed": seed, **(settings or {})})
     request = None if fine_tune is None else FineTuningRequest.from_hasher(hasher, name, fine_tune)
     with show_progress("fit", progress) as track:
-        data = read_fit_data(pairs, images, texts, votes=votes)
+        data = read_fit_data(
+            pairs, images, texts, votes=votes, embedded_captions=embedded_captions, track=track
+        )
         temporary = TemporaryDirectory(prefix="transhash-") if out is None else None
         folder = Path(temporary.name if temporary else out or "")
         Fit(

@@ -11,6 +11,8 @@ from transhash.data.feedback import add_votes, is_feedback_file, read_votes
 from transhash.data.inputs import to_auxiliary, to_images, to_texts, to_votes
 from transhash.data.manifest import read_images, read_texts, read_triples
 from transhash.errors import DataError
+from transhash.features.embedded_captions import add_embedded_captions
+from transhash.progress import Track, no_progress
 
 
 @dataclass
@@ -32,10 +34,13 @@ def read_fit_data(
     auxiliary_texts: Path | None = None,
     relation: Path | None = None,
     votes: Any = None,
+    embedded_captions: bool = False,
+    track: Track = no_progress,
 ) -> FitData:
     """Read the inputs of a fit from files or Python objects; labels of target items are dropped.
 
-    `relation` is a file of triples (image id, text id, 0 or 1), or of votes.
+    `relation` is a file of triples (image id, text id, 0 or 1), or of votes. With
+    `embedded_captions`, target images with a caption in their file are auxiliary pairs as well.
     """
     triples, pairs = None, None
     problems: list[Problem] = []
@@ -64,6 +69,8 @@ def read_fit_data(
     own = () if pairs is None else (pairs.images, pairs.texts)
     for part in (*own, target_images, target_texts):
         problems += part.problems if part is not None else ()
+    if embedded_captions:
+        pairs = add_embedded_captions(pairs, target_images, track)
     if trained_votes is not None:
         if pairs is None:
             raise DataError("Votes need an auxiliary set. Pass --auxiliary FILE as well.")
