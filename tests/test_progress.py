@@ -124,7 +124,7 @@ def test_nothing_is_printed_without_progress(capfd: pytest.CaptureFixture[str]) 
     with show_progress("fit", None) as track:  # standard error is a file here
         assert track is no_progress
     assert capfd.readouterr() == ("", "")
-    with pytest.raises(DataError, match="progress must be True, False or None"):
+    with pytest.raises(DataError, match="progress is a function"):
         progress.choose_track(progress_bar)  # type: ignore[arg-type]
 
 

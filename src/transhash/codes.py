@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from transhash.errors import DataError
+from transhash.errors import DataError, check_type
 
 DEFAULT_BITS = 128  # THN: best recall of held-out captions among 32, 64 and 128 (docs/search.md)
 BENCHMARK_BITS = 32
@@ -93,5 +93,6 @@ def default_bits(method: str) -> int:
 
 
 def check_bits(bits: int) -> None:
+    check_type(bits, (int, np.integer), "The code length", "a multiple of 8")
     if bits < 8 or bits % 8:
         raise DataError(f"Code length {bits} is not a multiple of 8. Use 8, 16, 24, ...")

@@ -34,3 +34,17 @@ class CorruptionError(EngineError):
     def __init__(self, *details: str) -> None:
         self.details = details
         super().__init__(f"{'. '.join(details)}. Restore a backup or rebuild the index.")
+
+
+def type_name(value: object) -> str:
+    """Return the type of a value with its article, for messages."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+def check_type(value: object, kinds: type | tuple[type, ...], name: str, expected: str) -> None:
+    """Raise a DataError unless `value` is of one of the types; `expected` says what to pass."""
+    if not isinstance(value, kinds):
+        raise DataError(f"{name} is {type_name(value)}. Pass {expected}.")

@@ -19,7 +19,7 @@ from datetime import timedelta
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from transhash.errors import DataError
+from transhash.errors import check_type
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -64,8 +64,7 @@ def with_progress(
 
 def choose_track(progress: bool | None) -> Track:
     """Return the track of a public call: None shows progress in a terminal or notebook."""
-    if progress not in (True, False, None):
-        raise DataError(f"progress must be True, False or None, got {progress!r}.")
+    check_type(progress, (bool, type(None)), "progress", "True, False or None")
     return progress_bar if (_is_interactive() if progress is None else progress) else no_progress
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
@@ -18,7 +19,7 @@ from transhash.data.collection import (
 )
 from transhash.data.manifest import manifest_images, manifest_texts, read_manifest
 from transhash.data.relation import Rows
-from transhash.errors import DataError
+from transhash.errors import DataError, check_type
 from transhash.storage import read_json
 
 PROTOCOLS = ("imagenet-yahooqa", "nus-wide")
@@ -157,6 +158,7 @@ class Benchmark:
 
 def load_benchmark(folder: str | Path, sizes: SplitSizes | None = None) -> Benchmark:
     """Read a benchmark folder: auxiliary.tsv, images.tsv and texts.tsv (see docs/benchmarks.md)."""
+    check_type(folder, (str, os.PathLike), "The benchmark", "the path of its folder")
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(

@@ -25,7 +25,7 @@ Labels = frozenset[str]
 def check_modality(name: str) -> Modality:
     """Return `name` as a modality, or raise for anything else, such as "image"."""
     for modality in MODALITIES:
-        if name == modality:
+        if isinstance(name, str) and name == modality:
             return modality
     raise DataError(f"Unknown modality {name!r}. Choose from: {', '.join(MODALITIES)}.")
 

@@ -33,7 +33,7 @@ from transhash.data.relation import (
     Term,
     sparse_ones,
 )
-from transhash.data.tables import delimiter_of, open_text, read_fields, read_records
+from transhash.data.tables import delimiter_of, is_table, open_text, read_fields, read_records
 from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 
@@ -117,6 +117,8 @@ def is_feedback_file(source: Path) -> bool:
 def read_votes(source: str | Path) -> tuple[list[Vote], list[Problem]]:
     """Read a csv, tsv or jsonl file with columns image, text and vote (0 or 1)."""
     manifest = Manifest(Path(source))
+    if not is_table(manifest.source):
+        raise DataError(f"{source} is not a table. Pass a csv, tsv or jsonl file of votes.")
     votes = []
     for record in read_records(manifest.source):
         try:

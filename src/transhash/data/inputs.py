@@ -27,7 +27,7 @@ from transhash.data.manifest import (
     read_manifest,
     read_texts,
 )
-from transhash.errors import DataError
+from transhash.errors import DataError, type_name
 from transhash.storage import content_digest
 
 
@@ -69,6 +69,16 @@ def to_texts(source: Any, ids: Sequence[str] | None = None) -> Texts:
     values = _list_values(source, "Texts")
     texts = [_to_text(value, f"Text {i}") for i, value in enumerate(values)]
     return Collection(_item_ids(texts, ids), texts, objects=values)
+
+
+def to_text_list(texts: Any) -> list[str]:
+    """Return texts from memory as a list; files and features are refused."""
+    if isinstance(texts, np.ndarray) and texts.dtype.kind in "fiub":
+        raise DataError(
+            f"Texts are an array of {texts.dtype}. Pass a list of texts, or pass features to the "
+            "encode_texts or project_texts of the hasher."
+        )
+    return [_to_text(value, f"Text {i}") for i, value in enumerate(_list_values(texts, "Texts"))]
 
 
 def to_auxiliary(
@@ -139,7 +149,7 @@ def to_image_source(value: Any, name: str = "The image") -> ImageSource:
     if hasattr(value, "__array__"):
         return _encode_png(_from_pixels(np.asarray(value), name))
     raise DataError(
-        f"{name} is {_type_name(value)}. Pass a path, bytes, a PIL image or an array of pixels."
+        f"{name} is {type_name(value)}. Pass a path, bytes, a PIL image or an array of pixels."
     )
 
 
@@ -169,7 +179,7 @@ def _to_text(value: Any, name: str) -> str:
     if isinstance(value, np.str_):
         value = str(value)
     if not isinstance(value, str):
-        raise DataError(f"{name} is {_type_name(value)}, not a text. Omit or correct it.")
+        raise DataError(f"{name} is {type_name(value)}, not a text. Omit or correct it.")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -189,7 +199,7 @@ def _tuples_to_rows(source: Any, columns: tuple[str, ...]) -> list[Mapping[str, 
                 or len(row) != len(columns)
             ):
                 raise DataError(
-                    f"Row {i} is {_type_name(row)}. Pass ({', '.join(columns)}), or a file, a "
+                    f"Row {i} is {type_name(row)}. Pass ({', '.join(columns)}), or a file, a "
                     "frame or dictionaries with these columns."
                 )
             rows.append(dict(zip(columns, row)))
@@ -213,7 +223,7 @@ def _to_rows(source: Any) -> list[Mapping[str, Any]] | None:
             return None
         for i, row in enumerate(source):
             if not isinstance(row, Mapping):
-                raise DataError(f"Row {i} is {_type_name(row)}. Pass dictionaries only.")
+                raise DataError(f"Row {i} is {type_name(row)}. Pass dictionaries only.")
         return list(source)
     return None
 
@@ -237,7 +247,7 @@ def _list_values(source: Any, name: str) -> Sequence[Any]:
         source, Iterable
     ):
         raise DataError(
-            f"{name} cannot be read from {_type_name(source)}. "
+            f"{name} cannot be read from {type_name(source)}. "
             "Pass a list, a file, a frame or a data set."
         )
     return list(source)
@@ -261,7 +271,7 @@ def _label_set(value: Any, name: str) -> Labels:
     if isinstance(value, list | tuple | set | frozenset | np.ndarray):
         return frozenset().union(*(_label_set(label, name) for label in value))
     raise DataError(
-        f"The labels of {name} are {_type_name(value)}. Pass strings, integers or lists."
+        f"The labels of {name} are {type_name(value)}. Pass strings, integers or lists."
     )
 
 
@@ -322,7 +332,3 @@ def _is_url(text: str) -> bool:
     return text.partition("://")[0].lower() in ("http", "https", "s3", "gs", "ftp") and (
         "://" in text
     )
-
-
-def _type_name(value: Any) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"

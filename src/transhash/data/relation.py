@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from transhash.errors import DataError
+from transhash.errors import DataError, check_type, type_name
 
 _Float = npt.NDArray[np.float32]
 _Double = npt.NDArray[np.float64]
@@ -143,12 +143,21 @@ class SparseRelation:
     """Listed pairs. If `known` is None, all other pairs are dissimilar, else they are unknown."""
 
     def __init__(self, similar: sp.csr_array, known: sp.csr_array | None = None) -> None:
-        self.similar = sp.csr_array(similar, dtype=np.float32)
+        try:
+            self.similar = sp.csr_array(similar, dtype=np.float32)
+        except (TypeError, ValueError):
+            raise DataError(
+                f"The related pairs are {type_name(similar)}. Pass a sparse matrix, or use "
+                "SparseRelation.from_pairs."
+            ) from None
         self.mask = None if known is None else sp.csr_array(known, dtype=np.float32)
 
     @classmethod
     def from_pairs(cls, image_keys: Sequence[str], text_keys: Sequence[str]) -> SparseRelation:
         """Relate images and texts with equal keys, those of one row."""
+        for keys in (image_keys, text_keys):
+            if isinstance(keys, str | bytes) or np.ndim(keys) != 1:
+                raise DataError(f"The keys are {type_name(keys)}. Pass a list of ids.")
         columns: dict[str, list[int]] = {}
         for j, key in enumerate(text_keys):
             columns.setdefault(key, []).append(j)
@@ -165,6 +174,10 @@ class SparseRelation:
         cls, pairs: Sequence[tuple[int, int]], values: Sequence[float], shape: tuple[int, int]
     ) -> SparseRelation:
         """Build from clicks: only the listed pairs are known, 1 similar and 0 dissimilar."""
+        check_type(pairs, (Sequence, np.ndarray), "The pairs", "a list of (image row, text row)")
+        check_type(values, (Sequence, np.ndarray), "The values", "a list of 0 and 1")
+        if np.ndim(values) != 1:
+            raise DataError(f"The values have {np.ndim(values)} dimensions. Pass one per pair.")
         if others := set(values) - {0, 1}:
             raise DataError(f"A pair has the value {max(others)}. Use 1 if related, 0 if not.")
         ij = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
@@ -304,6 +317,8 @@ class GradedRelation(SumRelation):
     """
 
     def __init__(self, labels: LabelRelation, pairs: SparseRelation) -> None:
+        check_type(labels, LabelRelation, "The labels", "a LabelRelation")
+        check_type(pairs, SparseRelation, "The pairs", "a SparseRelation")
         if labels.shape != pairs.shape:
             raise DataError(
                 f"Labels cover {labels.shape} items but pairs {pairs.shape}. "

@@ -9,11 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.data.relation import Relation, Rows
-from transhash.errors import DataError
+from transhash.errors import DataError, check_type, type_name
 
 Features = npt.NDArray[Any]  # (n, d) float features, or (n, 3, h, w) uint8 pixels
 _CHUNK_ROWS = 8192
 MAX_ABS_VALUE = 1e15  # sums of 10^8 squares of such features still fit into float32
+
+
+_ARRAY = "an array of features, one row per item"
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,15 @@ class AuxiliarySet:
     relation: Relation  # S
 
     def __post_init__(self) -> None:
+        check_type(self.images, np.ndarray, "The images", _ARRAY)
+        check_type(self.texts, np.ndarray, "The texts", _ARRAY)
+        if not isinstance(getattr(self.relation, "shape", None), tuple) or isinstance(
+            self.relation, np.ndarray
+        ):
+            raise DataError(
+                f"The relation is {type_name(self.relation)}. Pass a transhash.LabelRelation, "
+                "SparseRelation or GradedRelation."
+            )
         if self.relation.shape != (len(self.images), len(self.texts)):
             raise DataError(
                 f"The relation is {self.relation.shape[0]} x {self.relation.shape[1]} but there "
@@ -66,6 +78,7 @@ class TrainingSet(AuxiliarySet):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("target_images", "target_texts"):
+            check_type(getattr(self, name), (np.ndarray, type(None)), name, _ARRAY)
             if (features := getattr(self, name)) is not None and not len(features):
                 object.__setattr__(self, name, None)
         for item, target, auxiliary in (

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from transhash.codes import Codes
 from transhash.data.relation import LabelRelation, Relation
-from transhash.errors import DataError
+from transhash.errors import DataError, check_type
 from transhash.evaluation.average_precision import Floats
 from transhash.evaluation.definitions import Definition, find_definition
 from transhash.evaluation.histogram import RECALL_STEPS, DistanceHistogram, relation_blocks
@@ -250,6 +250,8 @@ def evaluate(
     boolean matrices, items x classes. The rankings "tiebreak" and "weighted" need
     `query_projections`, (queries, bits), the real values whose signs are the query codes.
     """
+    for codes in (query_codes, database_codes):
+        check_type(codes, Codes, "The codes", "transhash.Codes")
     find_definition(definition, cutoff)  # fail before the work
     if check_ranking(ranking) == "hamming":
         histogram = DistanceHistogram.from_codes(

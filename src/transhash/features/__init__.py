@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from transhash.errors import DataError
+from transhash.errors import DataError, check_type
 
 BACKBONE_FILE = "backbone.safetensors"  # in a run folder, if the backbone was fine-tuned
 FINE_TUNED_SUFFIX = "+tuned"  # ends the feature name of a fine-tuned backbone
@@ -35,6 +35,7 @@ def require_library(module: str, extra: str) -> None:
 
 def check_image_features(name: str) -> None:
     """Refuse a name that `image_features` does not know, without loading torch."""
+    check_type(name, str, "The name of the features", "a name such as efficientnet-lite0")
     library = named_library(name)
     if library is not None:
         require_library(library, library.replace("_", "-"))

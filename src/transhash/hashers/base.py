@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.codes import MAX_BITS, Codes, check_bits
-from transhash.data.training_set import Features, TrainingSet
-from transhash.errors import DataError, NotFittedError
+from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
+from transhash.errors import DataError, NotFittedError, check_type
 from transhash.hashers.methods import HASHER_FORMAT, MODEL_VERSION
 from transhash.hashers.projection import Matrix, project_linear
 from transhash.hashers.settings import Seed, check_settings
@@ -59,6 +59,7 @@ class Learner(ABC):
         world: World | None = None,
     ) -> Self:
         """Learn from `training`; methods that can resume write checkpoints to `folder`."""
+        check_type(training, AuxiliarySet, "The training set", "a transhash.TrainingSet")
         if world is not None:
             self.check_world(world)
         with report_to(track):
@@ -195,6 +196,7 @@ def _first_not_finite(state: Mapping[str, Array]) -> str | None:
 
 def require_vectors(features: Features, modality: str) -> Features:
     """Return `features` if they are vectors; linear methods cannot use pixels."""
+    check_type(features, np.ndarray, f"The {modality}", "an array of features")
     if features.ndim != 2:
         raise DataError(
             f"Linear methods need {modality} as feature vectors (n, d), got shape "

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from transhash.errors import DataError
+from transhash.errors import DataError, check_type
 
 if TYPE_CHECKING:  # classes are imported on use, so that the command line starts without torch
     from transhash.hashers.base import Hasher, Learner, Scorer
@@ -124,6 +124,7 @@ PAPER_METHODS: tuple[str, ...] = tuple(
 
 def find_method(name: str) -> Method:
     """Return the method of that name, in upper or lower case."""
+    check_type(name, str, "The method", "a name such as THN")
     for method in METHODS:
         if method.name.lower() == name.lower():
             return method

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from transhash.errors import DataError
+from transhash.errors import DataError, check_type
 
 if TYPE_CHECKING:
     from torch import nn
@@ -179,6 +179,7 @@ def chunks(features: Features, mean: Matrix | None = None) -> Iterator[tuple[sli
 
 def check_width(features: Features, width: int, modality: str) -> Features:
     """Return `features` if they are vectors of `width` entries, or raise a DataError."""
+    check_type(features, np.ndarray, f"The {modality}", "an array of features")
     if features.shape[1:] != (width,):
         raise DataError(
             f"The {modality} have shape {features.shape[1:]}, but the model was trained on vectors "

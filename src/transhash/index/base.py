@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transhash.codes import MAX_BITS, Codes, check_bits
-from transhash.errors import DataError, EngineError
+from transhash.errors import DataError, EngineError, check_type
 from transhash.index.weighted import MAX_COST, BitWeights, Costs, check_weights, costs_to_items
 from transhash.progress import Track, no_progress
 
@@ -137,12 +137,12 @@ def to_ids(ids: npt.ArrayLike) -> Ids:
 
 def check_items(ids: npt.ArrayLike, codes: Codes, bits: int) -> Ids:
     """Return `ids` as int64 after checking that an index of `bits` bits can store the items."""
+    check_query(codes, bits)
     array = to_ids(ids)
     if len(array) != len(codes):
         raise DataError(f"Got {len(array)} ids for {len(codes)} codes. Pass one id per code.")
     if len(array) > 1 and not (np.diff(array) > 0).all() and len(np.unique(array)) != len(array):
         raise DataError("An id occurs twice in one call. Pass each id once.")
-    check_query(codes, bits)
     return array
 
 
@@ -153,6 +153,7 @@ def reject_existing(existing: Ids) -> None:
 
 
 def check_query(codes: Codes, bits: int) -> None:
+    check_type(codes, Codes, "The codes", "transhash.Codes")
     if codes.bits != bits:
         raise EngineError(
             f"The index has {bits}-bit codes but got {codes.bits}-bit codes. "

@@ -29,7 +29,7 @@ _STEPS = 65_535  # resolution: the greatest weight in units of the smallest one
 
 def check_ranking(mode: str) -> RankingMode:
     for known in RANKING_MODES:
-        if mode == known:
+        if isinstance(mode, str) and mode == known:
             return known
     raise DataError(f"Unknown ranking {mode!r}. Choose from: {', '.join(RANKING_MODES)}.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
@@ -15,7 +16,8 @@ from threadpoolctl import threadpool_limits
 
 from transhash.codes import Codes
 from transhash.data.collection import Collection, Images, Modality, Problem, Texts
-from transhash.errors import DataError
+from transhash.data.inputs import to_image_source, to_images, to_text_list
+from transhash.errors import DataError, check_type
 from transhash.features import BACKBONE_FILE, FINE_TUNED_SUFFIX, named_library
 from transhash.features.backbone import Backbone, FineTunedFeatures
 from transhash.features.decode import ImageSummary, Pixels, decode
@@ -43,6 +45,7 @@ from transhash.model.files import (
     read_config,
     read_hasher,
     read_text_features,
+    require_run,
     write_config,
 )
 from transhash.progress import Track, no_progress, with_progress
@@ -125,9 +128,10 @@ class Encoder:
                         parts, codes, end = [], [], end + size
 
     def encode_images(
-        self, images: Images, track: Track = no_progress
+        self, images: Any, track: Track = no_progress
     ) -> tuple[Codes, Images, list[Problem]]:
         """Return codes of the readable images, those images, and the problems of the others."""
+        images = to_images(images)
         batches = list(self.encode_batches(images, "images", _CHUNK_ROWS, track=track))
         unreadable = [pair for batch in batches for pair in batch.unreadable]
         readable, problems = split_readable(images, unreadable)
@@ -137,14 +141,15 @@ class Encoder:
         """Return one code per text."""
         return Codes.from_projections(self.project_texts(texts, track))
 
-    def encode_image(self, source: Path | bytes) -> Codes:
-        """Encode one image file or its bytes."""
+    def encode_image(self, source: Any) -> Codes:
+        """Encode one image: a path, the bytes of a file, a PIL image or an array of pixels."""
         return Codes.from_projections(self.project_image(source))
 
     def project_images(
-        self, images: Images, track: Track = no_progress
+        self, images: Any, track: Track = no_progress
     ) -> tuple[Projections, Images, list[Problem]]:
         """Return the projections whose signs are the codes of `encode_images`."""
+        images = to_images(images)
         rows, readable, problems = extract_readable(self.image_features, images, track)
         chunks = [
             self.hasher.project_images(rows[start : start + _CHUNK_ROWS])
@@ -156,15 +161,17 @@ class Encoder:
         self, texts: Texts | Sequence[str], track: Track = no_progress
     ) -> Projections:
         """Return the projections whose signs are the codes of `encode_texts`."""
-        if not isinstance(texts, Sequence):
+        if isinstance(texts, Collection):
             if texts.features is not None:
                 return self.hasher.project_texts(texts.features)
             texts = texts.items
-        return self.hasher.project_texts(self._require_text_features().transform(texts, track))
+        rows = self._require_text_features().transform(to_text_list(texts), track)
+        return self.hasher.project_texts(rows)
 
-    def project_image(self, source: Path | bytes) -> Projections:
+    def project_image(self, source: Any) -> Projections:
         """Return the projection whose signs are the code of `encode_image`."""
         features = require_image_features(self.image_features)
+        source = to_image_source(source)
         pixels = decode(source, features.size)
         if isinstance(pixels, str):
             name = "The image" if isinstance(source, bytes) else str(source)
@@ -221,6 +228,7 @@ class Encoder:
 
     def save(self, folder: str | Path) -> None:
         """Write config.json, hasher.safetensors and the files of the features."""
+        check_type(folder, (str, os.PathLike), "The folder", "a path")
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.hasher.save_state(folder)
@@ -256,9 +264,10 @@ class Encoder:
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> Encoder:
         """Load the encoder of a run folder."""
-        config = read_config(Path(folder))
-        check_files(Path(folder), config)
-        return cls.from_config(Path(folder), config, device)
+        folder = require_run(folder)
+        config = read_config(folder)
+        check_files(folder, config)
+        return cls.from_config(folder, config, device)
 
     @classmethod
     def from_config(
@@ -320,7 +329,7 @@ class Encoder:
 
 def load(folder: str | Path, device: str = "cpu") -> Encoder | Hasher:
     """Load the encoder of a run folder, or a hasher that was saved alone."""
-    folder = Path(folder)
+    folder = require_run(folder)
     config = read_config(folder, hasher_only=True)
     check_files(folder, config)
     if config["format"] == HASHER_FORMAT:

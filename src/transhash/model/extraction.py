@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from transhash.data.collection import Modality, Problem, check_modality
 from transhash.data.inputs import to_images, to_texts
-from transhash.errors import DataError
+from transhash.errors import DataError, check_type
 from transhash.features import ALEXNET, LITE0, check_image_features, named_library
 from transhash.features.embedders import default_text_features, load_embedder
 from transhash.features.images import ImageFeatures, image_features
@@ -84,7 +84,7 @@ def _image_network(
 ) -> ImageFeatures | None:
     if run is not None:
         return Encoder.load(run, device).image_features
-    name = features or LITE0
+    name = LITE0 if features is None else features
     check_image_features(name)
     if name == ALEXNET:
         raise DataError("alexnet reads pixels and has no features of its own. Choose another name.")
@@ -103,11 +103,17 @@ def _extract_texts(
             raise DataError(f"{run} was trained on precomputed text features. Pass another run.")
         rows = fitted.transform(texts.items, track)
     else:
-        rows = _embed(texts.items, features or default_text_features(), device, track)
+        rows = _embed(
+            texts.items,
+            features if features is not None else default_text_features(),
+            device,
+            track,
+        )
     return FeatureArray(rows, texts.ids, list(texts.problems))
 
 
 def _embed(texts: Sequence[str], name: str, device: str, track: Track) -> npt.NDArray[np.float32]:
+    check_type(name, str, "The name of the features", "a name such as all-MiniLM-L6-v2")
     if name in (WordFeatures.name, BagOfWords.name):
         raise DataError(
             f"The features {name!r} depend on the texts that a run was fitted on. Pass a run, or "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from transhash import __version__
 from transhash.data.collection import AuxiliaryCollection
 from transhash.data.feedback import FeedbackRelation
-from transhash.errors import DataError, TranshashError
+from transhash.errors import DataError, TranshashError, check_type
 from transhash.features import BACKBONE_FILE
 from transhash.features.texts import TextFeatures, load_text
 from transhash.hashers import make_hasher
@@ -35,6 +36,7 @@ _FORMAT = "transhash-encoder"
 
 def require_run(path: str | Path) -> Path:
     """Return `path` if it is a folder."""
+    check_type(path, (str, os.PathLike), "The run", "a folder created by `transhash fit`")
     if not Path(path).is_dir():
         raise DataError(f"{path} is not a run folder. Pass a folder created by `transhash fit`.")
     return Path(path)

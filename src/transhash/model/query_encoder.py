@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from transhash.data.inputs import to_text_list
 from transhash.errors import TranshashError
 from transhash.features import named_library
 from transhash.hashers.projection import AffineMap, check_finite, numpy_tower, project_linear
@@ -94,6 +95,7 @@ class QueryEncoder:
 
     def project_texts(self, texts: Sequence[str]) -> TextProjections:
         """Return the projections whose signs are the codes of these texts."""
+        texts = to_text_list(texts)
         if self._text_only is None:
             return self.encoder.project_texts(texts)
         features, project = self._text_only

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
@@ -14,11 +14,10 @@ import numpy as np
 
 from transhash.codes import Codes
 from transhash.data.collection import MODALITIES, Modality, check_modality
-from transhash.data.inputs import to_image_source
-from transhash.errors import DataError, EngineError
+from transhash.errors import DataError, EngineError, check_type
 from transhash.index import Index, open_index
 from transhash.index.weighted import BitWeights, RankingMode, check_ranking, query_weights
-from transhash.model.files import read_config
+from transhash.model.files import read_config, require_run
 from transhash.model.query_encoder import QueryEncoder
 from transhash.progress import show_progress
 from transhash.search.catalog import Catalog, Item
@@ -69,7 +68,7 @@ class SearchEngine:
         For writing, the index is first brought up to date with the catalog: a writer may have been
         killed between the two.
         """
-        run = Path(run)
+        run = require_run(run)
         query_encoder = QueryEncoder(run)
         own_url = f"grouped:{run / 'index'}"
         index_name = "" if url in (None, own_url) else str(url)
@@ -200,7 +199,8 @@ class SearchEngine:
         collapse: bool = True,
     ) -> list[Hits]:
         """Return the results of each image."""
-        rows = [self.encoder.project_image(to_image_source(source)) for source in sources]
+        check_type(sources, Iterable, "The list of images", "a list of paths or images")
+        rows = [self.encoder.project_image(source) for source in sources]
         if not rows:
             return []
         projections = np.concatenate(rows)
@@ -260,6 +260,8 @@ class SearchEngine:
 
         With `keywords` of the queries, items that have their words count as well.
         """
+        check_type(codes, Codes, "The query", "Codes, such as Codes.from_projections(z)")
+        check_type(k, (int, np.integer), "The number of results", "an integer")
         if k < 1:
             raise DataError(f"The number of results must be at least 1, got {k}. Use a larger one.")
         retrieval = Retrieval(

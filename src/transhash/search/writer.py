@@ -15,7 +15,7 @@ import numpy as np
 from transhash.codes import Codes
 from transhash.data.collection import Collection, Modality, Problem, check_modality, text_keys
 from transhash.data.inputs import drop_duplicates, to_images, to_texts
-from transhash.errors import DataError
+from transhash.errors import DataError, type_name
 from transhash.index import Index
 from transhash.progress import Track, no_progress
 from transhash.search.catalog import Catalog, NewItem
@@ -147,6 +147,8 @@ class IndexWriter:
         They are removed from the index first, so that no search returns an unknown item.
         """
         check_modality(modality)
+        if isinstance(item_ids, str) or not isinstance(item_ids, Iterable):
+            raise DataError(f"The ids are {type_name(item_ids)}. Pass a list of ids.")
         with self.exclusive():
             items = [self.catalog.find(modality, item_id) for item_id in item_ids]
             numbers = [item.number for item in items if item is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from transhash.data.collection import (
 from transhash.data.feedback import drop_votes
 from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
 from transhash.data.union import append_auxiliary
-from transhash.errors import DataError
+from transhash.errors import DataError, check_type
 from transhash.features import check_image_features
 from transhash.features.concepts import (
     Concepts,
@@ -446,6 +447,12 @@ def fit(
     """
     if images is None and texts is None:
         raise DataError("Nothing to search. Pass images, texts or both.")
+    names = "a name such as all-MiniLM-L6-v2, or None"
+    check_type(text_features, (str, type(None)), "The name of the text features", names)
+    check_type(device, str, "The device", "cpu or cuda")
+    check_type(settings, (Mapping, type(None)), "settings", "a dictionary")
+    check_type(fine_tune, (Mapping, type(None)), "fine_tune", "a dictionary, {} for the defaults")
+    check_type(out, (str, os.PathLike, type(None)), "out", "the path of a folder")
     check_image_features(features)
     name = find_method(method).name
     bits = default_bits(name) if bits is None else bits
