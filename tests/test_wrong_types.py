@@ -52,7 +52,7 @@ def encoder(call: Callable[[transhash.Encoder, Any], object]) -> Callable[[Any, 
 
 # Name of the public object and of the argument, the call, and the values that are right there.
 CALLS: list[tuple[str, Callable[[Any, Any], object], str]] = [
-    ("fit pairs", lambda run, value: transhash.fit(value, texts=TEXTS), ""),
+    ("fit pairs", lambda run, value: transhash.fit(value, texts=TEXTS), "None"),
     ("fit images", lambda run, value: transhash.fit(PAIRS, images=value), ""),
     ("fit texts", lambda run, value: transhash.fit(PAIRS, texts=value), ""),
     *((f"fit {name}", fit(name), "") for name in ("method", "features", "device")),
@@ -111,6 +111,8 @@ CALLS: list[tuple[str, Callable[[Any, Any], object], str]] = [
     ("SearchEngine image", engine(lambda one, value: one.similar_to_image(value)), ""),
     ("SearchEngine images", engine(lambda one, value: one.similar_to_images(value)), ""),
     ("SearchEngine id", engine(lambda one, v: one.similar_to_id("images", v)), ""),
+    ("SearchFilter folder", lambda run, v: transhash.SearchFilter(folder=v), "None str"),
+    ("SearchFilter after", lambda run, v: transhash.SearchFilter(after=v), "None"),
     ("SearchEngine codes", engine(lambda one, v: one.similar_to_codes(v, 3, "images")), ""),
 ]  # fmt: skip
 

@@ -43,7 +43,8 @@ def missing(steps: tuple[str, ...], text: str) -> list[str]:
 def test_all_long_steps_of_fit_report(command: Command) -> None:
     result = command(
         "fit", "thn", "--auxiliary", "captions.csv", "--images", "photos", "--texts", "notes.txt",
-        "--bits", 64, "--set", "steps=4", "--text-features", "words", "--out", "new",
+        "--bits", 64, "--set", "steps=4", "--text-features", "words", "--no-concepts",
+        "--out", "new",
     )  # fmt: skip
     assert missing(FIT, result.err) == []
 
@@ -70,8 +71,9 @@ def test_python_prints_nothing_with_progress_false_and_lines_with_true(
 ) -> None:
     def run(progress: bool | None) -> str:
         with transhash.fit(
-            "captions.csv", "photos", "notes.txt", method="QCH", bits=8, progress=progress
-        ) as engine:
+            "captions.csv", "photos", "notes.txt", method="QCH", bits=8, progress=progress,
+            concepts=False, text_features="words",
+        ) as engine:  # fmt: skip
             engine.add_texts(["a boat"], progress=progress)
             engine.add_images("photos", reread=True, progress=progress)
         out, err = capfd.readouterr()
@@ -81,4 +83,4 @@ def test_python_prints_nothing_with_progress_false_and_lines_with_true(
     capfd.readouterr()
     assert run(False) == ""
     assert run(None) == ""  # standard error is not a terminal
-    assert missing(("QCH 8 bits", "indexing images", "indexing texts"), run(True)) == []
+    assert missing(("canonical analysis", "indexing images"), run(True)) == []

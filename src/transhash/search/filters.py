@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from datetime import date
 
-from transhash.errors import DataError
+from transhash.errors import DataError, check_type
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class SearchFilter:
     source: str | None = None  # folder or file that was indexed, or its name without folders
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            check_type(value, (str, type(None)), f"The filter {name}", "a text, or None")
         for value in (self.after, self.before):
             if value is not None:
                 _check_date(value)
