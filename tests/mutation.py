@@ -556,6 +556,18 @@ MUTANTS = (
     ),
     # Sync and access.
     Mutant(
+        "search/feedback.py",
+        "PRAGMA synchronous=EXTRA",
+        "PRAGMA synchronous=FULL",
+        "fault_injection/test_power_loss.py -k votes",
+    ),
+    Mutant(
+        "storage.py",
+        "    for path in missing:  # without this",
+        "    for path in missing[:0]:  # without this",
+        "fault_injection/test_power_loss.py -k index",
+    ),
+    Mutant(
         "service/server.py",
         "_EXIT_SECONDS = 4.5",
         "_EXIT_SECONDS = 450",

@@ -41,7 +41,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a temporary file that durably replaces `path` when the block ends without error."""
     draft = _draft_of(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         _remove_abandoned(path.parent)
         with draft.open("xb") as file:
             _lock_draft(file.fileno())
@@ -149,7 +149,7 @@ def make_folder(folder: Path) -> None:
     """Create a folder and its parents, whose names then survive a power failure."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for path in missing:
+    for path in missing:  # without this, all that is synced below it could be lost
         sync_folder(path.parent)
 
 
@@ -255,7 +255,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     At any time the name has the old folder or the new one. Where the system cannot exchange two
     folders, a kill may leave none, until `recover_folder` is called.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     _remove_abandoned(folder.parent)
     recover_folder(folder)
     draft = _draft_of(folder)
@@ -348,7 +348,7 @@ class WriterLock:
         self._process = os.getpid()
         self._descriptor = -1
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             with _fork_lock:
                 self._descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644)
                 _locks.add(self)

@@ -197,7 +197,7 @@ class Disk:
             self._change_names(call)
 
     def _open(self, call: Call) -> None:
-        _, path = descriptor(call.rest.strip().join((str(call.result), "")))
+        _, path = descriptor(f"{call.result}{call.rest.strip()}")
         flags = call.arguments[2] if call.name == "openat" else ",".join(call.arguments[1:])
         if not self.contains(path) or path is None or "O_TMPFILE" in flags:
             return
@@ -243,6 +243,8 @@ class Disk:
 
     def _change_names(self, call: Call) -> None:
         paths = _paths(call)
+        if not all(map(self.contains, paths)):
+            return
         if call.name in ("mkdir", "mkdirat"):
             self.parent(paths[0]).change([(paths[0].name, Folder())])
         elif call.name in ("unlink", "unlinkat", "rmdir"):

@@ -22,7 +22,7 @@ from transhash.model.files import model_digest, read_bits, read_config
 from transhash.progress import Track, no_progress
 from transhash.search.catalog import Catalog
 from transhash.search.consistency import check_model
-from transhash.storage import atomic_file, atomic_folder, write_bytes, write_json
+from transhash.storage import atomic_file, atomic_folder, make_folder, write_bytes, write_json
 
 EXPORTED_COLUMNS = ("number", "modality", "id", "text", "file", "code")
 _COLUMN_LIST = ", ".join(EXPORTED_COLUMNS)
@@ -247,7 +247,7 @@ def to_sqlite_vec(items: ExportedItems, destination: str, table: str) -> None:
     """Write to SQLite with sqlite-vec: a vec0 table, partitioned by modality."""
     apsw = require_package("apsw", "sqlite-vec")
     extension = require_package("sqlite_vec", "sqlite-vec")
-    Path(destination).parent.mkdir(parents=True, exist_ok=True)
+    make_folder(Path(destination).parent)
     with _database_errors(apsw.Error, destination), closing(apsw.Connection(destination)) as base:
         base.set_busy_timeout(30_000)
         base.enable_load_extension(True)
@@ -270,7 +270,7 @@ def to_sqlite_vec(items: ExportedItems, destination: str, table: str) -> None:
 def to_duckdb(items: ExportedItems, destination: str, table: str) -> None:
     """Write to DuckDB: code is BIT, bit_count(xor(a, b)) is the Hamming distance."""
     duckdb = require_package("duckdb", "duckdb")
-    Path(destination).parent.mkdir(parents=True, exist_ok=True)
+    make_folder(Path(destination).parent)
     with _database_errors(duckdb.Error, destination), closing(duckdb.connect(destination)) as base:
         base.execute("BEGIN")
         columns = base.execute(

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transhash.codes import Codes
 from transhash.data.training_set import MAX_ABS_VALUE, TrainingSet
 from transhash.errors import DataError, EngineError
-from transhash.storage import read_tensors, write_tensors
+from transhash.storage import make_folder, read_tensors, write_tensors
 
 _log = logging.getLogger("transhash")
 _BETAS = 0.9, 0.999  # of AdamW
@@ -331,7 +331,7 @@ class TrainingLog:
                 except (ValueError, KeyError, TypeError):
                     continue
         with self._write_errors():
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
             self.file = path.open("a", encoding="utf-8")
 

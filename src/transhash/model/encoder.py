@@ -49,7 +49,7 @@ from transhash.model.files import (
     write_config,
 )
 from transhash.progress import Track, no_progress, with_progress
-from transhash.storage import content_digest
+from transhash.storage import content_digest, make_folder
 
 Projections = npt.NDArray[np.float32]  # (items, bits)
 _CHUNK_ROWS = 512  # rows hashed at a time, which bounds memory
@@ -230,7 +230,7 @@ class Encoder:
         """Write config.json, hasher.safetensors and the files of the features."""
         check_type(folder, (str, os.PathLike), "The folder", "a path")
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self.hasher.save_state(folder)
         images = self.image_features
         if isinstance(images, FineTunedFeatures):

@@ -32,7 +32,7 @@ from transhash.scoring.labeled_files import (
     read_labeled,
 )
 from transhash.search.engine import SearchEngine
-from transhash.storage import read_json, write_json
+from transhash.storage import make_folder, read_json, write_json
 from transhash.training.split_data import build_test_set, load_benchmark_features
 
 _SHARD_FILE = "shard.json"
@@ -213,7 +213,7 @@ def _write_shard(
     identity: Mapping[str, Any],
     about: Mapping[str, Any],
 ) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     (folder / _SHARD_FILE).unlink(missing_ok=True)
     for name, histogram in histograms.items():
         histogram.save(folder / f"{name}.npz")

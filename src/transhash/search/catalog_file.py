@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from transhash.errors import DataError, EngineError
 from transhash.features.metadata import ImageMetadata
 from transhash.search.keywords import KEYWORD_SCHEMA, name_words
-from transhash.storage import check_regular
+from transhash.storage import check_regular, make_folder
 
 CATALOG_VERSION = 5
 _SCHEMA = """
@@ -112,7 +112,7 @@ class CatalogFile:
             raise self._not_indexed()
         with self.errors():
             if not read_only:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
             version = self._first_version()
             self._opened = True
         try:
@@ -182,6 +182,8 @@ class CatalogFile:
             check_regular(self.path)
             base = sqlite3.connect(self.uri, uri=True, timeout=30, check_same_thread=False)
             self._local.base = base
+            if not self.read_only:
+                base.execute("PRAGMA synchronous=FULL")  # some builds of SQLite do less
             with self._lock:
                 self._connections.append(base)
         return base

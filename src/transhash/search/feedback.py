@@ -147,6 +147,8 @@ class FeedbackStore:
         check_regular(self.path)
         try:
             with closing(sqlite3.connect(self.path, timeout=30)) as base:
+                # Also sync the folder when the journal is deleted: that is what commits.
+                base.execute("PRAGMA synchronous=EXTRA")
                 version = int(base.execute("PRAGMA user_version").fetchone()[0])
                 if _has_table(base) and version != _VERSION:
                     raise DataError(
