@@ -629,6 +629,30 @@ MUTANTS = (
     ),
     Mutant(
         "storage.py",
+        "    if _swap(draft, folder):",
+        "    if _swap(folder, folder):",
+        "test_storage.py -k kill",
+    ),
+    Mutant(
+        "storage.py",
+        "        if _lock_draft(descriptor):",
+        "        if _lock_draft(descriptor) or True:",
+        "test_storage.py -k living",
+    ),
+    Mutant(
+        "cli/__init__.py",
+        "if segment.control is None and _CONTROLS",
+        "if segment.control and _CONTROLS",
+        "search/test_items.py -k control",
+    ),
+    Mutant(
+        "data/tables.py",
+        'if cell.startswith("\'") and _FORMULA.match(cell)',
+        "if False",
+        "search/test_feedback.py -k formulas",
+    ),
+    Mutant(
+        "storage.py",
         "    if stat.S_ISREG(mode):",
         "    if True:",
         "search/test_corrupt_run.py -k pipe",

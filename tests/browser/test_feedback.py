@@ -143,6 +143,23 @@ def test_the_key_of_the_link_is_used_and_removed_from_the_address(
     assert [vote.vote for vote in FeedbackStore(run_copy).all()] == [1, 1]
 
 
+def test_a_link_with_a_wrong_key_does_not_replace_the_right_one(
+    page: Page, server: ServerProcess, run_copy: Path
+) -> None:
+    address = "/?q=a+boat&modality=images"
+    page.goto(address)
+    thumb(page, "up").click()
+    enter_key(page)
+    wait_pressed(thumb(page, "up"))
+    page.goto("about:blank")
+    page.goto(f"{address}#key=of-somebody-else")
+    for i in (1, 2):
+        thumb(page, "up", i).click()
+        wait_pressed(thumb(page, "up", i))  # without asking for the key
+        page.reload()
+    assert len(FeedbackStore(run_copy).all()) == 3
+
+
 def test_a_refused_vote_shows_the_reason(page: Page, run_copy: Path) -> None:
     page.goto("/")
     search(page, "a boat with sails")

@@ -184,6 +184,25 @@ def test_exported_votes_are_read_back_with_files_or_thumbnails(
         export_votes(votes, tmp_path / "votes.parquet")
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
+def test_texts_that_look_like_formulas_are_escaped_in_tables_and_read_back(
+    run: Path, tmp_path: Path, suffix: str
+) -> None:
+    image = FeedbackStore(run).all()[0].image
+    formulas = ['=HYPERLINK("http://x")', "+1", "-1", "@SUM(A1)", "'=1", "''+2", "'quoted'", "a=b"]
+    out = tmp_path / f"votes{suffix}"
+    export_votes([StoredVote(image, text, 1) for text in formulas], out)
+    votes, problems = read_votes(out)
+    assert not problems
+    assert [vote.text for vote in votes] == formulas
+    if suffix == ".jsonl":
+        return
+    with out.open(newline="", encoding="utf-8") as file:
+        cells = [row[1] for row in csv.reader(file, delimiter="\t" if suffix == ".tsv" else ",")]
+    assert not [cell for cell in cells if cell[0] in "=+-@"]
+    assert cells[-2:] == formulas[-2:]
+
+
 def test_votes_on_removed_items_are_listed_and_keep_their_content(
     run: Path, files: Path, tmp_path: Path
 ) -> None:

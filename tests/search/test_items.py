@@ -431,3 +431,37 @@ def test_each_index_tries_codes_of_the_other_modality_from_the_model(filled: Pat
             assert isinstance(index, GroupedIndex)
             assert index._generation.trials.tobytes() == trials[other].packed.tobytes()
             assert 0 < len(trials[other]) <= 64
+
+
+ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj.exe\x7f"
+
+
+def test_control_characters_in_names_and_texts_are_shown_and_not_sent_to_the_terminal(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    old_photo(tmp_path / "mine" / f"{ESCAPES}.png", "red")
+    (tmp_path / "mine" / f"broken{ESCAPES}.png").write_bytes(b"no image")
+    rows = [{"id": f"id{ESCAPES}", "text": f"a boat {ESCAPES}"}, {"id": "cut\x1b[1m"}]
+    (tmp_path / "notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    outputs = []
+    for arguments in (
+        ("index", "run", "--images", "mine", "--texts", "notes.jsonl"),
+        ("sync", "run", "mine", "--dry-run"),
+        ("list", "run"),
+        ("list", "run", "--json"),
+        ("search", "run", "--text", "a boat", "--modality", "texts"),
+        ("search", "run", "--text", "a boat", "--modality", "images"),
+        ("search", "run", "--text", "a boat", "--modality", "texts", "--json"),
+        ("info", "run"),
+        ("feedback", "run"),
+    ):
+        result = command(*arguments)
+        outputs.append(result.out)
+        for letter in "\x1b\x07\x9b\u202e\x7f":
+            assert letter not in result.out + result.err, arguments
+    message = command.refused("remove", "run", "--images", f"x{ESCAPES}")
+    assert "owned" in message
+    assert not set("\x1b\x07\x9b\u202e\x7f") & set(message)
+    assert "\\x1b[2J\\x9b31m\\u202egpj.exe\\x7f" in outputs[2]
+    listed = [json.loads(line) for line in outputs[3].splitlines()]
+    assert {row["text"] for row in listed} == {None, f"a boat {ESCAPES}"}  # JSON is unchanged

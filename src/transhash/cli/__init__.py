@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.logging import RichHandler
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -36,10 +38,30 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Search images by text and texts by image when the two were never paired.",
 )
+# Characters that a terminal obeys or that change the order of others, but line ends and tabs.
+_CONTROLS = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+class PlainConsole(Console):
+    """Shows control characters in texts and names as escapes, such as \\x1b."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control is None and _CONTROLS.search(segment.text):
+                segment = Segment(escape_controls(segment.text), segment.style)
+            yield segment
+
+
+def escape_controls(text: str) -> str:
+    return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
 # File names may look like markup: only calls that escape them pass markup=True.
 # Lines are wrapped by the terminal, so that a copied path is complete; tables are not.
-out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+out = PlainConsole(highlight=False, markup=False, emoji=False, soft_wrap=True)
+err = PlainConsole(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 _PIPE_WIDTH = 10_000
 _COMMANDS = ("fit", "index", "search", "items", "backup", "encode", "benchmark", "diagnose", "demo")
 
@@ -116,7 +138,9 @@ def warn(message: str) -> None:
 def print_json(content: Any) -> None:
     """Print one line of JSON, escaped unless standard output is UTF-8."""
     escaped = (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
-    print(json.dumps(content, ensure_ascii=escaped))
+    line = json.dumps(content, ensure_ascii=escaped)
+    # Inside strings JSON allows these characters as they are, but a terminal may obey them.
+    print(_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", line))
 
 
 def print_problems(

@@ -33,7 +33,14 @@ from transhash.data.relation import (
     Term,
     sparse_ones,
 )
-from transhash.data.tables import delimiter_of, is_table, open_text, read_fields, read_records
+from transhash.data.tables import (
+    delimiter_of,
+    is_table,
+    open_text,
+    read_fields,
+    read_records,
+    unescape_formula,
+)
 from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError
 
@@ -124,7 +131,11 @@ def read_votes(source: str | Path) -> tuple[list[Vote], list[Problem]]:
         try:
             if record.problem:
                 raise RowError(record.problem)
-            image, text = image_and_text(manifest.source, record.values)
+            values = dict(record.values)
+            if manifest.source.suffix.lower() != ".jsonl":  # from a table of `export_votes`
+                for name in values.keys() & {"image", "text"}:
+                    values[name] = unescape_formula(values[name])
+            image, text = image_and_text(manifest.source, values)
             if image is None or text is None:
                 raise RowError("a vote needs an image and a text")
             votes.append(

@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import os
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -68,6 +69,19 @@ def os_reason(error: Exception) -> str:
 def shorten(text: str) -> str:
     """Cut long names in the middle, for messages."""
     return escape_invalid(text if len(text) <= 120 else text[:100] + "..." + text[-17:])
+
+
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+
+
+def escape_formula(cell: str) -> str:
+    """Put an apostrophe before a cell that spreadsheets would compute; see `unescape_formula`."""
+    return f"'{cell}" if _FORMULA.match(cell) else cell
+
+
+def unescape_formula(cell: str) -> str:
+    """Return the cell that `escape_formula` escaped; other cells are returned as they are."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
 def delimiter_of(source: Path) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transhash.data.tables import escape_formula
 from transhash.errors import DataError, EngineError
 from transhash.search.catalog import Catalog, Item
 from transhash.search.catalog_file import row_checksum
@@ -226,5 +227,7 @@ def _format_table(rows: Sequence[tuple[str, str, int]], suffix: str) -> str:
         return "".join(json.dumps(dict(zip(names, row)), ensure_ascii=False) + "\n" for row in rows)
     text = io.StringIO()
     writer = csv.writer(text, delimiter="\t" if suffix == ".tsv" else ",", lineterminator="\n")
-    writer.writerows((names, *rows))
+    writer.writerow(names)
+    for image, content, vote in rows:
+        writer.writerow((escape_formula(image), escape_formula(content), vote))
     return text.getvalue()

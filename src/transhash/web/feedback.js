@@ -7,6 +7,7 @@ import { el, shorten, svg } from "./components.js";
 
 const $ = (id) => document.getElementById(id);
 const STORAGE_KEY = "transhash-key";
+const LINK_STORAGE_KEY = "transhash-link-key";
 const THUMB =
   "M2 10h4v11H2zM8 21h9.5c1 0 1.8-.6 2.1-1.5l2.2-6.6c.5-1.4-.6-2.9-2.1-2.9h-5.2l.9-4.4c.2-1-.2-2-1-2.6L13.6 2 8 9.2z";
 const CHOICES = [
@@ -14,19 +15,21 @@ const CHOICES = [
   { value: 0, kind: "down", name: "Wrong" },
 ];
 
-let key = "";
+let key = ""; // accepted by the server
+let linkKey = ""; // of a link, which anyone may have made: it replaces `key` once it was accepted
 try {
   key = sessionStorage.getItem(STORAGE_KEY) ?? "";
+  linkKey = sessionStorage.getItem(LINK_STORAGE_KEY) ?? "";
 } catch {
   // Storage is disabled: the key is asked for once per page.
 }
 
 // Move the key out of the address, which people copy and browsers remember.
 function takeKeyFromAddress() {
-  const linkKey = keyInLink(location.hash);
-  if (!linkKey) return;
-  key = linkKey;
-  storeKey();
+  const found = keyInLink(location.hash);
+  if (!found) return;
+  linkKey = found;
+  storeKeys();
   history.replaceState(history.state, "", location.pathname + location.search);
 }
 
@@ -90,15 +93,14 @@ async function vote(pair, hit, value, status) {
 
 // Return send(key), asking for the key while it is missing or wrong; null if the user cancels.
 export async function withKey(send) {
-  for (let retry = false; ; retry = true) {
-    if (!key || retry) {
-      const entered = await askForKey(retry && Boolean(key));
-      if (!entered) return null;
-      key = entered;
-    }
+  const known = [linkKey, key].filter(Boolean);
+  for (let attempt = 0; ; attempt++) {
+    const candidate = known[attempt] ?? (await askForKey(attempt > 0));
+    if (!candidate) return null;
     try {
-      const reply = await send(key);
-      storeKey();
+      const reply = await send(candidate);
+      [key, linkKey] = [candidate, ""];
+      storeKeys();
       return reply;
     } catch (error) {
       if (error.status !== 401) throw error;
@@ -106,9 +108,10 @@ export async function withKey(send) {
   }
 }
 
-function storeKey() {
+function storeKeys() {
   try {
     sessionStorage.setItem(STORAGE_KEY, key);
+    sessionStorage.setItem(LINK_STORAGE_KEY, linkKey);
   } catch {
     // Storage is disabled.
   }
