@@ -10,13 +10,14 @@ import io
 import random
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, features
 
-from transhash.features.decode import MAX_DECODE_BYTES, ImageResult, ImageTask, thumbnail_task
+from transhash.features.decode import MAX_DECODE_BYTES, ImageResult, ImageTask, summary_task
 from transhash.features.decode_processes import DecoderProcess
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "HEIF")
@@ -52,11 +53,13 @@ def available(kind: str) -> bool:
 def fuzz(kind: str, rounds: int, seed: int = 1) -> Tally:
     """Decode mutated images of one format; an AssertionError is any other result."""
     chance, seeds = random.Random(f"{kind} {seed}"), _encoded(kind)
-    tasks = (ImageTask(32), thumbnail_task(224), ImageTask(32, upscale=False))
+    tasks = (ImageTask(32), summary_task(224), ImageTask(32, upscale=False))
     decoder = DecoderProcess(seconds=30)
     decoded = refused = crashed = stopped = megabytes = 0
     for number in range(rounds):
         content = mutate(chance.choice(seeds), chance)
+        if kind == "PNG" and number % 4:
+            content = with_checksums(content)
         result = decoder.render(content, tasks[number % len(tasks)])
         if isinstance(result, ImageResult):
             decoded += 1
@@ -91,8 +94,8 @@ def mutate(content: bytes, chance: random.Random) -> bytes:
                 value = chance.choice(
                     (0, 1, 0x7FFF, 0xFFFF, 65_535, 40_000, 1 << 31, (1 << 32) - 1)
                 )
-                order = chance.choice(("little", "big"))
-                data[at : at + width] = (value % (1 << 8 * width)).to_bytes(width, order)
+                part = (value % (1 << 8 * width)).to_bytes(width, "big")
+                data[at : at + width] = part if chance.random() < 0.5 else part[::-1]
             case 5:
                 del data[at : at + chance.randrange(1, 64)]
             case 6:
@@ -103,22 +106,44 @@ def mutate(content: bytes, chance: random.Random) -> bytes:
     return bytes(data)
 
 
+def with_checksums(png: bytes) -> bytes:
+    """Return a PNG whose chunks have the right checksums, so that its content is decoded."""
+    data, at = bytearray(png), 8
+    while at + 12 <= len(data):
+        end = at + 8 + int.from_bytes(data[at : at + 4], "big")
+        if end + 4 > len(data):
+            break
+        data[end : end + 4] = zlib.crc32(data[at + 4 : end]).to_bytes(4, "big")
+        at = end + 4
+    return bytes(data)
+
+
 def _encoded(kind: str) -> list[bytes]:
     """Return valid images of a format in several modes."""
     pixels = np.random.default_rng(0)
     seeds = []
     for width, height in _SIZES:
+        metadata = {} if kind in ("TIFF", "GIF", "BMP") else {"exif": _exif()}
         noise = Image.fromarray(pixels.integers(0, 256, (height, width, 4), dtype=np.uint8))
         for mode in ("RGB", "RGBA", "L", "P"):
             for options in _OPTIONS.get(kind, ({},)):
                 buffer = io.BytesIO()
                 try:
-                    noise.convert(mode).save(buffer, kind, **options)
+                    noise.convert(mode).save(buffer, kind, **metadata, **options)
                 except (OSError, ValueError, KeyError):
                     continue  # the format has no such mode
                 seeds.append(buffer.getvalue())
     assert seeds, kind
     return seeds
+
+
+def _exif() -> bytes:
+    """Return metadata as of a camera."""
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010F] = 6, "Maker"  # orientation
+    exif.get_ifd(0x8769)[0x9003] = "2024:05:06 07:08:09"
+    exif.get_ifd(0x8825).update({1: "N", 2: (47.0, 22.0, 30.0), 3: "E", 4: (8.0, 32.0, 0.0)})
+    return exif.tobytes()
 
 
 def _peak_megabytes(pid: int | None) -> int:

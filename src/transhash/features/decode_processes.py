@@ -234,6 +234,8 @@ def _prepare_decoder() -> None:
     warnings.filterwarnings("ignore", module=r"PIL\b")  # about odd metadata
     Image.MAX_IMAGE_PIXELS = None  # `open_image` has limits of its own
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    with suppress(OSError):  # libtiff prints a line about every damaged file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     # One thread decodes: stacks and memory of more would count against the limit.
     with suppress(ImportError, AttributeError):
         from PIL import AvifImagePlugin
