@@ -38,8 +38,8 @@ def decoder_of(server: ServerProcess) -> int:
 def test_an_upload_that_crashes_its_decoder_gets_a_reason_and_the_next_one_a_result(
     run_copy: Path, route: str
 ) -> None:
-    key = {"X-API-Key": "key"}
-    with ServerProcess(run_copy, "--writable", "--api-key", "key") as server:
+    key = {"X-API-Key": "a-write-key"}
+    with ServerProcess(run_copy, "--writable", write_key=key["X-API-Key"]) as server:
         client = httpx.Client(base_url=server.url, headers=key, timeout=60)
         upload = {"image": ("a.png", image_bytes())}
         assert client.post(route, files=upload).is_success
