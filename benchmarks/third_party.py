@@ -316,10 +316,13 @@ def rank_with_search(
             }
             for mode, ids in found.items():
                 scores[mode][i, np.searchsorted(numbers, ids)] = np.arange(len(ids), 0, -1)
-    by_codes = build_directions(method, test, "weighted")["image_to_text"].tie_groups()
+    by_codes = build_directions(method, test, "weighted")["image_to_text"]
     no_scores = np.zeros((len(split.query_images), len(texts)))
     return {
-        mode: {**rank_by_score(split, no_scores, scores[mode]), "image_to_text": by_codes}
+        mode: {
+            **rank_by_score(split, no_scores, scores[mode]),
+            "image_to_text": by_codes.tie_groups(),
+        }
         for mode in modes
     }
 

@@ -214,7 +214,7 @@ def test_the_rate_limit_replies_429_with_retry_after(engine: SearchEngine) -> No
 def test_an_internal_error_is_logged_and_not_exposed(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a secret detail")
 
     with client_of(engine) as client:
@@ -226,7 +226,7 @@ def test_an_internal_error_is_logged_and_not_exposed(
 
 
 def test_an_unavailable_index_is_503(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unavailable(*_: object) -> None:
+    def unavailable(*_: object, **__: object) -> None:
         raise EngineError("The index server does not respond.")
 
     with client_of(engine) as client:
@@ -243,7 +243,7 @@ def test_a_search_that_takes_too_long_is_504(
 
     with client_of(engine, timeout=0.3) as client:
         client.get("/ready")
-        monkeypatch.setattr(engine, "similar_to_codes", lambda *_: release.wait(10))
+        monkeypatch.setattr(engine, "similar_to_codes", lambda *_, **__: release.wait(10))
         reply = client.get("/api/search/text?q=boat")
         release.set()
     assert reply.status_code == 504
@@ -259,9 +259,9 @@ def test_a_full_worker_pool_refuses_requests_and_others_continue(
     release = threading.Event()
     real = engine.similar_to_codes
 
-    def slow(*args: object) -> object:
+    def slow(*args: object, **options: object) -> object:
         release.wait(10)
-        return real(*args)  # type: ignore[arg-type]
+        return real(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine, "similar_to_codes", slow)
 
