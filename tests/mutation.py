@@ -556,6 +556,12 @@ MUTANTS = (
     ),
     # Sync and access.
     Mutant(
+        "hashers/training_loop.py",
+        "if digest is None or not np.array_equal(digest, _tensor_digest(tensors)):",
+        "if digest is None:",
+        "hashers/test_checkpoint.py",
+    ),
+    Mutant(
         "search/feedback.py",
         "PRAGMA synchronous=EXTRA",
         "PRAGMA synchronous=FULL",

@@ -282,7 +282,7 @@ class Checkpoint:
         for number, value in enumerate(average.values if average else ()):
             tensors[f"average.{number}"] = value.cpu().numpy()
         start = time.monotonic()
-        write_tensors(self.path, tensors)
+        write_tensors(self.path, {**tensors, "digest": _tensor_digest(tensors)})
         self._saved_at = time.monotonic()
         self._seconds = self._saved_at - start
 
@@ -292,7 +292,14 @@ class Checkpoint:
         """Return the step to resume from; 0 without a checkpoint of the same training."""
         if not self.path.exists():
             return 0
-        tensors = read_tensors(self.path)
+        try:
+            tensors = read_tensors(self.path)
+        except DataError:
+            tensors = {}
+        digest = tensors.pop("digest", None)
+        if digest is None or not np.array_equal(digest, _tensor_digest(tensors)):
+            _log.warning("%s is corrupt. Training starts from step 0.", self.path)
+            return 0
         if not np.array_equal(tensors.get("name", np.zeros(0)), self.name):
             _log.warning("%s is of other settings or data. Training starts from step 0.", self.path)
             return 0
@@ -309,6 +316,14 @@ class Checkpoint:
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
+
+
+def _tensor_digest(tensors: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.uint8]:
+    digest = hashlib.blake2b(digest_size=16)
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name} {value.dtype.str} {value.shape} ".encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
+    return np.frombuffer(digest.digest(), np.uint8)
 
 
 class TrainingLog:
