@@ -138,3 +138,20 @@ def test_corrupt_arrays_are_an_error_when_items_are_deleted(
     short = deleted._replace(rows=deleted.rows[:, 1:].copy())
     with pytest.raises(EngineError, match="bitmaps"):
         segment.search(to_words(codes[:1].packed), 3, deleted=short)
+
+
+@needs_kernel
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_limit_leaves_out_only_items_beyond_it(weighted: bool) -> None:
+    codes, queries = clustered(5000, 64, 1), clustered(6, 64, 2)
+    weights = np.random.default_rng(3).integers(0, 900, (6, 64)) if weighted else None
+    segment = build(np.arange(5000), to_words(codes.packed), 64)
+    words = to_words(queries.packed)
+    whole = segment.search(words, 300, weights=weights)
+    values = whole.distances.astype(np.int64) if whole.costs is None else whole.costs
+    limits = np.ascontiguousarray(values[:, 40])
+    within = segment.search(words, 300, weights=weights, limits=limits)
+    for q in range(6):
+        count = np.searchsorted(values[q], limits[q], side="right")
+        assert within.ids[q, :count].tolist() == whole.ids[q, :count].tolist()
+        assert (within.ids[q, count:] == -1).all()

@@ -1419,6 +1419,7 @@ typedef struct {
     double patience; /* cost limit of the tables as a fraction of a scan; 0: scan */
     const int64_t *weights; /* (count, bits); NULL: none */
     uint32_t bits;
+    const int64_t *limits; /* (count,): greatest distance or cost of each query; NULL: none */
     int64_t *out_ids; /* (count, k) */
     int32_t *out_distances;
     int64_t *out_costs; /* with weights only */
@@ -1556,13 +1557,15 @@ static void answer_group(Job *job, Worker *w, uint32_t first, uint32_t n, int th
     for (uint32_t q = 0; q < n; q++) {
         const uint8_t *query = job->queries + (size_t)(first + q) * g->stride;
         Selector *s = &w->selectors[q];
+        uint64_t most = job->limits ? (uint64_t)job->limits[first + q] : UINT64_MAX;
         selector_reset(s, g->stride * 8, job->k, job->limit);
+        if (!job->weights && most < s->limit) s->limit = (uint32_t)most;
         s->examined = 0;
         if (job->weights) {
             price_set(&w->prices[q], job->weights + (size_t)(first + q) * job->bits, g->stride);
             s->price = &w->prices[q];
             s->query = query;
-            s->worst = UINT64_MAX;
+            s->worst = most;
         }
         if (g->tables && budget > 0) {
             if (s->price ? kernel->priced_probe(g, query, s, budget, w->walks)
@@ -1738,11 +1741,11 @@ static int stride_fits(Py_ssize_t stride, const Py_buffer *codes, const Py_buffe
 
 enum {
     CODES, OFFSETS, IDS, STARTS, ORDERS, DEAD_ITEMS, DEAD_ROWS, /* of the segment */
-    QUERIES, WEIGHTS, OUT_IDS, OUT_DISTANCES, OUT_COSTS, BUFFERS
+    QUERIES, WEIGHTS, LIMITS, OUT_IDS, OUT_DISTANCES, OUT_COSTS, BUFFERS
 };
 static const char *const buffer_names[] = {
     "codes", "offsets", "ids", "starts", "orders", "dead_items", "dead_rows",
-    "queries", "weights", "out_ids", "out_distances", "out_costs"};
+    "queries", "weights", "limits", "out_ids", "out_distances", "out_costs"};
 
 typedef struct {
     Py_buffer views[BUFFERS];
@@ -1797,10 +1800,11 @@ static int call_take(Call *call, PyObject *args) {
     PyObject *o[BUFFERS] = {0};
     Py_ssize_t stride;
     memset(call, 0, sizeof *call);
-    if (!PyArg_ParseTuple(args, "OnOOOOOOOndi|OOOO", &o[CODES], &stride, &o[OFFSETS], &o[IDS],
+    if (!PyArg_ParseTuple(args, "OnOOOOOOOndi|OOOOO", &o[CODES], &stride, &o[OFFSETS], &o[IDS],
                           &o[STARTS], &o[ORDERS], &o[DEAD_ITEMS], &o[DEAD_ROWS], &o[QUERIES],
                           &call->number, &call->job.patience, &call->threads, &o[OUT_IDS],
-                          &o[OUT_DISTANCES], &o[WEIGHTS], &o[OUT_COSTS]) ||
+                          &o[OUT_DISTANCES], &o[WEIGHTS], &o[OUT_COSTS],
+                          &o[LIMITS]) ||
         !views_take(call->views, o, buffer_names, BUFFERS, 3))
         return 0;
     const Py_buffer *v = call->views;
@@ -1829,11 +1833,12 @@ static int call_run(Call *call) {
 PyDoc_STRVAR(search_doc,
              "search(codes, stride, offsets, ids, starts, orders, dead_items, dead_rows, queries,\n"
              "       k, probe_budget, threads, out_ids, out_distances, weights=None,\n"
-             "       out_costs=None)\n"
+             "       out_costs=None, limits=None)\n"
              "-> (queries answered by the tables, rows compared with queries)\n\n"
              "Fills the rows of out_* with the k nearest items; unused places keep their value.\n"
              "With weights, int64 (queries, bits), items are ranked by the sum of the weights of\n"
              "their differing bits, which is written to out_costs.\n"
+             "Items beyond limits, int64 (queries,), may be left out.\n"
              "The tables may cost probe_budget times a scan before they give up; 0: scan.");
 
 static PyObject *py_search(PyObject *self, PyObject *args) {
@@ -1849,7 +1854,10 @@ static PyObject *py_search(PyObject *self, PyObject *args) {
         job->weights = call.views[WEIGHTS].buf;
         if (job->weights && job->count)
             job->bits = (uint32_t)((uint64_t)call.views[WEIGHTS].len / 8 / job->count);
-        if (job->weights && (job->bits > job->limit || (job->count && !job->bits) ||
+        job->limits = call.views[LIMITS].buf;
+        if (job->limits && !holds(&call.views[LIMITS], job->count, 1, 8))
+            PyErr_SetString(PyExc_ValueError, "the limits do not match the queries");
+        else if (job->weights && (job->bits > job->limit || (job->count && !job->bits) ||
                              !holds(&call.views[WEIGHTS], job->count, job->bits, 8) ||
                              !holds(&call.views[OUT_COSTS], job->count, job->k, 8)))
             PyErr_SetString(PyExc_ValueError, "the weights do not match the queries and k");

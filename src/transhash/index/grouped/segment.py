@@ -83,8 +83,12 @@ class Segment:
         probe_budget: float | None = None,
         weights: BitWeights | None = None,
         deleted: DeletedBits | None = None,
+        limits: Ids | None = None,
     ) -> Ranking:
-        """Return the k nearest items that are not deleted; `deleted` needs the kernel."""
+        """Return the k nearest items that are not deleted; `deleted` needs the kernel.
+
+        Items beyond the distance or cost in `limits`, one per query, may be left out.
+        """
         if native is None:
             if weights is None:
                 return self._search_with_faiss(words, k)
@@ -94,8 +98,9 @@ class Segment:
         budget = self.probe_budget if probe_budget is None else probe_budget
         try:
             native.search(
-                *self._arrays(words, deleted), k, budget, threads, ids, distances, weights, costs
-            )
+                *self._arrays(words, deleted), k, budget, threads,
+                ids, distances, weights, costs, limits,
+            )  # fmt: skip
         except ValueError as error:
             raise _corrupt(error) from None
         return ranking

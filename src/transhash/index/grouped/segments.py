@@ -70,15 +70,19 @@ class LiveSegment:
         return ids[alive], words[alive]
 
     def search(
-        self, words: CodeWords, k: int, threads: int, weights: BitWeights | None = None
+        self,
+        words: CodeWords,
+        k: int,
+        threads: int,
+        weights: BitWeights | None = None,
+        limits: Ids | None = None,
     ) -> Ranking:
-        """Return the k nearest items that are not deleted."""
+        """Return the k nearest items that are not deleted; those beyond `limits` may be missing."""
         k = min(k, len(self))
-        if k and not self.all_deleted:
-            return self.segment.search(words, k, threads, weights=weights)
-        if k and native is not None:
+        if k and (native is not None or not self.all_deleted):
+            deleted = self._deleted_bits if self.all_deleted else None
             return self.segment.search(
-                words, k, threads, weights=weights, deleted=self._deleted_bits
+                words, k, threads, weights=weights, deleted=deleted, limits=limits
             )
         return self._search_wider(words, k, threads, weights)
 
@@ -191,7 +195,15 @@ def search_parts(
     threads: int,
     weights: BitWeights | None = None,
 ) -> Ranking:
-    rankings = [part.search(words, k, threads, weights) for part in parts]
+    rankings: list[Ranking] = []
+    limits = None
+    for part in parts:
+        ranking = part.search(words, k, threads, weights, limits)
+        rankings.append(ranking)
+        if ranking.ids.shape[1] == k and len(rankings) == 1:
+            # The result has no item beyond the k-th of the first part, which is the largest.
+            last = ranking.distances if ranking.costs is None else ranking.costs
+            limits = np.where(ranking.ids[:, -1] < 0, MAX_COST, last[:, -1].astype(np.int64))
     if len(rankings) == 1:
         return rankings[0]
     if not rankings:
