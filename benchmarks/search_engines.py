@@ -49,14 +49,18 @@ def clustered(count: int, bits: int, seed: int, flip: float) -> Packed:
     return add_noise(uniform(1000, bits, 12345), count, np.full(bits, flip), seed)
 
 
-def resampled(codes: Packed, count: int, seed: int) -> Packed:
-    """Return copies of a model's codes, each bit flipped as often as between nearest codes."""
+def nearest_differences(codes: Packed) -> np.ndarray:
+    """Return how often each bit differs between a code and the nearest other one."""
     sample = codes[np.random.default_rng(1).permutation(len(codes))[:2000]]
     bits = sample.shape[1] * 8
     distance = Codes(sample, bits).hamming(Codes(sample, bits)).astype(int)
     np.fill_diagonal(distance, bits + 1)
-    differs = np.unpackbits(sample ^ sample[distance.argmin(1)], axis=1).mean(0)
-    return add_noise(codes, count, differs, seed)
+    return np.asarray(np.unpackbits(sample ^ sample[distance.argmin(1)], axis=1).mean(0))
+
+
+def resampled(codes: Packed, count: int, seed: int) -> Packed:
+    """Return copies of a model's codes, each bit flipped as often as between nearest codes."""
+    return add_noise(codes, count, nearest_differences(codes), seed)
 
 
 def build_engines(packed: Packed, args: argparse.Namespace) -> Iterator[Engine]:

@@ -22,7 +22,7 @@ from typing import Any
 
 import faiss
 import numpy as np
-from search_engines import Packed, add_noise, clustered, resampled, uniform
+from search_engines import Packed, add_noise, clustered, nearest_differences, resampled, uniform
 
 from transhash.codes import Codes
 from transhash.features.images import EfficientNetLite0
@@ -76,7 +76,7 @@ def cases(
 
 
 def flat_index(packed: Packed) -> Any:
-    flat = faiss.IndexBinaryFlat(packed.shape[1] * 8)
+    flat: Any = faiss.IndexBinaryFlat(packed.shape[1] * 8)
     flat.use_heap = False
     flat.add(packed)
     return flat
@@ -196,10 +196,9 @@ def measure_default(items: int, projected: Projected, seeds: int, bits: int = 12
         index.add(np.arange(items), Codes(packed, bits))
         own = images[generator.permutation(len(images))[:QUERIES]]
         # The items are noisy copies; so is this query, with the confidence of its projection.
-        flips = np.unpackbits(
-            add_noise(np.zeros((1, bits // 8), np.uint8), QUERIES, differing(codes), seed + 5), 1
-        )
-        noisy = np.where(flips == 1, -own, own)
+        nothing = np.zeros((1, bits // 8), np.uint8)
+        flips = add_noise(nothing, QUERIES, nearest_differences(codes), seed + 5)
+        noisy = np.where(np.unpackbits(flips, axis=1) == 1, -own, own)
         for name, z in (("own", own), ("own, noisy", noisy), ("other modality", other[:QUERIES])):
             query = Codes.from_projections(z)
             weights = query_weights(z, "weighted")
@@ -210,15 +209,6 @@ def measure_default(items: int, projected: Projected, seeds: int, bits: int = 12
         ratio, ms = np.array(rows).T
         ms_cell, ratio_cell = (f"{v.mean():.2f} ± {v.std():.2f}" for v in (ms, ratio))
         print(f"| {name} | {ms_cell} | {ratio_cell} |")
-
-
-def differing(codes: Packed) -> np.ndarray:
-    """Return how often each bit differs between a code and the nearest other one."""
-    sample = codes[np.random.default_rng(1).permutation(len(codes))[:2000]]
-    bits = sample.shape[1] * 8
-    distance = Codes(sample, bits).hamming(Codes(sample, bits)).astype(int)
-    np.fill_diagonal(distance, bits + 1)
-    return np.unpackbits(sample ^ sample[distance.argmin(1)], axis=1).mean(0)
 
 
 def main() -> None:
