@@ -31,7 +31,7 @@ def position(page: Page) -> str:
 def test_an_image_opens_with_its_file_and_similar_items(page: Page) -> None:
     page.goto("/")
     search(page, "a boat with sails")
-    card = page.locator(IMAGES).first
+    card = page.locator(IMAGES, has=page.locator(".badge")).first
     number = card.get_attribute("data-number")
     card.click()
     page.wait_for_selector(f"#detail-body img[src='/api/items/{number}/preview']")
