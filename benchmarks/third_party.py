@@ -5,6 +5,7 @@
     python benchmarks/third_party.py FOLDER --queries benchmarks/third_party_queries.csv
     python benchmarks/third_party.py FOLDER --methods THN THN@THN --fine-tuning blocks=6
     python benchmarks/third_party.py FOLDER --methods THN --search codes keywords hybrid
+    python benchmarks/third_party.py FOLDER --auxiliary captions concepts both --without-overlap
 
 A seed draws 80% of the auxiliary pairs for training, and three quarters of the images and of the
 texts as databases, which transductive methods also train on, unlabeled. The other items are
@@ -16,6 +17,11 @@ pairs and the database images.
 `--search` ranks images by codes, by keywords (names of the images as the product indexes them) or
 by both, with weighted ranking. The names of the photographs are left out: their classes were read
 off them. Image queries have no words and are ranked by codes.
+
+`--auxiliary` names what methods learn from: the captions of the collection, the built-in concepts
+of the image features, or both. With concepts, `ConSE` is a baseline without training: the mean text
+vector of the classes that the classifier sees in an image. `--without-overlap` drops target texts
+that contain the definition of a concept.
 
 `--queries` trains on all pairs and all target items, searches images with the typed queries, and
 prints the number of correct results in the top 10, mean over seeds.
@@ -30,6 +36,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, get_args
@@ -50,10 +57,13 @@ from transhash.data.manifest import (
     read_texts,
 )
 from transhash.data.training_set import TrainingSet
+from transhash.data.union import append_auxiliary
 from transhash.evaluation import DistanceHistogram, Scores
 from transhash.experiments.plan import MethodSpec
 from transhash.features.backbone import FineTunedFeatures
+from transhash.features.concepts import load_concepts, require_class_weights, unit_rows
 from transhash.features.decode import Pixels
+from transhash.features.efficientnet import lite_classifier
 from transhash.features.embedders import TextEmbedder
 from transhash.features.images import ImageFeatures, image_features
 from transhash.features.stream import extract_readable
@@ -62,6 +72,7 @@ from transhash.hashers.base import Hasher, Scorer
 from transhash.hashers.fine_tuning import fine_tune
 from transhash.hashers.fine_tuning.batches import decode_all
 from transhash.hashers.methods import make_method
+from transhash.hashers.transductive import with_concept_settings
 from transhash.index.weighted import RankingMode, query_weights
 from transhash.progress import Track, no_progress, progress_bar
 from transhash.scoring.directions import ScoredDirection, TieGroups, build_directions
@@ -88,6 +99,7 @@ class ThirdPartyCollection:
     classes: list[str]
     image_labels: LabelMatrix
     text_labels: LabelMatrix
+    image_features: ImageFeatures
 
     @classmethod
     def read(cls, folder: Path, features: ImageFeatures) -> ThirdPartyCollection:
@@ -108,7 +120,7 @@ class ThirdPartyCollection:
 
         return cls(
             extract(manifest_images(auxiliary)), manifest_texts(auxiliary), extract(images), texts,
-            classes, labels(images), labels(texts),
+            classes, labels(images), labels(texts), features,
         )  # fmt: skip
 
     def with_features(
@@ -119,7 +131,20 @@ class ThirdPartyCollection:
             self,
             auxiliary_images=replace(self.auxiliary_images, features=auxiliary),
             images=replace(self.images, features=target),
+            image_features=features,
         )
+
+
+def drop_overlap(collection: ThirdPartyCollection) -> ThirdPartyCollection:
+    """Drop the target texts that contain the definition of a built-in concept."""
+    definitions = [text.lower() for text in load_concepts().definitions if len(text) > 20]
+    rows = [
+        row
+        for row, text in enumerate(collection.texts.items)
+        if not any(definition in text.lower() for definition in definitions)
+    ]
+    texts, labels = collection.texts.take(rows), collection.text_labels[rows]
+    return replace(collection, texts=texts, text_labels=labels)
 
 
 @dataclass(frozen=True)
@@ -200,28 +225,43 @@ def cached_text_features(name: str) -> TextFeatures:
 
 
 def training_set(
-    split: CollectionSplit, method: Hasher | Scorer, text_name: str
+    split: CollectionSplit, method: Hasher | Scorer, text_name: str, source: str
 ) -> tuple[TrainingSet, TextFeatures]:
     """Return the training set that `transhash fit` would use, and fitted text features."""
-    collection = split.collection
-    images = collection.auxiliary_images.take(split.pairs)
-    captions = collection.auxiliary_texts.take(split.pairs)
-    auxiliary = AuxiliaryCollection.from_collections(images, captions)
+    collection, concepts = split.collection, load_concepts()
+    captions = collection.auxiliary_texts.take(split.pairs) if source != "concepts" else None
     texts = collection.texts.take(split.database_texts).items
     features = cached_text_features(text_name)
-    features.fit(captions.items, *([texts] if method.uses_target else ()))
+    corpora = [captions.items if captions else [], [] if source == "captions" else concepts.texts]
+    corpora += [texts] if method.uses_target else []
+    features.fit(*[corpus for corpus in corpora if corpus])
+    target = split.image_vectors(split.database_images), features.transform(texts)
+    pairs = None
+    if source != "captions":
+        weights = require_class_weights(collection.image_features, concepts)
+        pairs = concepts.pairs(weights, target[0], features.transform(concepts.texts))
+    if captions is None:
+        assert pairs is not None
+        return TrainingSet(pairs.images, pairs.texts, pairs.relation, *target), features
+    images = collection.auxiliary_images.take(split.pairs)
+    auxiliary = AuxiliaryCollection.from_collections(images, captions)
     assert images.features is not None
     training = TrainingSet(
-        images.features, features.transform(captions.items), auxiliary.relation,
-        split.image_vectors(split.database_images), features.transform(texts),
-    )  # fmt: skip
-    return training, features
+        images.features, features.transform(captions.items), auxiliary.relation, *target
+    )
+    return training if pairs is None else append_auxiliary(training, pairs), features
 
 
 def rank_with_method(
-    split: CollectionSplit, method: Hasher | Scorer, text_name: str, ranking: RankingMode
+    split: CollectionSplit,
+    method: Hasher | Scorer,
+    text_name: str,
+    ranking: RankingMode,
+    source: str,
 ) -> Rankings:
-    training, features = training_set(split, method, text_name)
+    training, features = training_set(split, method, text_name, source)
+    if source != "captions":
+        method = with_concept_settings(method)
     method.fit(training)
     assert training.target_texts is not None
     test = split.test_set(features.transform(split.query_texts), training.target_texts)
@@ -259,7 +299,7 @@ class FineTunedCollections:
         key = (teacher, text_name, bits, seed)  # a seed has one split
         if key not in self.cache:
             request, (images, target_images) = self.request(teacher, bits, seed), self.pixels
-            training, _ = training_set(split, request.teacher, text_name)
+            training, _ = training_set(split, request.teacher, text_name, "captions")
             features = fine_tune(
                 require_backbone(self.features), images[split.pairs],
                 target_images[split.database_images], training, request.teacher.fit(training),
@@ -270,10 +310,12 @@ class FineTunedCollections:
 
 
 def rank_with_search(
-    split: CollectionSplit, method: Hasher, text_name: str, *, names: bool
+    split: CollectionSplit, method: Hasher, text_name: str, source: str, *, names: bool
 ) -> dict[SearchMode, Rankings]:
     """Rank images for texts by each search mode of the product, texts for images by codes."""
-    training, features = training_set(split, method, text_name)
+    training, features = training_set(split, method, text_name, source)
+    if source != "captions":
+        method = with_concept_settings(method)
     method.fit(training)
     assert training.target_texts is not None
     test = split.test_set(features.transform(split.query_texts), training.target_texts)
@@ -342,6 +384,32 @@ def rank_by_score(
     }
 
 
+def rank_by_conse(split: CollectionSplit, seed: int, *, text_name: str) -> Rankings:
+    """Rank by the mean text vector of an image's classes: ConSE (Norouzi et al., 2014).
+
+    Classes are weighted by their probabilities at temperature 2, the 50 most probable only; both
+    modalities are centered.
+    """
+    collection, concepts = split.collection, load_concepts()
+    weights, bias = lite_classifier(collection.image_features.name)
+    texts = collection.texts.take(split.database_texts).items
+    features = cached_text_features(text_name).fit(class_texts := concepts.texts[:1000], texts)
+
+    def embed_images(rows: Rows) -> npt.NDArray[Any]:
+        logits = (split.image_vectors(rows) @ weights.T + bias) / 2.0
+        logits -= np.partition(logits, -50, axis=1)[:, -50, None]
+        odds = np.where(logits >= 0, np.exp(np.minimum(logits, 80)), 0)
+        return np.asarray(odds / odds.sum(axis=1, keepdims=True) @ class_vectors)
+
+    class_vectors = features.transform(class_texts)
+    database_x, database_y = embed_images(split.database_images), features.transform(texts)
+    means = database_x.mean(axis=0), database_y.mean(axis=0)
+    x, y = unit_rows(database_x - means[0]), unit_rows(database_y - means[1])
+    query_x = unit_rows(embed_images(split.query_images) - means[0])
+    query_y = unit_rows(features.transform(split.query_texts) - means[1])
+    return rank_by_score(split, query_x @ y.T, query_y @ x.T)
+
+
 def rank_randomly(split: CollectionSplit, seed: int) -> Rankings:
     rng = np.random.default_rng(seed)
     return rank_by_score(
@@ -380,6 +448,10 @@ def main() -> None:
     parser.add_argument(
         "--fine-tuning", nargs="+", default=[], metavar="KEY=VALUE", help="settings for @TEACHER"
     )
+    parser.add_argument(
+        "--auxiliary", nargs="+", choices=("captions", "concepts", "both"), default=["captions"]
+    )
+    parser.add_argument("--without-overlap", action="store_true")
     parser.add_argument("--device", default="cpu", help="device of the backbone")
     parser.add_argument("--queries", type=Path, help="csv file: collection, query, labels")
     parser.add_argument("--search", nargs="+", choices=get_args(SearchMode), default=[])
@@ -389,6 +461,8 @@ def main() -> None:
         parser.error("--fine-tuning needs a method with a teacher, such as THN@THN.")
     features = image_features(options.image_features, options.device)
     collection = ThirdPartyCollection.read(options.folder, features)
+    if options.without_overlap:
+        collection = drop_overlap(collection)
     fine_tuned = FineTunedCollections(collection, features, parse_settings(options.fine_tuning))
     print(
         f"{len(collection.auxiliary_texts)} pairs, {len(collection.images)} images, "
@@ -396,13 +470,18 @@ def main() -> None:
         f"{options.ranking} ranking"
     )
     rankers: dict[str, Ranker] = {"random": rank_randomly, "keyword": rank_by_keyword}
-    for text_name in options.text_features:
+    for text_name, source in product(options.text_features, options.auxiliary):
         for method in options.methods:
             name = f"{method}, {Path(text_name).name}"
+            if source != "captions":
+                name += f", {source}"
             if options.search:
-                rankers |= make_searchers(method, name, text_name, options)
+                rankers |= make_searchers(method, name, text_name, source, options)
             else:
-                rankers[name] = make_ranker(method, text_name, options, fine_tuned)
+                rankers[name] = make_ranker(method, text_name, source, options, fine_tuned)
+        if source != "captions":
+            conse = partial(rank_by_conse, text_name=text_name)
+            rankers[f"ConSE, {Path(text_name).name}"] = conse
     measure = score_queries if options.queries else score_splits
     results = measure(collection, options, rankers)
     if options.json:
@@ -410,7 +489,11 @@ def main() -> None:
 
 
 def make_ranker(
-    name: str, text_name: str, options: argparse.Namespace, fine_tuned: FineTunedCollections
+    name: str,
+    text_name: str,
+    source: str,
+    options: argparse.Namespace,
+    fine_tuned: FineTunedCollections,
 ) -> Ranker:
     spec = MethodSpec.parse(name)
     if spec.teacher:  # fail before the first fit
@@ -421,13 +504,13 @@ def make_ranker(
         method = make_method(spec.method, bits=options.bits, seed=seed)
         if spec.teacher:
             split = fine_tuned.apply(split, spec.teacher, options.bits, seed, text_name)
-        return rank_with_method(split, method, text_name, options.ranking)
+        return rank_with_method(split, method, text_name, options.ranking, source)
 
     return rank
 
 
 def make_searchers(
-    method_name: str, label: str, text_name: str, options: argparse.Namespace
+    method_name: str, label: str, text_name: str, source: str, options: argparse.Namespace
 ) -> dict[str, Ranker]:
     """Return a ranker per search mode; they share the fits."""
     names = options.folder.name not in NAMES_ARE_LABELS
@@ -438,7 +521,7 @@ def make_searchers(
             method = make_method(method_name, bits=options.bits, seed=seed)
             if not isinstance(method, Hasher):
                 raise SystemExit(f"{method_name} has no codes. Choose another method.")
-            by_seed[seed] = rank_with_search(split, method, text_name, names=names)
+            by_seed[seed] = rank_with_search(split, method, text_name, source, names=names)
         return by_seed[seed][mode]
 
     return {f"{mode}: {label}": partial(rank, mode=mode) for mode in options.search}

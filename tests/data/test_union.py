@@ -14,7 +14,7 @@ from transhash.errors import DataError
 
 LABELS = LabelRelation.from_classes([0, 1, 0], [0, 1])
 PAIRS = SparseRelation(sp.csr_array(np.eye(2)))
-WEIGHT = 2.0
+WEIGHT = 3 / 2  # pairs of LABELS per appended pair
 
 
 def dense(relation: Relation) -> tuple[np.ndarray, np.ndarray]:
@@ -24,7 +24,7 @@ def dense(relation: Relation) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_relations_between_the_two_sets_are_unknown() -> None:
-    s, known = dense(UnionRelation(LABELS, PAIRS, WEIGHT))
+    s, known = dense(UnionRelation(LABELS, PAIRS))
     expected = np.zeros((5, 4))
     expected[:3, :2] = [[1, 0], [0, 1], [1, 0]]
     expected[3:, 2:] = np.eye(2)
@@ -34,8 +34,8 @@ def test_relations_between_the_two_sets_are_unknown() -> None:
     np.testing.assert_array_equal(known, inside)
 
 
-def test_products_weight_the_appended_pairs() -> None:
-    relation = UnionRelation(LABELS, PAIRS, WEIGHT)
+def test_both_sets_weigh_the_same_in_products() -> None:
+    relation = UnionRelation(LABELS, PAIRS)
     s = dense(relation)[0]
     s[3:] *= WEIGHT
     rng = np.random.default_rng(0)
@@ -59,12 +59,11 @@ def test_appended_images_sample_their_own_partners() -> None:
 
 
 def test_a_subset_is_the_same_as_of_the_dense_relation() -> None:
-    relation = UnionRelation(LABELS, PAIRS, WEIGHT)
+    relation = UnionRelation(LABELS, PAIRS)
     rows, columns = np.array([0, 2, 4]), np.array([1, 2, 3])
     part = relation.subset(rows, columns)
     for ours, whole in zip(dense(part), dense(relation), strict=True):
         np.testing.assert_array_equal(ours, whole[np.ix_(rows, columns)])
-    assert part.weight == WEIGHT
 
 
 def test_votes_stay_votes_when_pairs_are_appended() -> None:

@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -68,7 +69,7 @@ def collection(tmp_path: Path) -> Path:
 
 def run(benchmark: ModuleType, collection: Path, *options: str) -> dict[str, Any]:
     out = collection.parent / "scores.json"
-    fine_tuning = ["--fine-tuning", *FINE_TUNING]
+    fine_tuning = ["--fine-tuning", *FINE_TUNING] if "@" in "".join(options) else []
     arguments = [str(collection), "--bits", "8", "--json", str(out), *fine_tuning, *options]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["third_party.py", *arguments])
@@ -179,3 +180,31 @@ def test_fine_tuning_settings_without_a_teacher_are_refused(
     with pytest.raises(SystemExit):
         run(benchmark, collection, "--methods", "CVH")
     assert "teacher" in capsys.readouterr().err
+
+
+def test_methods_learn_from_captions_concepts_or_both(
+    benchmark: ModuleType, collection: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    weights, bias = rng.normal(size=(1000, 24)).astype(np.float32), np.zeros(1000, np.float32)
+    monkeypatch.setattr(benchmark, "require_class_weights", lambda *_: weights)
+    monkeypatch.setattr(benchmark, "lite_classifier", lambda _: (weights, bias))
+    options = ("--methods", "CVH", "kNN", "--auxiliary", "captions", "concepts", "both")
+    scores = run(benchmark, collection, "--seeds", "0", *options)
+    assert list(scores) == [
+        "random", "keyword", "CVH, words", "kNN, words", "CVH, words, concepts",
+        "kNN, words, concepts", "ConSE, words", "CVH, words, both", "kNN, words, both",
+    ]  # fmt: skip
+    captions, both = (scores[f"kNN, words{source}"][0] for source in ("", ", both"))
+    assert captions != both
+
+
+def test_texts_that_contain_a_definition_can_be_left_out(
+    benchmark: ModuleType, collection: Path
+) -> None:
+    files = benchmark.ThirdPartyCollection.read(collection, TinyBackbone())
+    definition = benchmark.load_concepts().definitions[207]
+    texts = replace(files.texts, items=[f"x: {definition}.", *files.texts.items[1:]])
+    rest = benchmark.drop_overlap(replace(files, texts=texts))
+    assert rest.texts.items == files.texts.items[1:]
+    np.testing.assert_array_equal(rest.text_labels, files.text_labels[1:])

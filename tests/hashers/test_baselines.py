@@ -118,7 +118,7 @@ def test_related_items_rank_first(name: str, sort: str) -> None:
     assert precision(scores, fresh.relation) > 2 / source.classes
 
 
-@every_baseline
+@pytest.mark.parametrize("name", ["kNN", "ridge"])
 def test_target_items_are_not_used(name: str) -> None:
     _, training, items = world()
     without = replace(training, target_images=None, target_texts=None)
@@ -176,3 +176,21 @@ def test_there_are_candidates_for_eight_trials(name: str) -> None:
     scorer = make(name)
     variants = [replace(scorer, **setting) for setting in scorer.candidates()]
     assert sum(variant != scorer for variant in variants) >= 7
+
+
+@pytest.mark.parametrize("method", ["kNN", "ridge"])
+def test_with_target_data_scored_items_are_centered_by_their_own_mean(method: str) -> None:
+    training = World().training(100)
+    assert training.target_images is not None
+    assert training.target_texts is not None
+    plain = make_method(method, bits=16).fit(training)
+    centered = make_method(f"{method}+target", bits=16).fit(training)
+    shift_x = training.target_images.mean(axis=0) - training.images.mean(axis=0)
+    shift_y = training.target_texts.mean(axis=0) - training.texts.mean(axis=0)
+    assert isinstance(plain, Scorer)
+    assert isinstance(centered, Scorer)
+    np.testing.assert_allclose(
+        centered.score(training.target_images, training.target_texts),
+        plain.score(training.target_images - shift_x, training.target_texts - shift_y),
+        atol=1e-5,
+    )

@@ -24,14 +24,18 @@ from transhash.errors import DataError
 class UnionRelation(SumRelation):
     """S of a first and an appended set: known within each of them, unknown between them.
 
-    In products, pairs of the appended set have a weight.
+    In products, the pairs of the appended set weigh as much in sum as those of the first, however
+    many each has. On auxiliary sets with held-out captions of other sets (docs/auxiliary-set.md)
+    less weight was worse where captions are few or unlike the target, more weight where they are
+    alike.
     """
 
-    def __init__(self, first: Relation, appended: SparseRelation, weight: float = 1.0) -> None:
+    def __init__(self, first: Relation, appended: SparseRelation) -> None:
         if not isinstance(first, LabelRelation | SparseRelation | GradedRelation):
             kind = type(first).__name__
             raise DataError(f"Pairs cannot be appended to a {kind}. Use labels, pairs or both.")
-        self.first, self.appended, self.weight = first, appended, weight
+        self.first, self.appended = first, appended
+        weight = first.positives / max(1, appended.positives) if first.positives else 1.0
         (n, m), (added_n, added_m) = first.shape, appended.shape
         images, texts = np.arange(n + added_n) >= n, np.arange(m + added_m) >= m
         super().__init__(
@@ -45,13 +49,10 @@ class UnionRelation(SumRelation):
         return UnionRelation(
             self.first.subset(rows[rows < n], columns[columns < m]),
             self.appended.subset(rows[rows >= n] - n, columns[columns >= m] - m),
-            self.weight,
         )
 
 
-def append_auxiliary(
-    training: TrainingSet, appended: AuxiliarySet, weight: float = 1.0
-) -> TrainingSet:
+def append_auxiliary(training: TrainingSet, appended: AuxiliarySet) -> TrainingSet:
     """Return a training set that also has the items of another auxiliary set."""
     if not isinstance(appended.relation, SparseRelation):
         raise DataError("Only an auxiliary set of pairs can be appended. Pass one without labels.")
@@ -59,13 +60,13 @@ def append_auxiliary(
     added = appended.relation.shape
     if isinstance(relation, FeedbackRelation):
         relation = FeedbackRelation(
-            UnionRelation(relation.base, appended.relation, weight),
+            UnionRelation(relation.base, appended.relation),
             relation.votes.pad(*added),
             np.pad(relation.voted_images, (0, added[0])),
             np.pad(relation.voted_texts, (0, added[1])),
         )
     else:
-        relation = UnionRelation(relation, appended.relation, weight)
+        relation = UnionRelation(relation, appended.relation)
     return replace(
         training,
         images=np.concatenate([training.images, appended.images]),

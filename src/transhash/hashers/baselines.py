@@ -39,6 +39,11 @@ class NearestNeighbors(Scorer):
     name: ClassVar[str] = "kNN"
 
     n_neighbors: PositiveInt = 10  # k
+    center_target: bool = False  # scored items are centered by the mean of the target items
+
+    @property
+    def uses_target(self) -> bool:
+        return self.center_target
 
     def _fit(self, training: TrainingSet, options: FitOptions) -> None:
         images = require_vectors(training.images, "images")
@@ -49,14 +54,16 @@ class NearestNeighbors(Scorer):
         # The mean of cosines with unit vectors is the product with their mean, so one vector per
         # item is enough.
         relation = training.relation
+        self.centers_ = _score_centers(self.center_target, training, self.mean_x_, self.mean_y_)
         self.images_, self.texts_of_image_ = _with_mean_partners(x, y, relation.times)
         self.texts_, self.images_of_text_ = _with_mean_partners(y, x, relation.transposed_times)
 
     def score(self, images: Features, texts: Features) -> _Floats:
         if not hasattr(self, "images_"):
             raise self.not_fitted_error()
-        x = normalize_centered(check_width(images, len(self.mean_x_), "images"), self.mean_x_)
-        y = normalize_centered(check_width(texts, len(self.mean_y_), "texts"), self.mean_y_)
+        center_x, center_y = self.centers_
+        x = normalize_centered(check_width(images, len(center_x), "images"), center_x)
+        y = normalize_centered(check_width(texts, len(center_y), "texts"), center_y)
         by_text = x @ self.mean_partner(y, self.texts_, self.images_of_text_).T
         by_image = self.mean_partner(x, self.images_, self.texts_of_image_) @ y.T
         return np.asarray((by_text + by_image) / 2)
@@ -76,6 +83,17 @@ class NearestNeighbors(Scorer):
     @classmethod
     def candidates(cls) -> Iterable[Setting]:
         return [{"n_neighbors": k} for k in (20, 5, 30, 50, 3, 100, 1, 200)]
+
+
+def _score_centers(
+    center_target: bool, training: TrainingSet, mean_x: Matrix, mean_y: Matrix
+) -> tuple[Matrix, Matrix]:
+    """Return the centers of the images and texts that are scored."""
+    target_x, target_y = training.target_images, training.target_texts
+    return (
+        mean_x if target_x is None or not center_target else target_x.mean(0, dtype=np.float64),
+        mean_y if target_y is None or not center_target else target_y.mean(0, dtype=np.float64),
+    )
 
 
 def _with_mean_partners(items: _Floats, others: _Floats, times: _Times) -> tuple[_Floats, _Floats]:
@@ -120,11 +138,17 @@ class RidgeRegression(Scorer):
     name: ClassVar[str] = "ridge"
 
     ridge: Positive = 1.0
+    center_target: bool = False  # scored items are centered by the mean of the target items
+
+    @property
+    def uses_target(self) -> bool:
+        return self.center_target
 
     def _fit(self, training: TrainingSet, options: FitOptions) -> None:
         x, y = require_vectors(training.images, "images"), require_vectors(training.texts, "texts")
         self.mean_x_ = x.mean(axis=0, dtype=np.float64)
         self.mean_y_ = y.mean(axis=0, dtype=np.float64)
+        self.centers_ = _score_centers(self.center_target, training, self.mean_x_, self.mean_y_)
         relation, images, texts = training.relation, (x, self.mean_x_), (y, self.mean_y_)
         self.to_text_ = self._regress(images, texts, relation.times)  # B, (dx, dy)
         self.to_image_ = self._regress(texts, images, relation.transposed_times)  # A, (dy, dx)
@@ -132,8 +156,9 @@ class RidgeRegression(Scorer):
     def score(self, images: Features, texts: Features) -> npt.NDArray[np.float32]:
         if not hasattr(self, "to_text_"):
             raise self.not_fitted_error()
-        x = check_width(images, len(self.mean_x_), "images") - self.mean_x_
-        y = check_width(texts, len(self.mean_y_), "texts") - self.mean_y_
+        center_x, center_y = self.centers_
+        x = check_width(images, len(center_x), "images") - center_x
+        y = check_width(texts, len(center_y), "texts") - center_y
         by_text = unit_rows(x) @ unit_rows(y @ self.to_image_).T
         by_image = unit_rows(x @ self.to_text_) @ unit_rows(y).T
         return np.asarray((by_text + by_image) / 2)

@@ -11,8 +11,8 @@ from __future__ import annotations
 # super() of the mixin is a baseline, whose methods are not abstract, but mypy looks at Hasher's.
 # mypy: disable-error-code="safe-super"
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from torch import nn
 from transhash.data.relation import ExtendedRelation
 from transhash.data.training_set import Features, TrainingSet
 from transhash.errors import DataError
-from transhash.hashers.base import Array, FitOptions, Hasher
+from transhash.hashers.base import Array, FitOptions, Hasher, Learner
 from transhash.hashers.cvh import CVH
 from transhash.hashers.dcmh import DCMH
 from transhash.hashers.modules import Center
@@ -31,6 +31,7 @@ from transhash.hashers.settings import NonNegativeInt, Positive, Proportion
 from transhash.hashers.thn.transfer import ModalityData
 from transhash.progress import tracked
 
+LearnerT = TypeVar("LearnerT", bound=Learner)
 _CENTERS = ("image.auxiliary", "image.target", "text.auxiliary", "text.target")
 
 
@@ -98,6 +99,18 @@ class Transductive(Hasher):
         center = self.centers_[name]
         modality = name.partition(".")[0] + "s"
         return np.asarray(check_width(features, len(center), modality) - center, np.float64)
+
+
+def with_concept_settings(hasher: LearnerT) -> LearnerT:
+    """Return the method as it learns from built-in concepts: target items are matched once.
+
+    Concepts are single things but target images are scenes, so that matches get worse with every
+    round (docs/auxiliary-set.md). A number of rounds that differs from the default is kept.
+    """
+    default = {field.name: field.default for field in fields(hasher)}.get("matching_rounds")
+    if default is None or hasher.settings()["matching_rounds"] != default:
+        return hasher
+    return replace(hasher, **{"matching_rounds": 1})
 
 
 @dataclass

@@ -41,6 +41,7 @@ from transhash.features.stream import extract_readable
 from transhash.features.texts import TextFeatures, text_features
 from transhash.hashers import Hasher, find_method, make_hasher
 from transhash.hashers.training_loop import fingerprint
+from transhash.hashers.transductive import with_concept_settings
 from transhash.hashers.tuning import Trial, tune
 from transhash.hashers.world import SINGLE_PROCESS, World
 from transhash.model.encoder import Encoder
@@ -243,6 +244,7 @@ class Fit:
                 )
             concept_y = texts.transform(concept_texts, self.track)
             self.concepts = concepts.pairs(weights, center, concept_y)
+            self.hasher = with_concept_settings(self.hasher)
         if auxiliary is None or x is None or images is None:
             assert self.concepts is not None  # or it was refused
             self.training = TrainingSet(
