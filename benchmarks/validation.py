@@ -33,10 +33,9 @@ from transhash.features.images import ImageFeatures, image_features
 from transhash.features.stream import extract_readable
 from transhash.features.texts import text_features
 from transhash.hashers import make_hasher
-from transhash.progress import no_progress
+from transhash.hashers.baselines import NearestNeighbors, RidgeRegression
 from transhash.training.split_data import label_matrix_for, load_benchmark_features
 from transhash.training.validation import (
-    BASELINES,
     METHOD_KEY,
     ValidationSplit,
     measure_coverage,
@@ -69,7 +68,7 @@ def compare_text_features(benchmark: Benchmark, count: int, seed: int) -> None:
     )
     results = []
     for part in (split, without):
-        scores = score_validation(part, make_hasher("THN").fit(part.rest), no_progress)
+        scores = score_validation(part, make_hasher("THN").fit(part.rest))
         results.append([scores[direction][METHOD_KEY] for direction in DIRECTIONS])
     print(f"seed {seed}, words of all / of the training captions: {results[0]} / {results[1]}",
           flush=True)  # fmt: skip
@@ -108,7 +107,7 @@ def compare_coverage(
         related = image_labels @ text_labels.T > 0
         thn = make_hasher("THN").fit(training)
         tables = {"THN": -thn.encode_images(x).hamming(thn.encode_texts(y)).astype(float)}
-        for baseline in BASELINES:
+        for baseline in (NearestNeighbors, RidgeRegression):
             tables[baseline.name] = baseline().fit(training).score(x, y)
         for method, table in tables.items():
             both = (table, related), (table.T, related.T)

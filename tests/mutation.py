@@ -538,19 +538,13 @@ MUTANTS = (
     ),
     Mutant(
         "training/validation.py",
-        "gain.mean() > _STANDARD_ERRORS * error",
-        "True",
-        "training/test_validation.py",
-    ),
-    Mutant(
-        "training/validation.py",
         "partners, k, skip_step=step\n",
         "partners, k\n",
         "training/test_validation.py",
     ),
     Mutant(
         "training/fit.py",
-        "replace(hasher).fit(split.rest, folder",
+        "replace(hasher).fit(rest, folder",
         "replace(hasher).fit(training, folder",
         "training/test_validation.py",
     ),

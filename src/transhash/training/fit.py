@@ -63,7 +63,6 @@ from transhash.training.report import alignment_map, build_report
 from transhash.training.split_data import SplitData
 from transhash.training.validation import (
     ValidationSplit,
-    baseline_advice,
     coverage_summary,
     measure_coverage,
     score_validation,
@@ -95,12 +94,13 @@ class Fit:
     trials: int = 0
     validate: bool = True
     fine_tuning: FineTuningRequest | None = None
-    use_concepts: bool = True
+    use_concepts: bool = False
     track: Track = no_progress
     world: World = SINGLE_PROCESS
 
     # Inputs
     concepts: AuxiliarySet | None = field(init=False, default=None)  # at the end of `training`
+    captioned: TrainingSet | None = field(init=False, default=None)  # `training` without concepts
     training: TrainingSet = field(init=False)
     held_out: AuxiliarySet | None = field(init=False, default=None)  # outside of `training`
     images: TrainingImages | None = field(init=False, default=None)
@@ -153,8 +153,9 @@ class Fit:
     def validation_scores(self, training: TrainingSet) -> dict[str, Any]:
         """Fit a second model without a held-out part and score it on that part.
 
-        The scores stay in the validation folder until the run is saved, so that a killed fit
-        resumes there. The key `skipped` gives the reason if there are no scores.
+        Captions are held out; concepts next to them are all trained on. The scores stay in the
+        validation folder until the run is saved, so that a killed fit resumes there. The key
+        `skipped` gives the reason if there are no scores.
         """
         if training.images.ndim > 2:
             return {"skipped": "Training on pixels a second time would take too long."}
@@ -168,16 +169,19 @@ class Fit:
             split = split_validation(training, hasher.seed)
         except DataError as error:
             return {"skipped": str(error)}
+        rest = split.rest
+        if self.captioned is not None and self.concepts is not None:
+            rest = append_auxiliary(rest, self.concepts)
 
         def track(items: Any, description: str, total: int | None = None, start: int = 0) -> Any:
             return self.track(items, f"validation, {description}", total, start)
 
         try:
-            fitted = replace(hasher).fit(split.rest, folder=folder, track=track, world=world)
+            fitted = replace(hasher).fit(rest, folder=folder, track=track, world=world)
         except DataError as error:
             shutil.rmtree(folder, ignore_errors=True)
             return {"skipped": f"Training without the held-out part failed. {error}"}
-        scores = score_validation(split, fitted, track)
+        scores = score_validation(split, fitted)
         if world.rank == 0:
             write_json(folder / "scores.json", {"name": name, **scores})
             (folder / "metrics.jsonl").unlink(missing_ok=True)
@@ -257,7 +261,7 @@ class Fit:
         if len(images) != len(auxiliary.images):
             rows = np.flatnonzero(np.isin(auxiliary.images.ids, images.ids))
             relation = relation.subset(rows, np.arange(len(auxiliary.texts)))
-        self.training = TrainingSet(x, y, relation, target_x, target_y)
+        self.captioned = self.training = TrainingSet(x, y, relation, target_x, target_y)
         if self.concepts is not None:
             self.training = append_auxiliary(self.training, self.concepts)
         self.images = TrainingImages(images, target_images)
@@ -311,7 +315,8 @@ class Fit:
         retrieval = None
         if self.validate and self.held_out is None:  # first, so that a killed fit resumes after it
             # On frozen features: a fine-tuned backbone has seen the held-out captions.
-            retrieval = self.validation_scores(drop_votes(frozen))
+            own = frozen if self.captioned is None else self.captioned
+            retrieval = self.validation_scores(drop_votes(own))
         try:
             if not self.trials:
                 start = time.perf_counter()
@@ -333,7 +338,7 @@ class Fit:
         if self.validate:
             if self.held_out is not None and self.held_out.relation.positives:
                 split = ValidationSplit.from_parts(self.training, self.held_out)
-                retrieval = score_validation(split, self.hasher, self.track)
+                retrieval = score_validation(split, self.hasher)
             self.report["validation"] = self._validation_report(retrieval)
         if self.world.rank == 0:
             write_json(self.out / "report.json", self.report)
@@ -373,11 +378,8 @@ class Fit:
         coverage = measure_coverage(training, captions, self.target_texts)
         summary, warnings = coverage_summary(coverage)
         if retrieval is not None:
-            has_target = training.target_images is not None and training.target_texts is not None
-            transfers = self.hasher.uses_target and has_target
-            advice = baseline_advice(retrieval, coverage, self.method, transfers)
-            first = [validation_summary(retrieval, self.method), *([advice] if advice else [])]
-            summary = [*first, *summary]
+            items = "concepts" if self.captioned is None and self.concepts else "captions"
+            summary = [validation_summary(retrieval, items), *summary]
         return {
             "retrieval": retrieval, "coverage": coverage, "summary": summary, "warnings": warnings,
         }  # fmt: skip

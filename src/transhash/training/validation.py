@@ -1,9 +1,9 @@
-"""Quality estimates without target labels: held-out retrieval and coverage.
+"""What a fit can tell without target labels: held-out retrieval and coverage.
 
 Retrieval: the same method is fitted a second time without a part of the auxiliary set, and that
-part is searched. Text features are those of the run, fitted on all texts: with text features of the
-rest alone THN finds as many, 57.5% and 56.8%, means of three seeds with a spread of six points
-(benchmarks/validation.py).
+part is searched. This shows whether the training worked. It does not predict which method or which
+text features are best on the target, so no baselines stand next to it. Text features are those of
+the run, fitted on all texts: with text features of the rest alone THN finds as many.
 
 Coverage: if the nearest auxiliary images of a target image show the same things, their captions
 agree with each other and differ from those of the next image. If they are near for no reason, the
@@ -35,19 +35,16 @@ from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
 from transhash.errors import DataError
 from transhash.features.words import Spelling, stop_words, tokenize
 from transhash.hashers import Hasher
-from transhash.hashers.baselines import NearestNeighbors, RidgeRegression, normalize_centered
-from transhash.progress import Track, phase
+from transhash.hashers.baselines import NearestNeighbors, normalize_centered
+from transhash.progress import phase
 from transhash.training.calibration import fit_calibration
 
 MIN_PAIRS = 30  # images and texts: fewer are not representative
-METHOD_KEY = "method"  # of the fitted method, next to the names of the baselines
-BASELINES = (NearestNeighbors, RidgeRegression)
-_BASELINE_LABELS = {"kNN": "kNN", "ridge": "Ridge regression"}
+METHOD_KEY = "method"  # next to "chance"
 
 # Below these the coverage is low. With few items the ten nearest are not near: posters then cover
 # drawings by -.2, noise by -3.
 _LOW_COVERAGE, _LOW_COVERAGE_OF_FEW, _FEW_ITEMS = 0.1, -0.5, 300
-_TRANSFER_COVERAGE = 0.4  # between the .25 and the .58 of `baseline_advice`
 _MAX_SAMPLE = 2000  # auxiliary items compared with the others
 _OUTLIER_QUANTILE = 0.95  # share of auxiliary items with a nearer neighbor than an outlier has
 _MAX_MISSING_WORDS, _FREQUENT_WORDS = 5, 100  # listed, and selected from
@@ -57,7 +54,6 @@ _CHUNK_ROWS = 512
 _MAX_HELD_OUT = 500  # the hit rate is then known to two points
 _MIN_HELD_OUT = 50  # unless that is more than a third
 _TOP_K = 10
-_STANDARD_ERRORS = 2.0  # by which a baseline has to be ahead
 
 _Matrix = npt.NDArray[np.float32]
 _Numbers = npt.NDArray[np.float64]
@@ -112,8 +108,8 @@ def split_validation(training: TrainingSet, seed: int) -> ValidationSplit:
     return ValidationSplit.from_parts(rest, held_out)
 
 
-def score_validation(split: ValidationSplit, fitted: Hasher, track: Track) -> dict[str, Any]:
-    """Score a model fitted on `split.rest`, the baselines and chance on the held-out part."""
+def score_validation(split: ValidationSplit, fitted: Hasher) -> dict[str, Any]:
+    """Score a model fitted without the held-out part, and chance, on that part."""
     images, texts, related = _distinct(split.held_out)
     k = _TOP_K
     if not split.has_classes:  # one in twenty by chance, also with few held-out items
@@ -123,9 +119,6 @@ def score_validation(split: ValidationSplit, fitted: Hasher, track: Track) -> di
     scores: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
     # Real values of the query against stored bits, as the search page ranks.
     scores = {METHOD_KEY: (np.tanh(x) @ _signs(y).T, np.tanh(y) @ _signs(x).T)}
-    for baseline in track(BASELINES, "baselines"):
-        table = baseline().fit(split.rest).score(images, texts)
-        scores[baseline.name] = (table, table.T)
     scores["chance"] = (np.zeros(related.shape), np.zeros(related.T.shape))
     values = {
         name: [
@@ -143,7 +136,6 @@ def score_validation(split: ValidationSplit, fitted: Hasher, track: Track) -> di
         "clicks": split.has_clicks,
         "image_to_text": {name: forward for name, (forward, _) in means.items()},
         "text_to_image": {name: backward for name, (_, backward) in means.items()},
-        "better_baseline": _better_baseline(values),
         "calibration": fit_calibration(
             differing, related, x.shape[1], rate_known=split.has_classes
         ),
@@ -172,46 +164,22 @@ def score_at_k(
     return np.where(hits_above > 0, 1.0, 1.0 - np.where(misses >= slots, no_hit, 0.0))
 
 
-def validation_summary(scores: dict[str, Any], method: str) -> str:
-    """Return the scores as one sentence, with the baselines and chance."""
+def validation_summary(scores: dict[str, Any], items: str = "captions") -> str:
+    """Return the scores as a sentence; `items` names the texts that were held out."""
     if "skipped" in scores:
-        return f"Validation skipped: {scores['skipped']}"
+        return f"Training check skipped: {scores['skipped']}"
     values, k = scores["text_to_image"], scores["k"]
-    names = {METHOD_KEY: method, **{b.name: b.name for b in BASELINES}, "chance": "chance"}
-    results = ", ".join(f"{label} {values[name]:.0%}" for name, label in names.items())
-    metric = f"precision@{k}"
-    if scores["metric"] == "hit_rate":
-        image = "clicked" if scores["clicks"] else "correct"
-        metric = f"{image} image in the top {k} of {scores['images']:,} for"
-    return f"Validation on {scores['texts']:,} held-out captions: {metric} {results}."
+    result, chance = f"{values[METHOD_KEY]:.0%}", f"(chance {values['chance']:.0%})"
+    count = f"{scores['texts']:,} held-out {items}"
+    if scores["metric"] == "precision":
+        return f"Training check: precision@{k} of {count} is {result} {chance}."
+    image = "a clicked image" if scores["clicks"] else "their image"
+    return (
+        f"Training check: {result} of {count} find {image} in the top {k} of "
+        f"{scores['images']:,} {chance}."
+    )
 
 
-def baseline_advice(
-    scores: dict[str, Any], coverage: dict[str, Any], method: str, transfers: bool
-) -> str | None:
-    """Return whether a baseline is the better choice, or None if none scores higher.
-
-    A baseline that is ahead on the auxiliary set may not be ahead on the target set: real values
-    separate single images better than bits, but transfer worse than a method that `transfers`, i.e.
-    learned from target items as well. Through COCO pairs ridge regression finds 68% and THN 54%,
-    yet on Tiny-ImageNet and questions MAP is .57 against .75, and so with every coverage of .58 or
-    more. With a coverage of .25 kNN was ahead in P@10.
-    """
-    better = scores.get("better_baseline")
-    if better is None:
-        return None
-    values = [coverage[name]["coverage"] for name in ("images", "texts") if name in coverage]
-    lowest = min((value for value in values if value is not None), default=0.0)
-    label = _BASELINE_LABELS[better]
-    if transfers and scores["metric"] == "hit_rate" and lowest >= _TRANSFER_COVERAGE:
-        return (
-            f"{label} scores higher on the auxiliary set, but this rarely transfers to your files. "
-            "See docs/validation.md."
-        )
-    return f"{label} scores higher than {method} here. See docs/baselines.md to use it."
-
-
-@phase("coverage")
 def measure_coverage(
     training: TrainingSet, captions: Sequence[str] | None, texts: Sequence[str] | None
 ) -> dict[str, Any]:
@@ -349,17 +317,6 @@ def _characteristic_words(
         by_chance = sum(1 - math.exp(-size * n / total) for n in counts.values()) / (2 * size)
         ranks[word] = (nats - by_chance) * math.sqrt(counts[word])
     return sorted(ranks, key=lambda word: (-ranks[word], word))
-
-
-def _better_baseline(values: dict[str, list[_Numbers]]) -> str | None:
-    """Return the best baseline that is significantly ahead over both directions."""
-    ahead = {}
-    for name in _BASELINE_LABELS:
-        gain = np.concatenate([a - b for a, b in zip(values[name], values[METHOD_KEY])])
-        error = float(gain.std(ddof=1)) / len(gain) ** 0.5 if len(gain) > 1 else np.inf
-        if gain.mean() > _STANDARD_ERRORS * error:
-            ahead[name] = float(gain.mean())
-    return max(ahead, key=lambda name: ahead[name]) if ahead else None
 
 
 def _distinct(held_out: AuxiliarySet) -> tuple[Features, Features, npt.NDArray[np.bool_]]:
