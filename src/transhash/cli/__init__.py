@@ -63,7 +63,9 @@ def escape_controls(text: str) -> str:
 out = PlainConsole(highlight=False, markup=False, emoji=False, soft_wrap=True)
 err = PlainConsole(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 _PIPE_WIDTH = 10_000
-_COMMANDS = ("fit", "index", "search", "items", "backup", "encode", "benchmark", "diagnose", "demo")
+_COMMANDS = (
+    "fit", "index", "search", "mcp", "items", "backup", "encode", "benchmark", "diagnose", "demo",
+)  # fmt: skip
 
 RUN = typer.Argument(..., help="Run folder created by `transhash fit`.")
 INDEX = typer.Option(

@@ -1,0 +1,1 @@
+"""A run inside other software: MCP clients, LangChain and LlamaIndex."""
