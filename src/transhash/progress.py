@@ -81,9 +81,11 @@ def report_to(track: Track) -> Iterator[None]:
         _track.reset(token)
 
 
-def tracked(items: Iterable[_T], description: str, total: int | None = None) -> Iterable[_T]:
+def tracked(
+    items: Iterable[_T], description: str, total: int | None = None, start: int = 0
+) -> Iterable[_T]:
     """Iterate over items and show progress on the track of `report_to`."""
-    return _track.get()(items, description, total)
+    return _track.get()(items, description, total, start)
 
 
 @contextmanager

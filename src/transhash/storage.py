@@ -265,11 +265,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         if descriptor >= 0:
             _lock_draft(descriptor)
         yield draft
-        _sync_content(draft)
-        old = _exchange_folders(draft, folder)
-        sync_folder(folder.parent)
-        if old is not None:
-            shutil.rmtree(old, ignore_errors=True)
+        replace_folder(draft, folder)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -287,6 +283,15 @@ def recover_folder(folder: Path) -> bool:
             os.rename(old, folder)
             return True
     return False
+
+
+def replace_folder(draft: Path, folder: Path) -> None:
+    """Give a complete draft beside `folder` its name, durably, and delete the previous folder."""
+    _sync_content(draft)
+    old = _exchange_folders(draft, folder)
+    sync_folder(folder.parent)
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _exchange_folders(draft: Path, folder: Path) -> Path | None:

@@ -64,7 +64,8 @@ out = PlainConsole(highlight=False, markup=False, emoji=False, soft_wrap=True)
 err = PlainConsole(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 _PIPE_WIDTH = 10_000
 _COMMANDS = (
-    "fit", "index", "search", "mcp", "items", "backup", "encode", "benchmark", "diagnose", "demo",
+    "open", "fit", "index", "search", "mcp", "items", "backup", "encode", "benchmark", "diagnose",
+    "demo",
 )  # fmt: skip
 
 RUN = typer.Argument(..., help="Run folder created by `transhash fit`.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -179,6 +179,32 @@ def _mark_last(records: Iterator[Record]) -> Iterator[tuple[Record, bool]]:
         yield previous, True
 
 
+def read_both(source: str | Path) -> tuple[Images | None, Texts | None]:
+    """Read the images and the texts of a folder or table; None for what it does not have.
+
+    In a folder with both, a text is not a problem among the images.
+    """
+    source = _existing(source)
+    if not source.is_dir():
+        manifest = read_manifest(source)
+        images, texts = (column in manifest.columns for column in ("image", "text"))
+        return (
+            manifest_images(manifest) if images else None,
+            manifest_texts(manifest) if texts else None,
+        )
+    pictures = _scan_folder(source, IMAGE_SUFFIXES, ignored=TEXT_SUFFIXES)
+    notes = _scan_folder(source, TEXT_SUFFIXES, ignored=None if pictures.rows else frozenset())
+    if not pictures.rows and not notes.rows:
+        raise EmptySourceError(
+            f"{source} and its subfolders contain no image and no text"
+            f"{pictures.first_problem or notes.first_problem}. Add images, or .txt or .md files."
+        )
+    return (
+        manifest_images(pictures) if pictures.rows else None,
+        manifest_texts(notes) if notes.rows else None,
+    )
+
+
 def read_triples(source: str | Path) -> tuple[list[tuple[str, str, float]], list[Problem]]:
     """Read lines of image id, text id and 0 or 1, with or without a header."""
     source = Path(source)
@@ -262,8 +288,22 @@ def _existing(source: str | Path) -> Path:
     return source
 
 
-@phase("reading folders")
 def _read_folder(folder: Path, suffixes: set[str]) -> Manifest:
+    manifest = _scan_folder(folder, suffixes)
+    if not manifest.rows:
+        column = "text" if suffixes is TEXT_SUFFIXES else "image"
+        raise EmptySourceError(
+            f"{folder} and its subfolders contain no {column}{manifest.first_problem}. "
+            f"Add {', '.join(sorted(suffixes))} files."
+        )
+    return manifest
+
+
+@phase("reading folders")
+def _scan_folder(
+    folder: Path, suffixes: set[str], ignored: Set[str] | None = frozenset()
+) -> Manifest:
+    """Read the files with one of `suffixes`; `ignored` ones (None: all others) are no problem."""
     column = "text" if suffixes is TEXT_SUFFIXES else "image"
     manifest = Manifest(folder, frozenset({"id", column}))
     # Sorted by folder, then by name: "a/b" before "a-b".
@@ -272,6 +312,8 @@ def _read_folder(folder: Path, suffixes: set[str]) -> Manifest:
         last = name.rpartition("/")[2]
         suffix = os.path.splitext(last)[1]
         if last.lower() in _IGNORED or last.startswith("."):
+            continue
+        if suffix.lower() not in suffixes and (ignored is None or suffix.lower() in ignored):
             continue
         text: str | None = None
         if suffix.lower() not in suffixes:
@@ -286,11 +328,6 @@ def _read_folder(folder: Path, suffixes: set[str]) -> Manifest:
         else:
             image = name if column == "image" else None
             manifest.rows.append(_Row(name, image, text, _NO_LABELS, name))
-    if not manifest.rows:
-        raise EmptySourceError(
-            f"{folder} and its subfolders contain no {column}{manifest.first_problem}. "
-            f"Add {', '.join(sorted(suffixes))} files."
-        )
     return manifest
 
 

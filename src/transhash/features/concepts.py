@@ -2,8 +2,8 @@
 
 The classifier layer of an image network has one weight vector per class, in the space of the image
 features. With the names and definitions of the classes in WordNet, these are 1,000 pairs that need
-no image. A group of classes (dog, vehicle) gets the mean direction of its members. concepts.json is
-written by benchmarks/make_concepts.py.
+no image. A group of classes (dog, vehicle) gets the mean direction of its members. concepts.json
+and concept_statistics.safetensors are written by benchmarks/make_concepts.py.
 """
 
 from __future__ import annotations
@@ -23,10 +23,37 @@ from transhash.errors import DataError
 from transhash.features.efficientnet import lite_classifier
 from transhash.features.images import EfficientNetLite0, ImageFeatures
 from transhash.features.pretrained import PretrainedFeatures
-from transhash.storage import read_json
+from transhash.storage import read_json, read_tensors
 
 _FILE = Path(__file__).with_name("concepts.json")
+_STATISTICS = Path(__file__).with_name("concept_statistics.safetensors")
 _Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class ImageStatistics:
+    """Mean of image features, and mean distance from it."""
+
+    mean: npt.NDArray[np.float64]
+    distance: float
+
+    @classmethod
+    def from_features(cls, images: Features) -> ImageStatistics:
+        mean = np.asarray(images.mean(axis=0, dtype=np.float64))
+        return cls(mean, float(np.linalg.norm(images - mean, axis=1).mean()))
+
+    @classmethod
+    def of_photographs(cls, features: ImageFeatures | None) -> ImageStatistics:
+        """Return those of ordinary photographs, which the package has for two networks."""
+        name = None if features is None else features.name
+        tensors = read_tensors(_STATISTICS)
+        if f"{name}.mean" not in tensors:
+            raise DataError(
+                f"With {name} the built-in concepts need some of your images. Pass --images as "
+                "well, or use --features efficientnet-lite0."
+            )
+        mean = tensors[f"{name}.mean"].astype(np.float64)
+        return cls(mean, float(tensors[f"{name}.distance"][0]))
 
 
 @dataclass(frozen=True)
@@ -48,19 +75,19 @@ class Concepts:
             for names, definition in zip(self.names, self.definitions, strict=True)
         ]
 
-    def image_vectors(self, class_weights: _Floats, images: npt.NDArray[Any]) -> _Floats:
-        """Return one image vector per concept: the direction of its classes, among `images`.
+    def image_vectors(self, class_weights: _Floats, images: ImageStatistics) -> _Floats:
+        """Return one image vector per concept: the direction of its classes, among images.
 
-        Vectors are centered at the mean of `images` and as far from it as those are on average.
+        Vectors are centered at the mean of the images and as far from it as those are on average.
         Only directions are learned from, but methods that compare both need one scale.
         """
-        mean = images.mean(axis=0, dtype=np.float64)
-        distance = np.linalg.norm(images - mean, axis=1).mean()
         directions = unit_rows(class_weights - class_weights.mean(axis=0, dtype=np.float64))
-        return np.asarray(unit_rows(self.members @ directions) * distance + mean, np.float32)
+        return np.asarray(
+            unit_rows(self.members @ directions) * images.distance + images.mean, np.float32
+        )
 
     def pairs(
-        self, class_weights: _Floats, images: Features, text_features: Features
+        self, class_weights: _Floats, images: ImageStatistics, text_features: Features
     ) -> AuxiliarySet:
         """Return the concepts as an auxiliary set, one pair each; see `image_vectors`."""
         vectors = self.image_vectors(class_weights, images)

@@ -15,6 +15,7 @@ from transhash.data.inputs import drop_duplicates
 from transhash.data.manifest import (
     manifest_images,
     manifest_texts,
+    read_both,
     read_images,
     read_manifest,
     read_texts,
@@ -169,13 +170,18 @@ def preview_sync(
     return result
 
 
-def _read(path: Path, modalities: Sequence[Modality]) -> Iterator[tuple[Modality, Collection[Any]]]:
+def _read(
+    path: Path, modalities: Sequence[Modality]
+) -> Iterator[tuple[Modality, Collection[Any] | None]]:
     """Read the modalities that the run has of a source; of a new source, the one it contains."""
     is_features = path.suffix.lower() == ".npy"
     if is_features and not modalities:
         raise DataError(
             f"{path} has features of unknown modality. Index it once with --images or --texts."
         )
+    if len(modalities) == 2 and path.is_dir():
+        yield from zip(("images", "texts"), read_both(path))
+        return
     if is_features or (modalities and path.is_dir()):
         for modality in modalities:
             yield modality, read_images(path) if modality == "images" else read_texts(path)

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("transhash")
 # By item number, what a program passed as the item: all its objects, and the position in them.
 ItemObjects = dict[int, tuple[Sequence[Any], int]]
-_BATCH_SIZE = 1024  # items added at a time; bounds memory and what an interruption repeats
+# Items added at a time: bounds memory, what an interruption repeats, and the wait until an image
+# that was read is found.
+_BATCH_SIZES: dict[Modality, int] = {"images": 256, "texts": 1024}
 
 
 @dataclass
@@ -182,7 +184,7 @@ class IndexWriter:
             return number is not None
 
         for batch in self.encoder.encode_batches(
-            items, modality, _BATCH_SIZE,
+            items, modality, _BATCH_SIZES[modality],
             summaries=True, is_unchanged=is_unchanged, track=track,
             description=f"indexing {modality}",
         ):  # fmt: skip

@@ -30,7 +30,7 @@ from transhash.service.routes import (
     search_routes,
     sync_routes,
 )
-from transhash.service.schemas import About
+from transhash.service.schemas import About, SyncResult
 from transhash.service.search_service import (
     FeedbackService,
     ItemNotFoundError,
@@ -68,6 +68,7 @@ def create_app(
     reopen: Callable[[], SearchEngine] | None = None,
     sync_sources: Sequence[Path] = (),
     sync_seconds: float | None = None,
+    on_sync: Callable[[SyncResult], None] | None = None,
 ) -> FastAPI:
     """Return the application that serves an open engine, which the caller closes.
 
@@ -75,7 +76,8 @@ def create_app(
     `rate_limit` is in requests per second per client, `key_rate_limit` per key. `allowed_hosts` are
     the host names the service answers to; ("*",) allows all. `originals` allows viewing and
     downloading image files. `reopen` opens the run again after its files were replaced.
-    `sync_sources` are synced on request and, every `sync_seconds`, if they changed.
+    `sync_sources` are synced on request and, every `sync_seconds`, if they changed; `on_sync` gets
+    the result, and the track of `report_to` the progress.
     """
     writable = writable or bool(sync_sources)
     if writable and not write_key:
@@ -88,7 +90,7 @@ def create_app(
     keys = ApiKeys(read_key or None, write_key or None, bool(protect_reads or read_key))
     service = SearchService(ReloadingEngine(engine, reopen))
     warm_up = WarmUp(service)
-    sync_job = SyncJob(service, sync_sources, sync_seconds) if sync_sources else None
+    sync_job = SyncJob(service, sync_sources, sync_seconds, on_sync) if sync_sources else None
     metrics, active_requests = RequestMetrics(), ActiveRequests(timeout)
     query_encoder = engine.query_encoder
     about = About(

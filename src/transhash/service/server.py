@@ -25,6 +25,7 @@ from transhash.search.engine import SERVICE_LOCK, SearchEngine, check_not_served
 from transhash.service.app import create_app
 from transhash.service.guard import LOOPBACK, ActiveRequests
 from transhash.service.limits import TimedConnection, raise_file_limit
+from transhash.service.schemas import SyncResult
 from transhash.storage import WriterLock, read_json
 
 _log = logging.getLogger("transhash.service")
@@ -47,6 +48,7 @@ def serve_run(
     key_rate_limit: float | None = None,
     sync_sources: Sequence[Path] = (),
     sync_seconds: float | None = None,
+    on_sync: Callable[[SyncResult], None] | None = None,
     open_browser: bool = False,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
@@ -56,7 +58,7 @@ def serve_run(
     are, and if there is a key, reads need one as well. A writable service on loopback without a
     write key generates one and appends it to the URL: browsers send nothing after a # to a server,
     and the search page reads it there. With `sync_sources` the service is writable and syncs them:
-    when it starts, on request, and every `sync_seconds` if they changed.
+    when it starts, on request, and every `sync_seconds` if they changed; `on_sync` gets the result.
     """
     writable = writable or bool(sync_sources)
     require_run(run)  # before the port, because the run is the first argument
@@ -96,6 +98,7 @@ def serve_run(
                 reopen=reopen,
                 sync_sources=sync_sources,
                 sync_seconds=sync_seconds,
+                on_sync=on_sync,
             )
             config = uvicorn.Config(
                 app,

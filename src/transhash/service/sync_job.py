@@ -8,14 +8,16 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
 from transhash.data.collection import Problem
 from transhash.errors import TranshashError
+from transhash.progress import tracked
 from transhash.search.sync import SyncPlan, plan_sync, sync
 from transhash.service.schemas import SyncResult, SyncStatus
 from transhash.service.search_service import SearchService
@@ -37,11 +39,17 @@ class SyncJob:
     """
 
     def __init__(
-        self, service: SearchService, sources: Sequence[Path], seconds: float | None
+        self,
+        service: SearchService,
+        sources: Sequence[Path],
+        seconds: float | None,
+        on_result: Callable[[SyncResult], None] | None = None,
     ) -> None:
         self._service = service
         self._sources = [Path(os.path.abspath(source)) for source in sources]
         self._seconds = seconds
+        self._on_result = on_result
+        self._context = copy_context()  # where `report_to` names the track of the command
         self._lock = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -53,7 +61,9 @@ class SyncJob:
 
     def start(self) -> None:
         self._stopping = False
-        self._thread = threading.Thread(target=self._work, name="transhash-sync", daemon=True)
+        self._thread = threading.Thread(
+            target=self._context.run, args=(self._work,), name="transhash-sync", daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:
@@ -79,7 +89,7 @@ class SyncJob:
         self, items: Iterable[_T], description: str, total: int | None = None, start: int = 0
     ) -> Iterator[_T]:
         """Yield items, show progress in the status, and end the sync if the service stops."""
-        for done, item in enumerate(items, start):
+        for done, item in enumerate(tracked(items, description, total, start), start):
             with self._lock:
                 if self._stopping:
                     raise _StoppedError
@@ -116,6 +126,8 @@ class SyncJob:
             result = _result(error=self._public(error))
         if result.error:
             _log.warning("Sync: %s", result.error)
+        if self._on_result is not None:
+            self._on_result(result)
         with self._lock:
             status = self._status
             status.running, status.last, status.syncs = False, result, status.syncs + 1

@@ -31,6 +31,7 @@ from transhash.errors import DataError, check_type
 from transhash.features import check_image_features
 from transhash.features.concepts import (
     Concepts,
+    ImageStatistics,
     class_weights,
     load_concepts,
     require_class_weights,
@@ -240,14 +241,12 @@ class Fit:
         if target_texts is not None:
             target_y = _transform_texts(texts, target_texts, self.track)
         if concepts is not None and weights is not None and texts is not None:
-            center = target_x if target_x is not None else x
-            if center is None:
-                raise DataError(
-                    "The built-in concepts need some of your images. Pass --images as well, or "
-                    "--auxiliary FILE with columns image and text."
-                )
+            own = target_x if target_x is not None else x
+            statistics = None if own is None else ImageStatistics.from_features(own)
+            if statistics is None or not statistics.distance > 0:  # one image, or copies of it
+                statistics = ImageStatistics.of_photographs(self.image_features)
             concept_y = texts.transform(concept_texts, self.track)
-            self.concepts = concepts.pairs(weights, center, concept_y)
+            self.concepts = concepts.pairs(weights, statistics, concept_y)
             self.hasher = with_concept_settings(self.hasher)
         if auxiliary is None or x is None or images is None:
             assert self.concepts is not None  # or it was refused

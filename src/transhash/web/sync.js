@@ -5,28 +5,37 @@ import { withKey } from "./feedback.js";
 
 const $ = (id) => document.getElementById(id);
 const PAUSE_MS = 1000; // between two requests for the progress
+const REFRESH = 10; // pauses between two updates of the numbers of items
+let following = false;
 
 export function enableSync(canSync, onChange) {
   $("sync").hidden = !canSync;
-  $("sync").onclick = () => sync(onChange);
+  $("sync").onclick = () => follow(onChange, true);
+  if (canSync) follow(onChange, false); // the service syncs when it starts
 }
 
-async function sync(onChange) {
-  $("sync").disabled = true;
+/** Show the progress of the sync that runs, or that is started now, and then its result. */
+async function follow(onChange, start) {
+  if (following) return;
+  following = true;
   try {
-    let status = await withKey(api.startSync);
-    while (status && (status.running || status.requested)) {
+    let status = start ? await withKey(api.startSync) : await api.syncStatus();
+    const wasRunning = status && (status.running || status.requested);
+    for (let polls = 1; status && (status.running || status.requested); polls++) {
+      $("sync").disabled = true;
       show(progress(status));
       await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
       status = await api.syncStatus();
+      if (polls % REFRESH === 0) onChange();
     }
-    if (status) {
+    if (wasRunning && status?.last) {
       show(result(status.last));
       onChange();
     }
   } catch (error) {
-    show(error.message);
+    if (start) show(error.message);
   } finally {
+    following = false;
     $("sync").disabled = false;
   }
 }
