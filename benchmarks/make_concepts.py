@@ -104,8 +104,9 @@ def group_members(wordnet: WordNet, classes: list[str]) -> dict[str, list[int]]:
 
 
 def photographs(downloads: Path) -> list[bytes]:
-    """Return the photographs of GCompris and those among the wallpapers of two desktops."""
-    files = list(gcompris(downloads).values())
+    """Return the photographs of GCompris, wallpapers of two desktops, and those of a puzzle."""
+    drawings = "lang/"
+    files = [x for name, x in gcompris(downloads).items() if not name.startswith(drawings)]
     for package, folder in WALLPAPERS.items():
         top = unpack(package, downloads) / "usr/share" / folder
         files += [path.read_bytes() for path in sorted(top.glob("*.jpg"))]

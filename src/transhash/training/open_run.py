@@ -152,7 +152,8 @@ def fit_sample(
 ) -> None:
     """Fit on a sample of the sources and give the result the name of the run in one step.
 
-    A fit that was interrupted is resumed. Votes are kept; the index is empty then. `auxiliary` None takes the auxiliary set that the run had before.
+    A fit that was interrupted is resumed. Votes are kept; the index is empty then. `auxiliary` None
+    takes the auxiliary set that the run had before.
     """
     draft = run.with_name(f".{run.name}.next")
     if (draft / "config.json").exists():  # the run that an earlier fit has replaced
