@@ -61,7 +61,12 @@ from transhash.data.union import append_auxiliary
 from transhash.evaluation import DistanceHistogram, Scores
 from transhash.experiments.plan import MethodSpec
 from transhash.features.backbone import FineTunedFeatures
-from transhash.features.concepts import load_concepts, require_class_weights, unit_rows
+from transhash.features.concepts import (
+    ImageStatistics,
+    load_concepts,
+    require_class_weights,
+    unit_rows,
+)
 from transhash.features.decode import Pixels
 from transhash.features.efficientnet import lite_classifier
 from transhash.features.embedders import TextEmbedder
@@ -239,7 +244,8 @@ def training_set(
     pairs = None
     if source != "captions":
         weights = require_class_weights(collection.image_features, concepts)
-        pairs = concepts.pairs(weights, target[0], features.transform(concepts.texts))
+        statistics = ImageStatistics.from_features(target[0])
+        pairs = concepts.pairs(weights, statistics, features.transform(concepts.texts))
     if captions is None:
         assert pairs is not None
         return TrainingSet(pairs.images, pairs.texts, pairs.relation, *target), features

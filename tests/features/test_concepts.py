@@ -8,13 +8,14 @@ import torch
 
 from transhash.errors import DataError
 from transhash.features.concepts import (
+    ImageStatistics,
     class_weights,
     load_concepts,
     require_class_weights,
     unit_rows,
 )
 from transhash.features.efficientnet import lite_classifier, original_lite
-from transhash.features.images import AlexNetPixels, EfficientNetLite0
+from transhash.features.images import AlexNetPixels, EfficientNetLite0, EfficientNetLite2
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def test_vectors_have_mean_and_scale_of_the_images_and_the_direction_of_the_weig
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(1000, 6)).astype(np.float32)
     images = rng.normal(3.0, 2.0, (50, 6)).astype(np.float32)
-    vectors = concepts.image_vectors(weights, images)
+    vectors = concepts.image_vectors(weights, ImageStatistics.from_features(images))
     offsets = vectors - images.mean(axis=0)
     distance = np.linalg.norm(images - images.mean(axis=0), axis=1).mean()
     np.testing.assert_allclose(np.linalg.norm(offsets, axis=1), distance, rtol=1e-5)
@@ -98,3 +99,12 @@ def test_features_without_a_classifier_have_no_concepts() -> None:
         require_class_weights(AlexNetPixels(), concepts)
     with pytest.raises(DataError, match="Precomputed"):
         require_class_weights(None, concepts)
+
+
+def test_the_package_has_statistics_of_photographs_for_two_networks_only() -> None:
+    for features in (EfficientNetLite0(), EfficientNetLite2()):
+        statistics = ImageStatistics.of_photographs(features)
+        assert statistics.mean.shape == (lite_classifier(features.name)[0].shape[1],)
+        assert 5 < statistics.distance < 20
+    with pytest.raises(DataError, match="some of your images"):
+        ImageStatistics.of_photographs(None)
