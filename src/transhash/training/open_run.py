@@ -173,7 +173,9 @@ def fit_sample(
             images = None
     data = FitData(pairs, _if_enough(images), _if_enough(texts))
     hasher = make_hasher("THN", bits=default_bits("THN"))
-    Fit(hasher, "THN", draft, features, validate=False, track=track).run_files(data)
+    Fit(hasher, "THN", draft, features, validate=False, use_concepts=True, track=track).run_files(
+        data
+    )
     record = {
         "auxiliary": None if path is None else _digest(Path(path)),
         "auxiliary_file": None if path is None else os.path.abspath(path),
