@@ -628,6 +628,12 @@ MUTANTS = (
         "search/test_items.py",
     ),
     Mutant(
+        "training/open_run.py",
+        "        size = max(1, round(share * len(items)))",
+        "        size = len(items)",
+        "service/test_open.py -k texts_alone",
+    ),
+    Mutant(
         "storage.py",
         "    if _swap(draft, folder):",
         "    if _swap(folder, folder):",

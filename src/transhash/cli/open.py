@@ -28,8 +28,8 @@ def open_files(
     texts: list[Path] = typer.Argument(None, help="More folders or tables."),
     auxiliary: Path | None = typer.Option(
         None,
-        help="Auxiliary set to learn from as well: file with columns image and text.",
-        show_default="the built-in concepts alone",
+        help="Auxiliary set to learn from: file with columns image and text.",
+        show_default="built-in concepts alone",
     ),
     to: Path | None = typer.Option(
         None,
