@@ -23,7 +23,7 @@ from common import row_pairs
 from transhash.data.manifest import manifest_images, manifest_texts, read_manifest
 from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
 from transhash.data.union import append_auxiliary
-from transhash.features.concepts import load_concepts, require_class_weights
+from transhash.features.concepts import ImageStatistics, load_concepts, require_class_weights
 from transhash.features.images import image_features
 from transhash.features.stream import extract_readable
 from transhash.features.texts import text_features
@@ -70,7 +70,8 @@ def measure(
         parts.append(AuxiliarySet(captions.images, y, row_pairs(len(y))))
     if use_concepts:
         weights = require_class_weights(_FEATURES, concepts)
-        parts.append(concepts.pairs(weights, target.images, texts.transform(concepts.texts)))
+        statistics = ImageStatistics.from_features(target.images)
+        parts.append(concepts.pairs(weights, statistics, texts.transform(concepts.texts)))
     first, *others = parts
     training = TrainingSet(first.images, first.texts, first.relation, target.images, target_y)
     for other in others:

@@ -18,7 +18,7 @@ from common import chances, maps, mean_cell, row_pairs
 from transhash.data.benchmark import Benchmark
 from transhash.data.training_set import TrainingSet
 from transhash.data.union import append_auxiliary
-from transhash.features.concepts import load_concepts, require_class_weights
+from transhash.features.concepts import ImageStatistics, load_concepts, require_class_weights
 from transhash.features.images import ImageFeatures, image_features
 from transhash.features.stream import extract_readable
 from transhash.features.texts import text_features
@@ -49,7 +49,8 @@ def read_split(
     pairs = None
     if has_concepts:
         weights = require_class_weights(features, concepts)
-        pairs = concepts.pairs(weights, target, texts.transform(concepts.texts))
+        statistics = ImageStatistics.from_features(target)
+        pairs = concepts.pairs(weights, statistics, texts.transform(concepts.texts))
         if source == "concepts":
             training = TrainingSet(pairs.images, pairs.texts, pairs.relation, target, target_y)
             return training, test
