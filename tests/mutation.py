@@ -764,6 +764,12 @@ MUTANTS = (
     ),
     # Plug-ins.
     Mutant(
+        "plugins/sklearn.py",
+        "np.unique(rows_x, axis=0, return_inverse=True)",
+        "rows_x, np.arange(len(rows_x))",
+        "plugins/test_sklearn.py -k one_item",
+    ),
+    Mutant(
         "plugins/results.py",
         "maximum.accumulate(equal[::-1])[::-1]",
         "maximum.accumulate(equal)",

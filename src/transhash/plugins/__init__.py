@@ -1,1 +1,1 @@
-"""A run inside other software: MCP clients, LangChain and LlamaIndex."""
+"""A run inside other software: MCP clients, LangChain, LlamaIndex and scikit-learn."""
