@@ -15,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 from transhash import CVH, THN, SparseRelation, TrainingSet
 from transhash.errors import DataError
+from transhash.hashers.tuning import map_both_directions
 from transhash.plugins.sklearn import PairHasher
 
 CLASSES = 6
@@ -89,9 +90,12 @@ def test_rows_of_one_image_are_one_item(pairs: Any) -> None:
     x, y = pairs
     images = np.repeat(x[:40], 2, axis=0)  # two texts each
     estimator = PairHasher(CVH(bits=16)).fit(images, y[:80])
-    similar = np.kron(np.eye(40), np.ones((1, 2)))
-    hasher = CVH(bits=16).fit(TrainingSet(x[:40], y[:80], SparseRelation(similar)))
+    relation = SparseRelation(np.kron(np.eye(40), np.ones((1, 2))))
+    hasher = CVH(bits=16).fit(TrainingSet(x[:40], y[:80], relation))
     assert (estimator.transform(x) == (hasher.encode_images(x).signs() > 0)).all()
+    codes = hasher.encode_images(x[:40]), hasher.encode_texts(y[:80])
+    expected = np.mean(map_both_directions(*codes, relation))
+    assert estimator.score(images, y[:80]) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
