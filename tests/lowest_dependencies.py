@@ -5,8 +5,8 @@
     python tests/lowest_dependencies.py FOLDER [TEST ...]  # keep the environment; other tests
 
 Covers the dependencies of transhash and of the extras `serve` and `minilm`. Indirect dependencies
-are the newest that pip finds: no package declares that an old typer fails with a new click, so users
-meet that too. torch is the version of this environment: older ones download gigabytes of CUDA.
+are the newest that pip finds: no package declares that an old typer fails with a new click, so
+users meet that too. torch is the version of this environment: others download gigabytes.
 """
 
 from __future__ import annotations
