@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from PIL import Image
 
 import transhash
+from transhash.data.relation import SparseRelation
+from transhash.data.training_set import AuxiliarySet, TrainingSet
 from transhash.data.union import UnionRelation
 from transhash.errors import DataError
 from transhash.features.images import EfficientNetLite0
@@ -17,6 +20,7 @@ from transhash.hashers import make_hasher
 from transhash.storage import read_json
 from transhash.training.fit import Fit
 from transhash.training.fit_data import read_fit_data
+from transhash.training.validation import covers_better
 
 TEXTS = [f"note {i} about a {name}" for i in range(4) for name in ("dog", "bus", "lemon")]
 
@@ -84,3 +88,42 @@ def test_precomputed_features_need_an_auxiliary_set(tmp_path: Path) -> None:
 def test_fine_tuning_needs_images_with_captions(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="Fine-tuning needs images"):
         transhash.fit(images=noise(6, 0), texts=TEXTS, out=tmp_path / "run", fine_tune={})
+
+
+def test_labels_are_learned_from_alone(tmp_path: Path) -> None:
+    rows = [
+        {"image": image, "text": f"a {label} {i}", "labels": [label]}
+        for i, (image, label) in enumerate(zip(noise(6, 1), 3 * ["dog", "bus"]))
+    ]
+    fit = run_fit(tmp_path / "run", auxiliary=rows, images=noise(6, 0), texts=TEXTS)
+    assert fit.concepts is None
+    assert len(fit.training.images) == 6
+
+
+def sets_of_classes(noise_level: float) -> tuple[TrainingSet, AuxiliarySet]:
+    """Return captions like the target, and concepts that are farther from it with more noise."""
+    rng = np.random.default_rng(0)
+    centers_x, centers_y = rng.normal(size=(2, 8, 20)) * 4
+
+    def draw(level: float) -> tuple[np.ndarray, np.ndarray]:
+        labels = rng.integers(0, 8, 200)
+        x, y = centers_x[labels], centers_y[labels]
+        return (
+            (x + level * rng.normal(size=x.shape)).astype(np.float32),
+            (y + level * rng.normal(size=y.shape)).astype(np.float32),
+        )
+
+    keys = [str(i) for i in range(200)]
+    relation = SparseRelation.from_pairs(keys, keys)
+    captions = TrainingSet(*draw(1.0), relation, *draw(1.0))
+    return captions, AuxiliarySet(*draw(noise_level), relation)
+
+
+def test_concepts_are_left_out_where_captions_cover_the_target_better() -> None:
+    captions, worse = sets_of_classes(20.0)
+    assert covers_better(captions, worse)
+    target = captions.target_images, captions.target_texts
+    same = AuxiliarySet(captions.images, captions.texts, captions.relation)
+    far = replace(captions, images=worse.images, texts=worse.texts)
+    assert not covers_better(TrainingSet(far.images, far.texts, far.relation, *target), same)
+    assert not covers_better(replace(captions, target_images=None, target_texts=None), worse)

@@ -65,6 +65,7 @@ from transhash.training.split_data import SplitData
 from transhash.training.validation import (
     ValidationSplit,
     coverage_summary,
+    covers_better,
     measure_coverage,
     score_validation,
     split_validation,
@@ -82,8 +83,8 @@ class Fit:
     `text_features` is a name as for `--text-features`; by default words, with all-MiniLM-L6-v2
     where it is installed. `validate` adds held-out retrieval, which fits a second model, and
     coverage to the report. `fine_tuning` trains the backbone of the image features first.
-    `use_concepts` adds the built-in concepts to the auxiliary set where the image features have a
-    classifier; without an auxiliary set they are needed.
+    `use_concepts` adds the built-in concepts to captions, where the image features have a
+    classifier, unless captions cover the target better; without an auxiliary set they are needed.
     """
 
     hasher: Hasher
@@ -247,9 +248,9 @@ class Fit:
                 statistics = ImageStatistics.of_photographs(self.image_features)
             concept_y = texts.transform(concept_texts, self.track)
             self.concepts = concepts.pairs(weights, statistics, concept_y)
-            self.hasher = with_concept_settings(self.hasher)
         if auxiliary is None or x is None or images is None:
             assert self.concepts is not None  # or it was refused
+            self.hasher = with_concept_settings(self.hasher)
             self.training = TrainingSet(
                 self.concepts.images, self.concepts.texts, self.concepts.relation,
                 target_x, target_y,
@@ -261,7 +262,10 @@ class Fit:
             rows = np.flatnonzero(np.isin(auxiliary.images.ids, images.ids))
             relation = relation.subset(rows, np.arange(len(auxiliary.texts)))
         self.captioned = self.training = TrainingSet(x, y, relation, target_x, target_y)
+        if self.concepts is not None and covers_better(self.captioned, self.concepts):
+            self.concepts = None
         if self.concepts is not None:
+            self.hasher = with_concept_settings(self.hasher)
             self.training = append_auxiliary(self.training, self.concepts)
         self.images = TrainingImages(images, target_images)
 
@@ -282,7 +286,8 @@ class Fit:
                 )
             concepts = load_concepts()
             return concepts, require_class_weights(self.image_features, concepts)
-        if not self.use_concepts or texts is None or self.fine_tuning is not None:
+        has_labels = auxiliary.images.labels is not None and auxiliary.texts.labels is not None
+        if not self.use_concepts or texts is None or has_labels or self.fine_tuning is not None:
             return None, None
         concepts = load_concepts()
         weights = class_weights(self.image_features, concepts)

@@ -199,6 +199,24 @@ def measure_coverage(
     return coverage
 
 
+def covers_better(captions: TrainingSet, concepts: AuxiliarySet) -> bool:
+    """Return whether captions cover the target images and texts better than concepts do.
+
+    Then concepts add nothing: on auxiliary sets that are searched by captions of the same sort,
+    captions alone are as good (docs/auxiliary-set.md).
+    """
+    alone = TrainingSet(
+        concepts.images, concepts.texts, concepts.relation,
+        captions.target_images, captions.target_texts,
+    )  # fmt: skip
+    ours, theirs = (
+        {name: values["coverage"] for name, values in measure_coverage(part, None, None).items()}
+        for part in (captions, alone)
+    )
+    names = [name for name, value in theirs.items() if value is not None]
+    return bool(names) and all((ours.get(name) or 0.0) > theirs[name] for name in names)
+
+
 def coverage_summary(coverage: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return the coverage as sentences, and warnings."""
     summary, warnings = [], []
