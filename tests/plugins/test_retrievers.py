@@ -69,7 +69,8 @@ def test_filters_and_the_kind_of_search_are_passed_on(name: str, engine: SearchE
     found = retrieve(name, retriever(name, engine, filters=SearchFilter(folder="none")), QUERY)
     assert found == []
     found = retrieve(name, retriever(name, engine, search="keywords"), "red")
-    assert [(one[0], one[2]["matched"]) for one in found] == [("red.png", ["file name"])]
+    assert [one[0] for one in found] == ["red.png"]
+    assert "file name" in found[0][2]["matched"]
     with pytest.raises(DataError, match="at least 1"):
         retrieve(name, retriever(name, engine, k=0), QUERY)
 
