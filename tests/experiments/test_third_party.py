@@ -178,7 +178,7 @@ def test_fine_tuning_settings_without_a_teacher_are_refused(
     benchmark: ModuleType, collection: Path, capsys: Any
 ) -> None:
     with pytest.raises(SystemExit):
-        run(benchmark, collection, "--methods", "CVH")
+        run(benchmark, collection, "--methods", "CVH", "--fine-tuning", "steps=3")
     assert "teacher" in capsys.readouterr().err
 
 

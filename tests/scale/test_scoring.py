@@ -345,7 +345,8 @@ def test_search_uses_the_ranking_and_reports_it(
     transhash: Command, run: Path, tmp_path: Path
 ) -> None:
     def rows(*options: object) -> list[Any]:
-        result = transhash("search", run, "--text", "a boat", "-k", 36, "--json", *options)
+        codes = ("--search", "codes")  # alone are ordered by distance
+        result = transhash("search", run, "--text", "a boat", "-k", 36, "--json", *codes, *options)
         return [json.loads(line) for line in result.out.splitlines()]
 
     plain = [row["distance"] for row in rows("--ranking", "hamming")]
@@ -353,7 +354,7 @@ def test_search_uses_the_ranking_and_reports_it(
     assert rows() == rows("--ranking", "weighted")
     engine = SearchEngine.open(run)
     for mode in ("tiebreak", "weighted"):
-        hits = engine.similar_to_text("a boat", 36, "images", mode)  # type: ignore[arg-type]
+        hits = engine.similar_to_text("a boat", 36, "images", mode, search="codes")  # type: ignore[arg-type]
         assert [hit.item.id for hit in hits] == [row["id"] for row in rows("--ranking", mode)]
     engine.close()
     assert "weighted ranking" in transhash("search", run, "--text", "a boat").out

@@ -15,7 +15,7 @@ from small_run import copy_small_run
 FIT = (
     "reading captions.csv", "reading folders", "reading notes.txt", "loading text features",
     "image features", "word features", "holding out pairs", "validation, canonical analysis",
-    "validation, best rotation", "validation, training 64 bits", "validation, baselines",
+    "validation, best rotation", "validation, training 64 bits",
     "calibration", "canonical analysis", "leave-one-out validation of components",
     "matching target items", "calibration of the relation", "best rotation", "training 64 bits",
     "report", "coverage", "saving",

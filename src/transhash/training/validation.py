@@ -180,6 +180,7 @@ def validation_summary(scores: dict[str, Any], items: str = "captions") -> str:
     )
 
 
+@phase("coverage")
 def measure_coverage(
     training: TrainingSet, captions: Sequence[str] | None, texts: Sequence[str] | None
 ) -> dict[str, Any]:
