@@ -58,15 +58,6 @@ WALLPAPERS = {  # folder with photographs in each package
     ): "palapeli/collection",
 }
 MIN_MEMBERS, MAX_MEMBERS = 2, 250
-_LICENSE = (
-    "Names and definitions are from WordNet 3.0. Copyright 2006 by Princeton University. All "
-    'rights reserved. THIS SOFTWARE AND DATABASE IS PROVIDED "AS IS" AND PRINCETON UNIVERSITY '
-    "MAKES NO REPRESENTATIONS OR WARRANTIES, EXPRESS OR IMPLIED. Permission to use, copy, modify "
-    "and distribute this software and database and its documentation for any purpose and without "
-    "fee or royalty is hereby granted, provided that this copyright notice and these statements, "
-    "including the disclaimer, appear on all copies. Full text: "
-    "https://wordnet.princeton.edu/license-and-commercial-use"
-)
 
 
 def class_order(downloads: Path) -> list[str]:
@@ -76,6 +67,13 @@ def class_order(downloads: Path) -> list[str]:
     wheel = next(downloads.glob(f"{TIMM.replace('==', '-')}-*.whl"))
     with zipfile.ZipFile(wheel) as archive:
         return [name[1:] for name in archive.read(CLASS_ORDER).decode().split()]
+
+
+def wordnet_license(wordnet: WordNet) -> str:
+    """Return the license at the beginning of each WordNet file."""
+    lines = (wordnet.folder / "data.noun").read_text("utf-8").splitlines()
+    words = [line.split()[1:] for line in lines if line.startswith("  ")]
+    return " ".join(word for line in words for word in line)
 
 
 def describe(wordnet: WordNet, sense: str) -> dict[str, Any]:
@@ -137,7 +135,7 @@ def main() -> None:
     classes, wordnet = class_order(options.downloads), open_wordnet(options.downloads)
     groups = group_members(wordnet, classes)
     content = {
-        "license": _LICENSE,
+        "license": wordnet_license(wordnet),
         "classes": [describe(wordnet, sense) for sense in classes],
         "groups": [describe(wordnet, s) | {"members": rows} for s, rows in groups.items()],
     }
