@@ -39,6 +39,9 @@ EXTRAS = {
     "duckdb": (("duckdb",), "export --format duckdb"),
     "hub": (("huggingface_hub",), "encoders from and to the Hugging Face Hub"),
     "onnx": (("onnx", "onnxruntime"), "faster image features on a CPU, export --onnx"),
+    "mcp": (("mcp",), "transhash mcp"),
+    "langchain": (("langchain-core",), "a LangChain retriever"),
+    "llama-index": (("llama-index-core",), "a LlamaIndex retriever"),
 }
 
 
