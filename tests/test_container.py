@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,10 @@ def test_the_image_serves_a_run_and_has_a_health_check(tmp_path: Path) -> None:
             check = subprocess.run([sys.executable, *arguments], capture_output=True)
             return check.returncode == 0
 
-        assert is_healthy()
+        end = time.monotonic() + 60  # the start period: models are loaded first
+        while not is_healthy():
+            assert time.monotonic() < end
+            time.sleep(0.5)
         service.terminate()
         service.wait()
         assert not is_healthy()

@@ -183,7 +183,7 @@ def test_a_file_lists_all_skipped_rows_if_there_are_many(run: Path, tmp_path: Pa
         (("index", "RUN", "--codes", "gone"), "has no codes"),
         (("index", "RUN", "--images", "DATA", "--texts", "gone.csv"), "does not exist"),
         (("serve", "RUN", "--port", "99999"), "65535"),
-        (("search", "RUN"), "--text or --image"),
+        (("search", "RUN"), "one query"),
         (("search", "RUN", "--image", "gone.jpg"), "does not exist"),
         (("search", "RUN", "--image", "https://example.org/a.jpg"), "is a URL"),
         (("search", "RUN", "--text", " "), "--text is empty"),

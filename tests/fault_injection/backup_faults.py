@@ -150,7 +150,9 @@ def check_backups(folder: Path, rounds: int, seed: int = 3) -> Tally:
             possible = [state_after(state, before + 1, step) for step in range(before, after + 1)]
             assert texts_in(restored) in possible, f"round {number}: not a state of the run"
             with SearchEngine.open(restored) as engine:
-                texts = engine.similar_to_text("a boat", 10**6, "texts")
+                texts = engine.similar_to_text(
+                    "a boat", 10**6, "texts", collapse=False, search="codes"
+                )
             assert {hit.item.id for hit in texts} >= texts_in(restored).keys()
             shutil.rmtree(restored)
     finally:

@@ -71,12 +71,17 @@ def check_index(disk: Path, reported: list[str]) -> None:
     possible = [state_after({}, 0, last), state_after({}, 0, last + 1)]
     if reported:
         with SearchEngine.open(run) as engine:
-            hits = engine.similar_to_text("a boat", 10**6, "texts")
+            hits = engine.similar_to_text("a boat", 10**6, "texts", collapse=False, search="codes")
             seen = {hit.item.id: hit.item.text for hit in hits}
         kept = possible[0].items() & possible[1].items()  # whatever became of the step in progress
         assert kept <= seen.items(), f"a reader misses {len(kept - seen.items())} texts"
     with SearchEngine.open(run, writable=True) as engine:  # finishes what was in progress
-        found = {hit.item.id for hit in engine.similar_to_text("a boat", 10**6, "texts")}
+        found = {
+            hit.item.id
+            for hit in engine.similar_to_text(
+                "a boat", 10**6, "texts", collapse=False, search="codes"
+            )
+        }
     texts = texts_in(run)
     assert texts in possible, f"{len(texts)} texts after step {last}"
     assert found == texts.keys(), "search and catalog differ"

@@ -205,7 +205,10 @@ def test_worker_processes_do_not_run_the_callers_script(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, timeout=60, check=False
     )
-    assert (result.stdout, result.stderr) == ("once\n300 __main__\n", "")
+    # Python's resource tracker may warn about queues of a process that ends at once.
+    errors = [line for line in result.stderr.splitlines() if "resource_tracker" not in line]
+    errors = [line for line in errors if not line.startswith(("  warnings", "UserWarning"))]
+    assert (result.stdout, errors) == ("once\n300 __main__\n", [])
 
 
 @dataclass

@@ -70,7 +70,7 @@ def train(
         return clip(parameters, max_norm)
 
     def track(items: Any, description: str, total: Any = None, start: int = 0) -> Any:
-        if world.rank == 0:
+        if world.rank == 0 and description.startswith("training"):
             print(f"from step {start}", flush=True)
         for step in items:
             if step == stop:

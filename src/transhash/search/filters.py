@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from datetime import date
 
 from transhash.errors import DataError, check_type
 
@@ -56,16 +55,14 @@ class SearchFilter:
         return " AND ".join(parts), values
 
 
+DATE_PATTERN = r"^[1-9]\d{3}(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?$"
 _SOURCE_NAME = "(SELECT sources.name FROM sources WHERE sources.number = items.source)"
 NO_FILTER = SearchFilter()
 
 
 def _check_date(value: str) -> None:
-    match = re.fullmatch(r"(\d{4})(?:-(\d\d)(?:-(\d\d))?)?", value)
-    try:
-        assert match is not None
-        date(*(int(part or 1) for part in match.groups()))
-    except (AssertionError, ValueError):
+    # Dates are compared as text, so that the 31st of any month does as its last day.
+    if not re.fullmatch(DATE_PATTERN, value):
         raise DataError(
             f"{value!r} is not a date. Use YYYY, YYYY-MM or YYYY-MM-DD, such as 2023-05."
-        ) from None
+        )

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from transhash.data.collection import Modality
 from transhash.index.weighted import RankingMode
 from transhash.search.engine import DEFAULT_RANKING
+from transhash.search.filters import DATE_PATTERN
 from transhash.search.keywords import DEFAULT_SEARCH, SearchMode
 from transhash.training.calibration import RelevanceLabel
 
@@ -30,7 +31,7 @@ ItemId = Annotated[
 ]
 
 FolderName = Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^\x00]*$")]
-DateText = Annotated[str, StringConstraints(pattern=r"^\d{4}(-\d\d(-\d\d)?)?$")]
+DateText = Annotated[str, StringConstraints(pattern=DATE_PATTERN)]
 
 
 class _Strict(BaseModel):
