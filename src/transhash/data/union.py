@@ -25,9 +25,7 @@ class UnionRelation(SumRelation):
     """S of a first and an appended set: known within each of them, unknown between them.
 
     In products, the pairs of the appended set weigh as much in sum as those of the first, however
-    many each has. On auxiliary sets with held-out captions of other sets (docs/auxiliary-set.md)
-    less weight was worse where captions are few or unlike the target, more weight where they are
-    alike.
+    many each has.
     """
 
     def __init__(self, first: Relation, appended: SparseRelation) -> None:
