@@ -62,7 +62,10 @@ class SyncJob:
     def start(self) -> None:
         self._stopping = False
         self._thread = threading.Thread(
-            target=self._context.run, args=(self._work,), name="transhash-sync", daemon=True
+            target=self._context.copy().run,  # the thread of an earlier start may still run in it
+            args=(self._work,),
+            name="transhash-sync",
+            daemon=True,
         )
         self._thread.start()
 
