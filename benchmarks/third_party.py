@@ -218,6 +218,9 @@ class CachedEmbedder:
         self.cache.update(zip(new, self.embedder.embed(new, track) if new else ()))
         return np.array([self.cache[text] for text in texts])
 
+    def cache_key(self) -> None:
+        return None
+
 
 _EMBEDDERS: dict[str, Any] = {}  # by the name of the text features
 

@@ -425,6 +425,12 @@ MUTANTS = (
     ),
     Mutant(
         "features/embedders.py",
+        "if vector is None]",
+        "]",
+        "features/test_text.py -k second_fit_embeds",
+    ),
+    Mutant(
+        "features/embedders.py",
         "(_bundled_digest() if bundled else folder_digest(folder)) != digest",
         "not digest",
         "features/test_text.py",

@@ -13,8 +13,16 @@ class LetterCounts:
     """Counts of some letters."""
 
     name = "letters"
+    key: str | None = None
+
+    def __init__(self) -> None:
+        self.embedded: list[str] = []
+
+    def cache_key(self) -> str | None:
+        return self.key
 
     def embed(self, texts: Any, track: Track = no_progress) -> Any:
+        self.embedded += texts
         return embed_in_batches(self._rows, texts, track)
 
     def _rows(self, texts: Any) -> Any:

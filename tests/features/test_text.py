@@ -2,6 +2,7 @@ import hashlib
 import importlib
 import json
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from transhash.features.texts import (
     text_features,
 )
 from transhash.features.words import WordFeatures
-from transhash.progress import Track, no_progress
 from transhash.storage import write_json
 
 from .letter_counts import LetterCounts
@@ -123,18 +123,40 @@ def test_embeddings_keep_the_order_of_the_texts_and_are_counted_one_by_one() -> 
 
 
 def test_training_texts_are_embedded_once() -> None:
-    embedder, texts = LetterCounts(), []
-
-    def embed(part: Any, track: Track = no_progress) -> Any:
-        texts.extend(part)
-        return LetterCounts().embed(part)
-
-    embedder.embed = embed  # type: ignore[method-assign]
+    embedder = LetterCounts()
     features = CombinedTextFeatures(WordFeatures(), embedder).fit(CAPTIONS, CAPTIONS[:2])
     features.transform(CAPTIONS)
-    assert sorted(texts) == sorted(set(CAPTIONS))
+    assert sorted(embedder.embedded) == sorted(set(CAPTIONS))
     features.transform(["a new text"])
-    assert texts[-1] == "a new text"
+    assert embedder.embedded[-1] == "a new text"
+
+
+def test_a_second_fit_embeds_new_texts_only_and_another_model_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRANSHASH_CACHE", str(tmp_path / "cache"))
+
+    def fit(key: str, *texts: str) -> tuple[LetterCounts, Any]:
+        embedder = LetterCounts()
+        embedder.key = key
+        features = CombinedTextFeatures(WordFeatures(), embedder).fit([*CAPTIONS, *texts])
+        return embedder, features.transform(CAPTIONS)
+
+    rows = fit("one")[1]
+    embedder, again = fit("one")
+    assert embedder.embedded == []
+    assert np.array_equal(again, rows)
+    assert fit("one", "a new caption", "lone \udc80 surrogate")[0].embedded == [
+        "a new caption", "lone \udc80 surrogate"
+    ]  # fmt: skip
+    assert sorted(fit("two")[0].embedded) == sorted(set(CAPTIONS))
+    connection = sqlite3.connect(tmp_path / "cache" / "features.sqlite")
+    with connection:
+        connection.execute("UPDATE features SET value = substr(value, 1, length(value) - 4)")
+    connection.close()
+    embedder, again = fit("one")
+    assert sorted(embedder.embedded) == sorted(set(CAPTIONS))
+    assert np.array_equal(again, rows)
 
 
 def test_a_model2vec_model_is_copied_to_the_run(tmp_path: Path) -> None:

