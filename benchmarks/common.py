@@ -10,7 +10,8 @@ from transhash.data.benchmark import Benchmark
 from transhash.data.relation import Rows, SparseRelation
 from transhash.data.training_set import TrainingSet
 from transhash.evaluation import Scores
-from transhash.training.split_data import SplitData
+from transhash.report.summary import confidence_interval
+from transhash.training.split_data import SplitData, TestSet
 
 DIRECTIONS = ("image_to_text", "text_to_image")
 
@@ -35,6 +36,21 @@ def mean_cells(rows: Sequence[Sequence[float]]) -> list[str]:
 def mean_cell(rows: Sequence[Sequence[float]]) -> str:
     """Return mean ± standard deviation of both directions, as one table cell."""
     return " / ".join(mean_cells(rows))
+
+
+def test_ratios(test: TestSet) -> list[float]:
+    """Return queries per other item of their modality, for queries of images and of texts."""
+    return [
+        len(test.query_images.labels) / len(test.database_images.labels),
+        len(test.query_texts.labels) / len(test.database_texts.labels),
+    ]
+
+
+def interval_cell(gains: Sequence[float], test_ratio: float) -> str:
+    """Return the mean ± half of its 95% interval, corrected for overlapping splits."""
+    interval = confidence_interval([float(gain) for gain in gains], test_ratio)
+    half = (interval[1] - interval[0]) / 2 if interval else 0.0
+    return f"{np.mean(gains):+.1f} ± {half:.1f}"
 
 
 def row_pairs(count: int) -> SparseRelation:

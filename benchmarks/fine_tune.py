@@ -4,7 +4,7 @@
     python benchmarks/fine_tune.py FOLDER --splits 0 --variant "no D:alignment_weight=0" ...
 
 Prints MAP image -> text / text -> image, chance, the gain over frozen features of the same split
-with its 95% interval over splits, and two criteria that need no target labels
+with its corrected 95% interval over splits, and two criteria that need no target labels
 (benchmarks/unsupervised_criterion.py). A variant is a name and fine-tuning settings, among them
 `teacher=QCH`. Every method is fitted again on each kind of features. With `--supervision pairs` the
 auxiliary images of a split are paired with their captions only.
@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from common import chances, maps
-from scipy import stats
+from common import chances, interval_cell, maps, test_ratios
 from unsupervised_criterion import score_criteria
 
 from transhash.data.benchmark import load_benchmark, shrink_sizes
@@ -81,6 +80,7 @@ class Table:
             **key,
             "map": [round(value, 5) for value in maps(scores)],
             "chance": [round(value, 5) for value in chances(scores)],
+            "test_ratios": test_ratios(data.test),
             "seconds": round(seconds, 1),
             **{name: round(criteria[name], 5) for name in ("round trip", "information")},
         }
@@ -109,7 +109,8 @@ class Table:
             own = self._maps(supervision, method, features)
             frozen = self._maps(supervision, method, "frozen")
             mean = np.mean(list(own.values()), axis=0)
-            gain = "" if features == "frozen" else _gain(own, frozen)
+            ratios = self.rows[0]["test_ratios"]
+            gain = "" if features == "frozen" else _gain(own, frozen, ratios)
             print(
                 f"| {supervision} | {method} | {features} | {mean[0]:.3f} / {mean[1]:.3f} "
                 f"| {gain} |"
@@ -124,13 +125,11 @@ class Table:
         }
 
 
-def _gain(own: dict[int, list[float]], frozen: dict[int, list[float]]) -> str:
+def _gain(
+    own: dict[int, list[float]], frozen: dict[int, list[float]], ratios: Sequence[float]
+) -> str:
     gains = 100 * np.array([np.subtract(own[split], frozen[split]) for split in own])
-    interval = np.zeros(2)
-    if len(gains) > 1:
-        error = gains.std(axis=0, ddof=1) / np.sqrt(len(gains))
-        interval = stats.t.ppf(0.975, len(gains) - 1) * error
-    return " / ".join(f"{g:+.1f} ± {i:.1f}" for g, i in zip(gains.mean(axis=0), interval))
+    return " / ".join(interval_cell(values, ratio) for values, ratio in zip(gains.T, ratios))
 
 
 def main() -> None:

@@ -54,6 +54,12 @@ GAP = "hashers/test_contract.py -k domain_gap"
 TUNING = "hashers/test_fine_tuning.py"
 SPLITS = "experiments/test_splits.py data/test_benchmark.py"
 MUTANTS = (
+    Mutant(
+        "report/summary.py",
+        "(1 / len(values) + test_ratio) ** 0.5",
+        "(1 / len(values)) ** 0.5",
+        "experiments/test_report.py -k corrected",
+    ),
     # The objective: signs, weights, ramps.
     Mutant("hashers/losses.py", "return -z.abs().clamp_min", "return z.abs().clamp_min", OBJECTIVE),
     Mutant("hashers/losses.py", "z.abs().clamp_min(floor)", "z.clamp_min(floor)", OBJECTIVE),

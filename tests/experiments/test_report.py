@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from transhash.errors import DataError
@@ -17,7 +18,7 @@ from transhash.hashers import METHODS
 from transhash.report import write_report
 from transhash.report.figures import css_variables
 from transhash.report.formats import html_table, latex, markdown
-from transhash.report.summary import Mean, Summary, published_maps
+from transhash.report.summary import Mean, Summary, confidence_interval, published_maps
 from transhash.report.tables import ablation, comparison, costs, differences, margins
 
 from .tiny import run
@@ -46,6 +47,12 @@ def summary(
             "encode_seconds": 0.5,
             "distinct_codes": {"images": 100, "texts": 90},
             "bit_balance": [0.25, 0.75],
+            "items": {
+                "query_images": 20,
+                "database_images": 80,
+                "query_texts": 20,
+                "database_texts": 60,
+            },
             "mmd": {"images": {"before": 0.5, "after": 0.125}} if method == "THN" else None,
         }
         for method, values in scores.items()
@@ -124,16 +131,39 @@ def test_margins_are_paired_by_seed_and_averaged_over_code_lengths() -> None:
     assert "| best baseline of each cell | 8.0 ± 2.8 | 8.0 ± 2.8 |" in lines
 
 
-def test_paired_differences_have_students_interval() -> None:
-    # 60 - 50 and 58 - 52: mean 8, sd 2.83, so 12.706 · 2.83 / sqrt 2 = 25.4 either way.
+def test_paired_differences_have_an_interval_corrected_for_overlapping_splits() -> None:
+    # 60 - 50 and 58 - 52: mean 8, sd 2.828; 12.706 · 2.828 · sqrt(1/2 + 20/80) = 31.1 for queries
+    # that are images, and sqrt(1/2 + 20/60) instead, 32.8, for texts.
     lines = markdown(differences(summary()))
-    assert "| THN | QCH | 8.0 ± 2.8 | -17.4 to +33.4 | 8.0 ± 2.8 | -17.4 to +33.4 |" in lines
+    assert "| THN | QCH | 8.0 ± 2.8 | -23.1 to +39.1 | 8.0 ± 2.8 | -24.8 to +40.8 |" in lines
     both = markdown(
         differences(summary({"THN": (0.5, 0.5), "QCH@THN": (0.4, 0.3), "THN@THN": (0.6, 0.7)}))
     )
     other = "QCH, on THN's fine-tuned backbone"
-    assert f"| THN, fine-tuned | {other} | 30.0 ± 14.1 | -97.1 to +157.1" in both
+    assert f"| THN, fine-tuned | {other} | 30.0 ± 14.1 | -125.6 to +185.6" in both
     assert both.count(f"| {other} |") == 2
+
+
+def test_the_interval_follows_a_hand_calculation() -> None:
+    # mean 2, s² = 1, n = 3: variance 1/3 + 1/4 = .5833; t(.975, 2) = 4.3027 · .7638 = 3.2862
+    assert confidence_interval([1, 2, 3], 1 / 4) == pytest.approx((-1.2862, 5.2862), abs=1e-4)
+    # without a correction 4.3027 / sqrt 3 = 2.4841
+    assert confidence_interval([1, 2, 3], 0) == pytest.approx((-0.4841, 4.4841), abs=1e-4)
+    assert confidence_interval([1], 0.25) is None
+
+
+def test_corrected_intervals_cover_the_mean_of_splits_that_share_items() -> None:
+    # Scores of splits with n_test / n_train = 1/3 correlate by n_test / n = 1/4.
+    rng, count = np.random.default_rng(0), 2000
+    shared, own = rng.normal(size=(count, 1)), rng.normal(size=(count, 5))
+    scores = 0.25**0.5 * shared + 0.75**0.5 * own
+
+    def coverage(ratio: float) -> float:
+        intervals = [confidence_interval(row, ratio) for row in scores.tolist()]
+        return float(np.mean([low < 0 < high for low, high in filter(None, intervals)]))
+
+    assert coverage(1 / 3) == pytest.approx(0.95, abs=0.015)
+    assert coverage(0) < 0.85
 
 
 def test_the_ablation_has_both_directions_side_by_side() -> None:

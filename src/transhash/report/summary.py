@@ -122,6 +122,15 @@ class Summary:
                     by_seed.setdefault(row["seed"], []).append(100 * gain)
         return [fmean(gains) for gains in by_seed.values()]
 
+    def test_ratio(self, direction: str) -> float:
+        """Return the number of queries per item of their modality that is not a query."""
+        modality = direction.partition("_")[0] + "s"
+        ratios: list[float] = [
+            row["items"][f"query_{modality}"] / row["items"][f"database_{modality}"]
+            for row in self.rows
+        ]
+        return max(ratios)
+
     def wins(self) -> tuple[int, int]:
         """Count cells (length x direction) where THN is above every baseline, and all cells."""
         won = total = 0
@@ -167,13 +176,24 @@ class Summary:
         return Mean(100 * fmean(gains))
 
 
-def confidence_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
-    """Return Student's interval of the mean; too narrow for overlapping splits of one data set."""
+def confidence_interval(
+    values: Sequence[float], test_ratio: float, level: float = 0.95
+) -> tuple[float, float] | None:
+    """Return the interval of the mean over random splits of one data set.
+
+    Splits share items, so their scores correlate and Student's interval is too narrow. Nadeau and
+    Bengio (2003) take the share of test items in the data as the correlation:
+
+        variance of the mean = s² (1/n + test_ratio)      test_ratio = n_test / n_train
+
+    with n - 1 degrees of freedom. A ratio of 0, for independent data, gives Student's interval.
+    """
     if len(values) < 2:
         return None
     from scipy.stats import t  # half a second to import
 
-    half = float(t.ppf((1 + level) / 2, len(values) - 1)) * stdev(values) / len(values) ** 0.5
+    error = stdev(values) * (1 / len(values) + test_ratio) ** 0.5
+    half = float(t.ppf((1 + level) / 2, len(values) - 1)) * error
     return fmean(values) - half, fmean(values) + half
 
 

@@ -137,7 +137,8 @@ def differences(summary: Summary) -> Table:
         for other in summary.methods:
             cells: list[Content] = []
             for direction in DIRECTIONS:
-                interval = confidence_interval(summary.margins_by_seed(direction, other, own))
+                gains = summary.margins_by_seed(direction, other, own)
+                interval = confidence_interval(gains, summary.test_ratio(direction))
                 cells.append(_entry(summary.margin(direction, other, own), decimals=1))
                 cells.append(interval and f"{interval[0]:+.1f} to {interval[1]:+.1f}")
             if other != own:
@@ -145,7 +146,7 @@ def differences(summary: Summary) -> Table:
         blocks.append((own.label, lines))
     caption = (
         f"Paired differences in points of MAP over {len(summary.seeds)} splits, averaged over code "
-        "lengths, with 95% intervals (Student); splits of one data set overlap, so these are narrow"
+        "lengths, with 95% intervals corrected for overlapping splits (Nadeau and Bengio, 2003)"
     )
     groups = [(task, ["difference", "95%"]) for task in DIRECTIONS.values()]
     return Table("differences", caption, ("", "over"), groups, blocks)
