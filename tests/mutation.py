@@ -793,6 +793,12 @@ MUTANTS = (
         "as engine:",
         "plugins/test_mcp.py -k waits",
     ),
+    Mutant(
+        "client.py",
+        "build_opener(_NoRedirect)",
+        "build_opener()",
+        "service/test_client.py -k redirect",
+    ),
 )
 
 

@@ -24,7 +24,7 @@ LAYERS = (
     {"training"},
     {"scoring", "export"},
     {"experiments"},
-    {"service", "report", "plugins"},
+    {"service", "report", "plugins", "client"},
     {"cli", "__main__"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -124,6 +124,7 @@ def create_app(
         version=__version__,
         summary="Search images by text and texts by image, without paired data.",
         lifespan=lifespan,
+        generate_unique_id_function=lambda route: route.name,  # names methods of generated clients
         docs_url=None,  # FastAPI's documentation pages load scripts from a CDN
         redoc_url=None,
     )
