@@ -474,6 +474,12 @@ MUTANTS = (
     ),
     Mutant(
         "search/retrieval.py",
+        "fuse(query, own, _select(nearest, np.s_[i : i + 1]), matches, k)",
+        "fuse(query, own, _select(nearest, np.s_[i : i + 1]), matches, len(nearest.ids[0]))",
+        "search/test_hybrid.py -k takes_no_place",
+    ),
+    Mutant(
+        "search/retrieval.py",
         "difference[nearest] <= _MAX_DIFFERENCE",
         "difference[nearest] <= 255",
         "search/test_hybrid.py -k copies",

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from backup_faults import change, state_after, texts_in
+from backup_faults import change, found_in, state_after, texts_in
 from file_recording import Call, Disk, descriptor, record, strings, write_files
 
 from small_run import copy_small_run
@@ -71,20 +71,14 @@ def check_index(disk: Path, reported: list[str]) -> None:
     possible = [state_after({}, 0, last), state_after({}, 0, last + 1)]
     if reported:
         with SearchEngine.open(run) as engine:
-            hits = engine.similar_to_text("a boat", 10**6, "texts", collapse=False, search="codes")
-            seen = {hit.item.id: hit.item.text for hit in hits}
+            seen = found_in(engine)
         kept = possible[0].items() & possible[1].items()  # whatever became of the step in progress
         assert kept <= seen.items(), f"a reader misses {len(kept - seen.items())} texts"
     with SearchEngine.open(run, writable=True) as engine:  # finishes what was in progress
-        found = {
-            hit.item.id
-            for hit in engine.similar_to_text(
-                "a boat", 10**6, "texts", collapse=False, search="codes"
-            )
-        }
+        found = found_in(engine)
     texts = texts_in(run)
     assert texts in possible, f"{len(texts)} texts after step {last}"
-    assert found == texts.keys(), "search and catalog differ"
+    assert found.keys() == texts.keys(), "search and catalog differ"
     assert verify_run(run) == []
 
 

@@ -15,6 +15,7 @@ from transhash.codes import Codes
 from transhash.data.collection import Collection
 from transhash.errors import DataError
 from transhash.index import Ranking
+from transhash.search.catalog import NewItem
 from transhash.search.engine import SearchEngine
 from transhash.search.filters import SearchFilter
 from transhash.search.fusion import fuse, rank_codes
@@ -138,6 +139,25 @@ def test_more_results_begin_with_fewer(run: Path, photos: Path) -> None:
         all_hits = ids(engine.similar_to_text("lighthouse 2020 cat", 5))
         for k in range(1, 5):
             assert ids(engine.similar_to_text("lighthouse 2020 cat", k)) == all_hits[:k]
+
+
+def test_an_item_that_only_the_catalog_has_takes_no_place_of_another(run: Path) -> None:
+    with SearchEngine.open(run, writable=True) as engine:
+        engine.add_texts(Collection(["a", "b", "c"], ["a cat", "a dog", "a boat"]))
+        code = engine.catalog.sample("texts", 1)[0].code
+        engine.catalog.add("texts", [NewItem("d", code, "a boat")])  # as a killed writer leaves it
+    with SearchEngine.open(run) as engine:
+        assert sorted(ids(engine.similar_to_text("boat", 20_000, "texts", collapse=False))) == [
+            "a", "b", "c", "d",
+        ]  # fmt: skip
+
+
+def test_codes_are_no_reason_in_a_keyword_search(run: Path) -> None:
+    with SearchEngine.open(run, writable=True) as engine:
+        engine.add_texts(["a red boat"])
+        for search, reasons in (("keywords", ("text",)), ("hybrid", ("text", "similar"))):
+            (hit,) = engine.similar_to_text("a red boat", 1, "texts", search=search)  # type: ignore[arg-type]
+            assert (hit.distance, hit.matched) == (0, reasons)
 
 
 def test_an_unknown_search_mode_is_refused(run: Path, photos: Path) -> None:

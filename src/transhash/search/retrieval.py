@@ -63,8 +63,6 @@ class Retrieval:
         self, codes: Codes, k: int, modality: Modality, weights: BitWeights | None
     ) -> list[Hits]:
         """Return the k best items of each query."""
-        if k > MAX_RESULTS:  # counting costs a server as much as a search
-            k = min(k, max(1, len(self.indexes[modality])))
         keywords = self.keywords
         if keywords is None:
             ranking = self._nearest(codes, k, modality, weights)
@@ -95,13 +93,17 @@ class Retrieval:
     def _with_reasons(
         self, hits: Hits, rarities: Mapping[str, float], coverage: Mapping[int, float]
     ) -> list[Hit]:
-        """Return the hits with the fields that have words of the query."""
+        """Return the hits with the fields that have words of the query, and whether they are near.
+
+        Codes give no reason where they do not count.
+        """
+        alone = self.keywords is not None and self.keywords.alone
         numbers = [hit.item.number for hit in hits if hit.item.number in coverage]
         fields = self.catalog.words.matched_fields(numbers, rarities)
         explained = []
         for hit in hits:
             matched = fields.get(hit.item.number, ())
-            if not matched or 4 * hit.distance <= 8 * len(hit.item.code):
+            if not alone and (not matched or 4 * hit.distance <= 8 * len(hit.item.code)):
                 matched = (*matched, SIMILAR)
             covered = coverage.get(hit.item.number, 0.0)
             explained.append(replace(hit, matched=matched, coverage=covered))
@@ -115,10 +117,9 @@ class Retrieval:
         If too few of the nearest items of the index do, the codes of all items that meet the
         conditions are read from the catalog and compared.
         """
-        index = self.indexes[modality]
         if not self.filters:
-            return index.search(codes, k, weights)
-        pool = index.search(codes, 4 * k + 100, weights)
+            return self._search_index(codes, k, modality, weights)
+        pool = self._search_index(codes, 4 * k + 100, modality, weights)
         numbers = [int(number) for number in np.unique(pool.ids) if number >= 0]
         allowed = np.isin(pool.ids, self.catalog.filter(numbers, self.filters))
         if len(codes) and allowed.sum(axis=1).min() >= k:
@@ -132,6 +133,14 @@ class Retrieval:
             for i in range(len(codes))
         ]
         return _select(_concatenate(rankings), np.s_[:, :k])
+
+    def _search_index(
+        self, codes: Codes, k: int, modality: Modality, weights: BitWeights | None
+    ) -> Ranking:
+        index = self.indexes[modality]
+        if k > MAX_RESULTS:  # counting costs a server as much as a search
+            k = min(k, max(1, len(index)))
+        return index.search(codes, k, weights)
 
     def _collapse(self, hits: Hits) -> list[Hit]:
         contents = self.catalog.contents([hit.item.number for hit in hits])
