@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from model_flips import flip_model
-from training_kills import kill_experiment, kill_fit
+from training_kills import kill_experiment, kill_fine_tuning, kill_fit
 
 pytestmark = [
     pytest.mark.slow,
@@ -18,6 +18,12 @@ pytestmark = [
 
 def test_a_killed_fit_resumes_to_the_same_codes(tmp_path: Path) -> None:
     assert kill_fit(tmp_path, rounds=3).killed >= 3
+
+
+def test_a_killed_fine_tuning_with_damaged_checkpoints_gives_the_same_weights(
+    tmp_path: Path,
+) -> None:
+    assert kill_fine_tuning(tmp_path, rounds=4).killed >= 4
 
 
 def test_a_killed_experiment_resumes_to_the_same_scores(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
     python tests/fault_injection/training_kills.py --rounds 30 --command fit
 
+With --command fine-tune, the image backbone is trained, and every second checkpoint that a kill
+leaves is damaged (a flipped bit, or its end is missing): training must start again from step 0.
+
 Each round kills the command up to three times, after a random time or at a call that changes the
 disk, and then lets it finish. A folder with a config.json must be a complete run at any time. In
 the end the model must be the same, bit by bit, and every step or cell must be recorded once.
@@ -114,6 +117,54 @@ def kill_fit(folder: Path, rounds: int, seed: int = 5) -> Tally:
     return Tally(rounds, killed, resumed)
 
 
+def damage(path: Path, chance: random.Random) -> None:
+    """Flip a bit of a file, or cut off its end."""
+    content = bytearray(path.read_bytes())
+    if chance.random() < 0.5:
+        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    else:
+        del content[chance.randrange(len(content)) :]
+    path.write_bytes(content)
+
+
+def kill_fine_tuning(folder: Path, rounds: int, seed: int = 5) -> Tally:
+    data = make_synthetic(folder / "data", per_class=2)
+    options: tuple[object, ...] = (
+        "--auxiliary", data / "auxiliary.tsv", "--images", data / "images.tsv",
+        "--texts", data / "texts.tsv", "--bits", 16, "--no-validate", "--fine-tune",
+        "--fine-tune-blocks", 1,
+    )  # fmt: skip
+    for setting in ("steps=20", "batch_size=4", "target_batch_size=4", "cached_views=1"):
+        options = (*options, "--set", f"fine_tune.{setting}")
+    chance, killed, resumed = random.Random(seed), 0, 0
+    out = folder / "uninterrupted"
+    for _ in range(2):  # the first is a warm-up
+        shutil.rmtree(out, ignore_errors=True)
+        cost = run_uninterrupted("fit", "cvh", *options, "--out", out, seconds=900)
+    names = ("backbone.safetensors", "hasher.safetensors")
+    expected = [(out / name).read_bytes() for name in names]
+    for number in range(rounds):
+        out = folder / f"run-{number}"
+        arguments = ("fit", "cvh", *options, "--out", out)
+        for attempt in range(chance.randrange(1, 3)):
+            code = run_killed(arguments, {"seconds": 900}, chance, cost, attempt == 0)
+            assert code in (0, -signal.SIGKILL), f"round {number}: exit code {code}"
+            killed += code != 0
+        checkpoint = out / "fine-tuning" / "checkpoint.safetensors"
+        is_damaged = checkpoint.exists() and number % 2 == 1
+        resumed += checkpoint.exists() and not is_damaged
+        if is_damaged:
+            damage(checkpoint, chance)
+        code, message = forked(*arguments, seconds=900)
+        assert code == 0, f"round {number}: {message}"
+        assert not is_damaged or "starts from step 0" in message, f"round {number}: {message}"
+        Encoder.load(out)
+        found = [(out / name).read_bytes() for name in names]
+        assert found == expected, f"round {number}: another result"
+        shutil.rmtree(out)
+    return Tally(rounds, killed, resumed)
+
+
 def results(out: Path) -> dict[tuple[str, int, int], Any]:
     """Return the scores of every cell; times and paths differ between runs."""
     rows = read_results(out)
@@ -155,10 +206,12 @@ def kill_experiment(folder: Path, rounds: int, seed: int = 5) -> Tally:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--command", choices=["fit", "experiment"], default="fit")
+    parser.add_argument("--command", choices=["fit", "fine-tune", "experiment"], default="fit")
     parser.add_argument("--seed", type=int, default=5)
     options = parser.parse_args()
-    kill = {"fit": kill_fit, "experiment": kill_experiment}[options.command]
+    kill = {"fit": kill_fit, "fine-tune": kill_fine_tuning, "experiment": kill_experiment}[
+        options.command
+    ]
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRANSHASH_CACHE"] = f"{folder}/cache"
         print(kill(Path(folder), options.rounds, options.seed))

@@ -22,6 +22,7 @@ def forked(
     command: Callable[[], object] = main,
     prepare: Callable[[], object] = lambda: None,
     kill_after: float | None = None,
+    seconds: int = 60,
 ) -> tuple[int, str]:
     """Return exit code and standard error; a negative code is the signal that ended the process."""
     read_end, write_end = os.pipe()
@@ -33,7 +34,7 @@ def forked(
             os.dup2(write_end, 2)
             sys.stdout, sys.stderr = open(1, "w"), open(2, "w")  # noqa: SIM115 (not pytest's)
             sys.argv = ["transhash", *map(str, arguments)]
-            signal.alarm(60)  # ends a service that should not have started
+            signal.alarm(seconds)  # ends a service that should not have started
             prepare()
             command()
             code = 0
