@@ -30,7 +30,7 @@ import os, signal, sys
 from importlib import import_module
 from transhash.training import fit, open_run
 open_run.SAMPLE_SIZES = {"images": 20, "texts": 20}
-fit.default_text_features = lambda: "words"
+open_run.default_text_features = lambda: "words"
 place, number = sys.argv.pop(1).split(), int(sys.argv.pop(1))
 if place:
     owner = import_module(place[0])
@@ -185,6 +185,12 @@ def test_texts_alone_can_be_opened_and_pairs_given_later_replace_the_model(
         assert not any("fitting" in line for line in lines)
     with opened([str(notes), str(photos), *arguments[1:]]) as (_, lines):
         assert any("There were no images before" in line for line in lines)
+    with opened([*arguments, "--text-features", "bag-of-words"]) as (_, lines):
+        assert any("bag-of-words now, words before: fitting again" in line for line in lines)
+        assert any(line.endswith("texts bag-of-words\n") for line in lines)
+    with opened(arguments) as (_, lines):  # what was chosen stays
+        assert not any("fitting" in line for line in lines)
+    assert '"text_features": "bag-of-words"' in (run / "config.json").read_text()
     assert items_of(run) == sorted(files_of(notes) + files_of(photos))
     assert verify_run(run) == []
 
@@ -214,5 +220,7 @@ def test_missing_sources_and_foreign_run_folders_are_refused(
     (tmp_path / "other" / "letter.doc").write_text("mine")
     refused = command.refused("open", photos, "--run", tmp_path / "other", "--no-browser")
     assert "contains other files" in refused
+    refused = command.refused("open", photos, "--features", "resnet", "--no-browser")
+    assert "Unknown image features 'resnet'" in refused
     np.save(tmp_path / "features.npy", np.ones((3, 4), np.float32))
     assert "contains features" in command.refused("open", tmp_path / "features.npy")

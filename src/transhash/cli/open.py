@@ -13,6 +13,7 @@ import typer
 
 from transhash.cli import app, count, out, warn
 from transhash.errors import DataError
+from transhash.features import check_image_features
 from transhash.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -30,6 +31,14 @@ def open_files(
         None,
         help="Auxiliary set to learn from: file with columns image and text.",
         show_default="built-in concepts alone",
+    ),
+    features: str | None = typer.Option(
+        None, help="Image features as for `fit`.", show_default="efficientnet-lite0"
+    ),
+    text_features: str | None = typer.Option(
+        None,
+        help="Text features as for `fit`.",
+        show_default="words, with all-MiniLM-L6-v2 if installed",
     ),
     to: Path | None = typer.Option(
         None,
@@ -54,11 +63,14 @@ def open_files(
 
     Example: `transhash open photos/ notes/ --auxiliary captions.csv`
     """
+    if features is not None:
+        check_image_features(features)
     from transhash.search.engine import SERVICE_LOCK
     from transhash.service import serve_run  # first, so that a missing package is reported at once
     from transhash.storage import lock_holder, recover_folder
     from transhash.training import open_run
 
+    options = open_run.OpenOptions(auxiliary, features, text_features)
     run = Path(os.path.abspath(to or open_run.default_run_folder(photos)))
     recover_folder(run)
     sources = open_run.read_open_sources(run, [photos, *(texts or [])])
@@ -68,18 +80,19 @@ def open_files(
         if browser and _has_browser():
             webbrowser.open(holder[1])
         return
-    reason, is_optional = open_run.reason_to_fit(run, sources, auxiliary)
-    if reason and (loss := open_run.loss_by_refit(run, sources, auxiliary)):
+    reason, is_optional = open_run.reason_to_fit(run, sources, options)
+    if reason and (loss := open_run.loss_by_refit(run, sources, options)):
         if not is_optional:
             raise DataError(
-                f"Another auxiliary set needs a new index, but {loss}. Restore these files, or "
+                f"A model fitted again needs a new index, but {loss}. Restore these files, or "
                 "choose another --run folder."
             )
         warn(f"The model is kept, because {loss}.")
         reason = ""
     if reason:
         out.print(reason)
-        open_run.fit_sample(run, sources, auxiliary, progress_bar)
+        out.print(options.describe(run))
+        open_run.fit_sample(run, sources, options, progress_bar)
     open_run.index_samples(run, sources, progress_bar)
 
     def print_address(address: str) -> None:

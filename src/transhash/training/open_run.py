@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,8 @@ from transhash.data.collection import MODALITIES, Collection, Images, Modality, 
 from transhash.data.inputs import to_auxiliary
 from transhash.data.manifest import read_both
 from transhash.errors import DataError, EmptySourceError
+from transhash.features import LITE0
+from transhash.features.embedders import MINILM, default_text_features
 from transhash.features.images import image_features
 from transhash.features.stream import extract_readable
 from transhash.hashers import make_hasher
@@ -37,12 +39,37 @@ from transhash.training.fit import Fit
 from transhash.training.fit_data import FitData
 
 _RECORD = "open.json"
-_FEATURES = "efficientnet-lite0"
 # Items that the model learns from and that are indexed first. Texts cost less.
 SAMPLE_SIZES: dict[Modality, int] = {"images": 300, "texts": 1000}
 # With fewer, nothing is learned from them: their mean and spread say little about later ones.
 _MIN_ITEMS = 20
 _GROWTH = 4  # times as many items as at the fit: fit again
+
+
+@dataclass(frozen=True)
+class OpenOptions:
+    """What the user chose to learn from and with; None is what the run has, or the default."""
+
+    auxiliary: Path | None = None
+    features: str | None = None
+    text_features: str | None = None
+
+    def with_defaults(self, before: Mapping[str, Any]) -> OpenOptions:
+        """Return the options of the next fit: as chosen now, or as before, or the defaults."""
+        file = before.get("auxiliary_file")
+        return OpenOptions(
+            self.auxiliary or (None if file is None else Path(file)),
+            self.features or before.get("features") or LITE0,
+            self.text_features or before.get("chosen_text_features") or default_text_features(),
+        )
+
+    def describe(self, run: Path) -> str:
+        """Return which features the next fit of the run uses, and a better way if there is one."""
+        resolved = self.with_defaults(_read_record(run))
+        text = f"Features: images {resolved.features}, texts {resolved.text_features}"
+        if resolved.text_features == self.text_features or default_text_features() == MINILM:
+            return text
+        return f"{text}. For similar words as well: pip install 'transhash[minilm]'"
 
 
 @dataclass(frozen=True)
@@ -94,9 +121,11 @@ def read_open_sources(run: Path, paths: Sequence[Path]) -> list[OpenSource]:
 
 
 def reason_to_fit(
-    run: Path, sources: Sequence[OpenSource], auxiliary: Path | None
+    run: Path, sources: Sequence[OpenSource], options: OpenOptions
 ) -> tuple[str, bool]:
     """Return why the run must be fitted, "" if not, and whether it would be useful only."""
+    record = _read_record(run)
+    options, chosen = options.with_defaults(record), options
     if not (run / "config.json").exists():
         if run.exists() and (not run.is_dir() or any(run.iterdir())):
             raise DataError(f"{run} contains other files. Choose an empty --run folder.")
@@ -105,18 +134,24 @@ def reason_to_fit(
             for modality, count in _counts(sources).items()
             if (sample := _if_enough(_join(take_samples(sources, modality)))) is not None
         ]
-        pairs = [] if auxiliary is None else [str(auxiliary)]
+        pairs = [] if options.auxiliary is None else [str(options.auxiliary)]
         return f"Learning from {', '.join([*parts, *pairs, 'built-in concepts'])}, once.", False
-    record = read_json(run / _RECORD) if (run / _RECORD).exists() else None
-    if auxiliary is not None:
-        if record is None:
+    if not record:
+        if chosen != OpenOptions():
             raise DataError(
-                f"{run} was written by `transhash fit`. Omit --auxiliary, or choose another --run."
+                f"{run} was written by `transhash fit`. Omit --auxiliary, --features and "
+                "--text-features, or choose another --run."
             )
-        if record["auxiliary"] != _digest(auxiliary):
-            return f"{auxiliary} is new or has changed: fitting the model again.", False
-    if record is None:
         return "", False
+    if chosen.auxiliary is not None and record["auxiliary"] != _digest(chosen.auxiliary):
+        return f"{chosen.auxiliary} is new or has changed: fitting the model again.", False
+    for name, before, now in (
+        ("Image", record["features"], options.features),
+        ("Text", record["text_features"], options.text_features),
+    ):
+        if now != before:
+            is_default = name == "Text" and chosen.text_features is None
+            return f"{name} features are {now} now, {before} before: fitting again.", is_default
     for modality, count in _counts(sources).items():
         before = record["items"][modality]
         if count and not before:
@@ -126,11 +161,10 @@ def reason_to_fit(
     return "", False
 
 
-def loss_by_refit(run: Path, sources: Sequence[OpenSource], auxiliary: Path | None) -> str:
+def loss_by_refit(run: Path, sources: Sequence[OpenSource], options: OpenOptions) -> str:
     """Return a phrase about what a new fit of the run would lack, "" if nothing."""
-    record = read_json(run / _RECORD) if (run / _RECORD).exists() else {}
-    file = record.get("auxiliary_file") if auxiliary is None else None
-    if file is not None and not Path(file).exists():
+    file = options.with_defaults(_read_record(run)).auxiliary
+    if options.auxiliary is None and file is not None and not file.exists():
         return f"{file} is missing"
     if not (run / "catalog.sqlite").exists():
         return ""
@@ -147,21 +181,21 @@ def loss_by_refit(run: Path, sources: Sequence[OpenSource], auxiliary: Path | No
 def fit_sample(
     run: Path,
     sources: Sequence[OpenSource],
-    auxiliary: Path | None,
+    options: OpenOptions,
     track: Track = no_progress,
 ) -> None:
     """Fit on a sample of the sources and give the result the name of the run in one step.
 
-    A fit that was interrupted is resumed. Votes are kept; the index is empty then. `auxiliary` None
-    takes the auxiliary set that the run had before.
+    A fit that was interrupted is resumed. Votes are kept; the index is empty then.
     """
     draft = run.with_name(f".{run.name}.next")
     if (draft / "config.json").exists():  # the run that an earlier fit has replaced
         shutil.rmtree(draft)
-    previous = read_json(run / _RECORD) if (run / _RECORD).exists() else None
-    path = previous["auxiliary_file"] if auxiliary is None and previous else auxiliary
-    pairs = None if path is None else to_auxiliary(Path(path))
-    features = image_features(_FEATURES)
+    previous = _read_record(run)
+    resolved = options.with_defaults(previous)
+    path, text_features = resolved.auxiliary, resolved.text_features
+    pairs = None if path is None else to_auxiliary(path)
+    features = image_features(resolved.features or LITE0)
     samples = {modality: _join(take_samples(sources, modality)) for modality in MODALITIES}
     images, texts = samples["images"], samples["texts"]
     if images is not None:
@@ -173,12 +207,16 @@ def fit_sample(
             images = None
     data = FitData(pairs, _if_enough(images), _if_enough(texts))
     hasher = make_hasher("THN", bits=default_bits("THN"))
-    Fit(hasher, "THN", draft, features, validate=False, use_concepts=True, track=track).run_files(
-        data
-    )
+    Fit(
+        hasher, "THN", draft, features, text_features, validate=False, use_concepts=True,
+        track=track,
+    ).run_files(data)  # fmt: skip
     record = {
-        "auxiliary": None if path is None else _digest(Path(path)),
+        "auxiliary": None if path is None else _digest(path),
         "auxiliary_file": None if path is None else os.path.abspath(path),
+        "features": resolved.features,
+        "text_features": text_features,
+        "chosen_text_features": options.text_features or previous.get("chosen_text_features"),
         "items": _counts(sources),
     }
     write_json(draft / _RECORD, record)
@@ -234,6 +272,10 @@ def _join(samples: Sequence[Collection[Any]]) -> Collection[Any] | None:
     items = [item for sample in samples for item in sample.items]
     names = [sample.describe(row) for sample in samples for row in range(len(sample))]
     return replace(Collection(names, items), ids_are_row_numbers=False)
+
+
+def _read_record(run: Path) -> dict[str, Any]:
+    return read_json(run / _RECORD) if (run / _RECORD).exists() else {}
 
 
 def _indexed_sources(run: Path) -> list[str]:
