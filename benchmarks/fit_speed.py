@@ -2,10 +2,12 @@
 
     python benchmarks/fit_speed.py --busy 0 2 8
     git worktree add ../before COMMIT && python benchmarks/fit_speed.py --checkout ../before
+    OMP_NUM_THREADS=1 python benchmarks/fit_speed.py --optimizers
 
 2,000 related pairs and 500 + 500 target items, arrays of 1,280 and 1,000 columns, 32 bits. Each
 fit is a process of its own, in turn. Seconds include imports. With --checkout the same fit of
-another checkout is timed as well.
+another checkout is timed as well. With --optimizers only the own optimizers are compared with
+torch.optim: the CPU time and memory of imports and fit, and the codes, which must be equal.
 """
 
 from __future__ import annotations
@@ -18,11 +20,39 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
+from statistics import mean, median, stdev
 
 import numpy as np
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TRANSHASH_THREADS": "1"}
+
+# Fit the features of a folder, with torch.optim in place of the own optimizers if asked to.
+PROGRAM = """
+import hashlib, sys, time
+from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+import numpy as np
+import torch
+from transhash.data.relation import SparseRelation
+from transhash.data.training_set import TrainingSet
+from transhash.hashers.thn import thn
+
+kind, folder = sys.argv[1], Path(sys.argv[2])
+names = "auxiliary-images", "auxiliary-texts", "images", "texts"
+x, y, target_x, target_y = (np.load(folder / f"{name}.npy") for name in names)
+keys = [str(row) for row in range(len(x))]
+training = TrainingSet(x, y, SparseRelation.from_pairs(keys, keys), target_x, target_y)
+if kind == "torch.optim":
+    thn.make_optimizer = lambda name, groups, momentum=0.9: (
+        torch.optim.SGD(groups, momentum=momentum, foreach=True) if name == "sgd"
+        else torch.optim.AdamW(groups, foreach=True)
+    )
+start = time.process_time()
+hasher = thn.THN(bits=32).fit(training)
+seconds = time.process_time() - start
+digest = hashlib.sha256(hasher.encode_images(target_x).packed.tobytes()).hexdigest()
+print(seconds, getrusage(RUSAGE_SELF).ru_maxrss / 1024, digest)
+"""
 
 
 def write_features(folder: Path, seed: int) -> None:
@@ -58,6 +88,30 @@ def time_fit(folder: Path, source: Path, environment: dict[str, str]) -> tuple[f
     return seconds, used
 
 
+def compare_optimizers(repeats: int) -> None:
+    """Fit with the own optimizers and with torch.optim in turn; print CPU time and memory."""
+    rows: dict[str, list[tuple[float, float]]] = {"own": [], "torch.optim": []}
+    with tempfile.TemporaryDirectory() as name:
+        for seed in range(repeats):
+            write_features(Path(name), seed)
+            digests = set()
+            for kind, measured in rows.items():
+                command = [sys.executable, "-c", PROGRAM, kind, name]
+                output = subprocess.run(command, check=True, capture_output=True, text=True)
+                seconds, megabytes, digest = output.stdout.split()
+                measured.append((float(seconds), float(megabytes)))
+                digests.add(digest)
+            assert len(digests) == 1, "the codes differ"
+    ratios = [other[0] / own[0] for own, other in zip(rows["own"], rows["torch.optim"])]
+    for kind, measured in rows.items():
+        seconds, megabytes = np.mean(measured, axis=0)
+        print(f"{kind}: CPU {seconds:.2f} s, {megabytes:.0f} MB")
+    print(
+        f"torch.optim takes {mean(ratios):.2f} ± {stdev(ratios):.2f} times the CPU time; "
+        f"equal codes in {repeats} of {repeats} fits"
+    )
+
+
 def _skip_validation(source: Path) -> str:
     text = "".join(path.read_text() for path in (source / "src/transhash/cli").glob("*.py"))
     return "--no-verdict" if "verdict" in text else "--no-validate"
@@ -70,7 +124,11 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--checkout", type=Path, help="another checkout to compare with")
+    parser.add_argument("--optimizers", action="store_true", help="compare with torch.optim only")
     arguments = parser.parse_args()
+    if arguments.optimizers:
+        compare_optimizers(arguments.repeats)
+        return
     here = Path(__file__).parents[1]
     cases = [("default threads", here, {}), ("one thread", here, ONE_THREAD)]
     if arguments.checkout:
