@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from common import row_pairs
 
+from transhash.data.feedback import append_auxiliary
 from transhash.data.manifest import manifest_images, manifest_texts, read_manifest
 from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
-from transhash.data.union import append_auxiliary
 from transhash.features.concepts import ImageStatistics, load_concepts, require_class_weights
 from transhash.features.images import image_features
 from transhash.features.stream import extract_readable

@@ -16,8 +16,8 @@ import numpy as np
 from common import chances, maps, mean_cell, row_pairs
 
 from transhash.data.benchmark import Benchmark
+from transhash.data.feedback import append_auxiliary
 from transhash.data.training_set import TrainingSet
-from transhash.data.union import append_auxiliary
 from transhash.features.concepts import ImageStatistics, load_concepts, require_class_weights
 from transhash.features.images import ImageFeatures, image_features
 from transhash.features.stream import extract_readable

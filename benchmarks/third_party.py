@@ -49,6 +49,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from transhash.codes import Codes
 from transhash.data.collection import AuxiliaryCollection, Images, Texts, label_matrix
+from transhash.data.feedback import append_auxiliary
 from transhash.data.manifest import (
     manifest_images,
     manifest_texts,
@@ -57,7 +58,6 @@ from transhash.data.manifest import (
     read_texts,
 )
 from transhash.data.training_set import TrainingSet
-from transhash.data.union import append_auxiliary
 from transhash.evaluation import DistanceHistogram, Scores
 from transhash.experiments.plan import MethodSpec
 from transhash.features.backbone import FineTunedFeatures
@@ -82,8 +82,8 @@ from transhash.index.weighted import RankingMode, query_weights
 from transhash.progress import Track, no_progress, progress_bar
 from transhash.scoring.directions import ScoredDirection, TieGroups, build_directions
 from transhash.search.catalog import Catalog, NewItem
-from transhash.search.fusion import fuse, rank_codes
 from transhash.search.keywords import SearchMode, query_words
+from transhash.search.retrieval import fuse, rank_codes
 from transhash.training.fine_tune import FineTuningRequest, require_backbone
 from transhash.training.split_data import LabeledFeatures, LabelMatrix, TestSet
 

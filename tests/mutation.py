@@ -455,7 +455,7 @@ MUTANTS = (
     ),
     # Codes, scores, search.
     Mutant(
-        "search/fusion.py",
+        "search/retrieval.py",
         "np.lexsort((ids, distances, costs, -scores))[:k]",
         "np.lexsort((ids, distances, costs))[:k]",
         "search/test_hybrid.py -k fusion",
@@ -788,7 +788,7 @@ MUTANTS = (
         "plugins/test_sklearn.py -k one_item",
     ),
     Mutant(
-        "plugins/results.py",
+        "plugins/__init__.py",
         "maximum.accumulate(equal[::-1])[::-1]",
         "maximum.accumulate(equal)",
         "plugins/test_retrievers.py -k never_rise",

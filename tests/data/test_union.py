@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from transhash.data.feedback import FeedbackRelation, drop_votes
+from transhash.data.feedback import FeedbackRelation, UnionRelation, append_auxiliary, drop_votes
 from transhash.data.relation import LabelRelation, Relation, SparseRelation
 from transhash.data.training_set import AuxiliarySet, TrainingSet
-from transhash.data.union import UnionRelation, append_auxiliary
 from transhash.errors import DataError
 
 LABELS = LabelRelation.from_classes([0, 1, 0], [0, 1])

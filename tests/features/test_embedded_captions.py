@@ -12,8 +12,7 @@ from transhash.data.collection import AuxiliaryCollection, Collection
 from transhash.data.manifest import read_images
 from transhash.data.relation import SparseRelation
 from transhash.errors import DataError
-from transhash.features.embedded_captions import add_embedded_captions, embedded_captions
-from transhash.training.fit_data import read_fit_data
+from transhash.training.fit_data import add_embedded_captions, embedded_captions, read_fit_data
 
 
 @pytest.fixture

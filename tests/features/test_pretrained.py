@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from transhash.errors import DataError
-from transhash.features import LITE2, loaders, quiet_transformers
+from transhash.features import LITE2, pretrained, quiet_transformers
 from transhash.features.decode import Pixels
 from transhash.features.efficientnet import load_lite, original_lite, trainable_lite
 from transhash.features.images import EfficientNetLite0, EfficientNetLite2, image_features
@@ -307,14 +307,14 @@ def test_a_library_that_forgets_to_forbid_code_cannot_ask_for_it(
 
 def test_an_open_clip_folder_that_asks_for_code_is_refused(tmp_path: Path) -> None:
     config = tmp_path / "open_clip_config.json"
-    loaders.refuse_remote_code(config)
+    pretrained.refuse_remote_code(config)
     text = {"hf_tokenizer_name": "x", "tokenizer_kwargs": {}}
     write_json(config, {"model_cfg": {"text_cfg": text}})
-    loaders.refuse_remote_code(config)
+    pretrained.refuse_remote_code(config)
     text["tokenizer_kwargs"] = {"trust_remote_code": True}
     write_json(config, {"model_cfg": {"text_cfg": text}})
     with pytest.raises(DataError, match="trust_remote_code"):
-        loaders.refuse_remote_code(config)
+        pretrained.refuse_remote_code(config)
 
 
 def test_loading_and_embedding_write_nothing_to_the_terminal(

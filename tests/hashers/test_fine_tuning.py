@@ -22,12 +22,13 @@ from transhash.hashers.fine_tuning import FineTuning, fine_tune
 from transhash.hashers.fine_tuning.batches import (
     CachedViews,
     FineTuningBatches,
+    ImageHead,
     RandomViews,
     apply_crops,
     draw_crops,
+    teacher_targets,
 )
 from transhash.hashers.fine_tuning.loop import TimeBudget, cosine_with_warmup, steps_within
-from transhash.hashers.fine_tuning.teacher import ImageHead, teacher_targets
 from transhash.hashers.thn import THN
 from transhash.hashers.world import SINGLE_PROCESS
 from transhash.progress import no_progress

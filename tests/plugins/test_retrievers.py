@@ -12,7 +12,7 @@ import pytest
 
 from small_run import copy_small_run
 from transhash.errors import DataError
-from transhash.plugins.results import scores
+from transhash.plugins import scores
 from transhash.search.catalog import Item
 from transhash.search.engine import SearchEngine
 from transhash.search.filters import SearchFilter

@@ -5,9 +5,13 @@ from typing import Any
 
 import pytest
 
-from transhash.datasets.imagenet import LabeledImage, find_imagenet, read_imagenet
+from transhash.datasets.imagenet_yahooqa import (
+    ClassWords,
+    LabeledImage,
+    find_imagenet,
+    read_imagenet,
+)
 from transhash.datasets.raw import Problems, packaged_list
-from transhash.datasets.yahooqa import ClassWords
 from transhash.errors import DataError
 
 from .raw_layouts import reasons, write_imagenet

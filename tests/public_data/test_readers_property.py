@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from transhash.datasets.imagenet_yahooqa import read_yahooqa
 from transhash.datasets.nuswide import find_nuswide, read_nuswide
 from transhash.datasets.raw import Problems
-from transhash.datasets.yahooqa import read_yahooqa
 from transhash.errors import DataError
 
 from .raw_layouts import CATEGORIES, document, write_nuswide, xml

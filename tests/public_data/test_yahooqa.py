@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from transhash.datasets import yahooqa
+from transhash.datasets import imagenet_yahooqa as yahooqa
+from transhash.datasets.imagenet_yahooqa import (
+    ClassWords,
+    LabeledQuestion,
+    find_yahooqa,
+    read_yahooqa,
+)
 from transhash.datasets.raw import Problems
-from transhash.datasets.yahooqa import ClassWords, LabeledQuestion, find_yahooqa, read_yahooqa
 from transhash.errors import DataError
 
 from .raw_layouts import document, reasons, xml

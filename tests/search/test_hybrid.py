@@ -18,9 +18,9 @@ from transhash.index import Ranking
 from transhash.search.catalog import NewItem
 from transhash.search.engine import SearchEngine
 from transhash.search.filters import SearchFilter
-from transhash.search.fusion import fuse, rank_codes
 from transhash.search.hits import Hits
 from transhash.search.keywords import KeywordMatches, name_words, query_words
+from transhash.search.retrieval import fuse, rank_codes
 from transhash.search.verify import verify_run
 
 

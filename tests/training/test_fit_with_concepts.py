@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 import transhash
+from transhash.data.feedback import UnionRelation
 from transhash.data.relation import SparseRelation
 from transhash.data.training_set import AuxiliarySet, TrainingSet
-from transhash.data.union import UnionRelation
 from transhash.errors import DataError
 from transhash.features.images import EfficientNetLite0
 from transhash.hashers import make_hasher

@@ -64,7 +64,7 @@ out = PlainConsole(highlight=False, markup=False, emoji=False, soft_wrap=True)
 err = PlainConsole(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 _PIPE_WIDTH = 10_000
 _COMMANDS = (
-    "open", "fit", "index", "search", "mcp", "items", "backup", "encode", "benchmark", "diagnose",
+    "open", "fit", "index", "search", "items", "encode", "benchmark", "diagnose",
     "demo",
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The commands doctor and verify."""
+"""The commands doctor, verify, backup and restore."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from rich.markup import escape
 
-from transhash.cli import JSON_OBJECT, RUN, app, err, out, print_facts
+from transhash.cli import JSON_OBJECT, RUN, app, count, err, out, print_facts
 from transhash.errors import DataError
 from transhash.progress import no_progress, progress_bar
 
@@ -155,3 +155,39 @@ def verify_command(
             err.print(f"To repair, run: transhash verify {run} --repair")
     if remaining:
         raise typer.Exit(2)
+
+
+@app.command()
+def backup(
+    run: Path = RUN,
+    file: Path = typer.Argument(..., help="Backup file to write, e.g. mine.tar."),
+) -> None:
+    """Write one file with everything in a run: model, index, catalog and votes.
+
+    Services and other commands may use and change the run meanwhile: the backup is the run at one
+    moment. It is a tar file with SHA-256 checksums in backup.json, verified before it replaces an
+    older file. Your images are not in it, only their thumbnails.
+
+    Example: `transhash backup runs/mine mine.tar`
+    """
+    from transhash.search.backup import backup_run
+
+    files = backup_run(run, file, progress_bar)
+    size = sum(member.bytes for member in files)
+    out.print(f"{file}: saved {run}, {count(len(files), 'file')}, {size / 1e6:,.1f} MB")
+
+
+@app.command()
+def restore(
+    file: Path = typer.Argument(..., help="File written by `transhash backup`."),
+    run: Path = typer.Argument(..., help="Run folder to create; must not exist or be empty."),
+) -> None:
+    """Create a run folder from a backup, after checking all of its checksums.
+
+    Example: `transhash restore mine.tar runs/restored`
+    """
+    from transhash.search.backup import restore_run
+
+    files = restore_run(file, run, progress_bar)
+    size = sum(member.bytes for member in files)
+    out.print(f"{run}: restored from {file}, {count(len(files), 'file')}, {size / 1e6:,.1f} MB")

@@ -1,4 +1,4 @@
-"""The commands search and serve."""
+"""The commands search, serve and mcp."""
 
 from __future__ import annotations
 
@@ -338,3 +338,20 @@ def _print_table(hits: Hits) -> None:
         reasons = [Text(", ".join(hit.matched))] if with_reasons else []
         table.add_row(str(rank), str(hit.distance), Text(hit.item.id), Text(content), *reasons)
     out.print(table, soft_wrap=False)
+
+
+@app.command()
+def mcp(
+    run: Path = RUN,
+    index: str | None = INDEX,
+    writable: bool = typer.Option(False, help="Allow the client to store votes."),
+) -> None:
+    """Answer an MCP client, such as an assistant on the desktop, on standard input and output.
+
+    Clients start this command themselves. Its tools search by text and by image and show items.
+
+    Example: `transhash mcp runs/mine`
+    """
+    from transhash.plugins.mcp_server import serve_mcp
+
+    serve_mcp(run, index, writable=writable)

@@ -15,10 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from transhash.datasets.imagenet import find_imagenet, read_imagenet
+from transhash.datasets.imagenet_yahooqa import (
+    LabeledQuestion,
+    find_imagenet,
+    find_yahooqa,
+    read_imagenet,
+    read_yahooqa,
+)
 from transhash.datasets.nuswide import Tags, find_nuswide, read_nuswide
 from transhash.datasets.raw import Problems, packaged_list, tsv_line
-from transhash.datasets.yahooqa import LabeledQuestion, find_yahooqa, read_yahooqa
 from transhash.errors import DataError
 from transhash.progress import Track, no_progress
 from transhash.storage import atomic_folder, write_json

@@ -12,7 +12,7 @@ from typing import Any
 
 from transhash.data.collection import Modality, check_modality
 from transhash.errors import DataError, TranshashError
-from transhash.plugins.results import describe_hits, describe_item
+from transhash.plugins import describe_hits, describe_item
 from transhash.progress import no_output
 from transhash.search.catalog import Item
 from transhash.search.engine import SearchEngine

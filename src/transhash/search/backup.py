@@ -28,7 +28,7 @@ from transhash.errors import DataError, EngineError, TranshashError
 from transhash.index import Index
 from transhash.index.grouped import store
 from transhash.index.grouped.grouped import GroupedIndex
-from transhash.index.grouped.snapshot import IndexSnapshot
+from transhash.index.grouped.store import IndexSnapshot
 from transhash.model.files import check_files, read_config
 from transhash.progress import Track, no_progress
 from transhash.search.catalog import Catalog

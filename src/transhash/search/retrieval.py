@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from transhash.codes import Codes
 from transhash.data.collection import Modality
 from transhash.index import Index, Ranking
-from transhash.index.weighted import BitWeights
+from transhash.index.weighted import BitWeights, costs_to_items
 from transhash.search.catalog import Catalog, Content
 from transhash.search.filters import NO_FILTER, SearchFilter
-from transhash.search.fusion import fuse, rank_codes
 from transhash.search.hits import Hit, Hits, resolve_hits
+from transhash.search.keywords import KeywordMatches
 from transhash.search.writer import ItemObjects
 
 MAX_RESULTS = 10_000  # that every index backend can return without counting its items first
@@ -189,3 +190,49 @@ def collapse_duplicates(hits: Sequence[Hit], contents: Mapping[int, Content]) ->
     return [
         replace(first, duplicates=tuple(hit.item for hit in others)) for first, *others in groups
     ]
+
+
+def fuse(
+    query: Codes, weights: BitWeights | None, nearest: Ranking, matches: KeywordMatches, k: int
+) -> Ranking:
+    """Return the k best of one query's nearest items and keyword matches.
+
+    The score of an item is its similarity, 1 - 2 c / C with its cost c out of C (0 for a code that
+    is as different as a random one), plus its coverage of the query's words (0 to 1, keywords.py).
+    Such a sum of scores with fixed bounds is the fusion of Bruch, Gai and Ingber, An Analysis of
+    Fusion Functions for Hybrid Retrieval (2023), with equal weights. Unlike a sum of reciprocal
+    ranks it needs no rank of an item that only one of the two found, so the k best are exact: an
+    item without a word of the query that is not among the k nearest has k items before it.
+    Equal scores are ordered by cost, then by Hamming distance, then by number.
+    """
+    is_item = nearest.ids[0] >= 0
+    ids, distances = nearest.ids[0][is_item], nearest.distances[0][is_item]
+    costs = distances if nearest.costs is None else nearest.costs[0][is_item]
+    others = ~np.isin(matches.numbers, ids)
+    matched = rank_codes(query, weights, matches.numbers[others], matches.codes[others])
+    ids = np.concatenate([ids, matched.ids[0]])
+    distances = np.concatenate([distances, matched.distances[0]]).astype(np.int32)
+    assert matched.costs is not None
+    costs = np.concatenate([costs, matched.costs[0]])
+    coverage = dict(zip(matches.numbers.tolist(), matches.coverage.tolist()))
+    highest = query.bits if weights is None else int(weights.sum())
+    scores = np.maximum(0, 1 - 2 * costs / max(1, highest))
+    scores += [coverage.get(number, 0.0) for number in ids.tolist()]
+    order = np.lexsort((ids, distances, costs, -scores))[:k]
+    return Ranking(ids[order][None], distances[order][None], costs[order][None])
+
+
+def rank_codes(
+    query: Codes,
+    weights: BitWeights | None,
+    numbers: npt.NDArray[np.int64],
+    packed: npt.NDArray[np.uint8],
+) -> Ranking:
+    """Return all items for one query: smallest cost first, then by Hamming distance and number."""
+    items = Codes(packed, query.bits)
+    distances = query.hamming(items)[0].astype(np.int32)
+    costs = distances.astype(np.int64)
+    if weights is not None:
+        costs = costs_to_items(query.packed[0], packed, weights[0])
+    order = np.lexsort((numbers, distances, costs))
+    return Ranking(numbers[order][None], distances[order][None], costs[order][None])

@@ -24,9 +24,8 @@ from transhash.data.collection import (
     Problem,
     Texts,
 )
-from transhash.data.feedback import drop_votes
+from transhash.data.feedback import append_auxiliary, drop_votes
 from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
-from transhash.data.union import append_auxiliary
 from transhash.errors import DataError, check_type
 from transhash.features import check_image_features
 from transhash.features.concepts import (

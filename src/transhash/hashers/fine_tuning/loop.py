@@ -29,8 +29,9 @@ from transhash.hashers.fine_tuning.batches import (
     backbone_rows,
     decode_all,
     estimate_batch_norm_statistics,
+    fit_head,
+    teacher_targets,
 )
-from transhash.hashers.fine_tuning.teacher import fit_head, teacher_targets
 from transhash.hashers.losses import WIDTHS, relation_loss
 from transhash.hashers.settings import (
     NonNegative,
