@@ -176,25 +176,29 @@ class RequestLog:
         return row
 
 
-def text_query(rng: random.Random) -> str:
-    return f"GET /api/search/text?modality=texts&k=24&q={quote(random_text(rng))}"
+def text_query(rng: random.Random, search: str) -> str:
+    return f"GET /api/search/text?modality=texts&k=24&search={search}&q={quote(random_text(rng))}"
 
 
-async def closed_loop(port: int, clients: int, seconds: float, name: str) -> dict[str, object]:
+async def closed_loop(
+    port: int, clients: int, seconds: float, name: str, search: str
+) -> dict[str, object]:
     """Let every client send the next request as soon as it has a response."""
     log, start = RequestLog(), time.perf_counter()
 
     async def run_client(seed: int) -> None:
         client, rng = Client("127.0.0.1", port), random.Random(seed)
         while time.perf_counter() - start < seconds:
-            await log.time(client, text_query(rng))
+            await log.time(client, text_query(rng, search))
         client.close()
 
     await asyncio.gather(*(run_client(seed) for seed in range(clients)))
     return log.report(name, time.perf_counter() - start, clients=clients)
 
 
-async def open_loop(port: int, rate: float, seconds: float, name: str) -> dict[str, object]:
+async def open_loop(
+    port: int, rate: float, seconds: float, name: str, search: str
+) -> dict[str, object]:
     """Send requests at a fixed rate, whether answered or not."""
     log, rng, idle = RequestLog(), random.Random(0), [Client("127.0.0.1", port) for _ in range(64)]
 
@@ -206,13 +210,13 @@ async def open_loop(port: int, rate: float, seconds: float, name: str) -> dict[s
     start, tasks = time.perf_counter(), []
     for i in range(int(rate * seconds)):
         await asyncio.sleep(max(0.0, start + i / rate - time.perf_counter()))
-        tasks.append(asyncio.create_task(send(text_query(rng))))
+        tasks.append(asyncio.create_task(send(text_query(rng, search))))
     await asyncio.gather(*tasks)
     return log.report(name, time.perf_counter() - start, requests_per_second=rate)
 
 
 async def large_uploads(
-    port: int, process: int, clients: int, seconds: float, size: int
+    port: int, process: int, clients: int, seconds: float, size: int, search: str
 ) -> list[dict[str, object]]:
     """Upload large images from many clients, some too large, and search texts meanwhile."""
     uploads, texts, start = RequestLog(), RequestLog(), time.perf_counter()
@@ -227,7 +231,7 @@ async def large_uploads(
     async def reader() -> None:
         client, rng = Client("127.0.0.1", port), random.Random(0)
         while time.perf_counter() - start < seconds:
-            await texts.time(client, text_query(rng))
+            await texts.time(client, text_query(rng, search))
             await asyncio.sleep(0.05)
         client.close()
 
@@ -274,13 +278,15 @@ async def measure(port: int, process: int, options: argparse.Namespace) -> list[
         if await client.request("GET /ready") == 200:
             break
         await asyncio.sleep(0.1)
-    await closed_loop(port, 2, 2, "warm-up")
+    await closed_loop(port, 2, 2, "warm-up", options.search)
     rows = [
-        await closed_loop(port, 1, min(10.0, options.seconds), "one client"),
-        await open_loop(port, options.rate, options.seconds, "sustained"),
-        await closed_loop(port, options.clients, options.seconds, "closed loop"),
+        await closed_loop(port, 1, min(10.0, options.seconds), "one client", options.search),
+        await open_loop(port, options.rate, options.seconds, "sustained", options.search),
+        await closed_loop(port, options.clients, options.seconds, "closed loop", options.search),
     ]
-    rows += await large_uploads(port, process, options.uploads, min(20.0, options.seconds), 9 << 20)
+    rows += await large_uploads(
+        port, process, options.uploads, min(20.0, options.seconds), 9 << 20, options.search
+    )
     return rows
 
 
@@ -291,6 +297,7 @@ def main() -> None:
     parser.add_argument("--learned", action="store_true", help="use resampled codes of THN")
     parser.add_argument("--run", type=Path, help="serve this run instead of building one")
     parser.add_argument("--index", help="index URL of --run")
+    parser.add_argument("--search", default="hybrid", help="hybrid, codes or keywords")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=150.0, help="requests per second")
     parser.add_argument("--clients", type=int, default=8)

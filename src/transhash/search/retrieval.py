@@ -75,7 +75,7 @@ class Retrieval:
         for i, rarities in enumerate(keywords.rarities):
             query = codes[i : i + 1]
             matches = self.catalog.words.search(
-                modality, rarities, codes.bits // 8, *self.filters.sql()
+                modality, rarities, codes.bits // 8, *self.filters.sql(), exhaustive=keywords.alone
             )
             if nearest is None:
                 numbers = matches.numbers[:k]
@@ -214,10 +214,10 @@ def fuse(
     distances = np.concatenate([distances, matched.distances[0]]).astype(np.int32)
     assert matched.costs is not None
     costs = np.concatenate([costs, matched.costs[0]])
-    coverage = dict(zip(matches.numbers.tolist(), matches.coverage.tolist()))
     highest = query.bits if weights is None else int(weights.sum())
     scores = np.maximum(0, 1 - 2 * costs / max(1, highest))
-    scores += [coverage.get(number, 0.0) for number in ids.tolist()]
+    _, rows, of_match = np.intersect1d(ids, matches.numbers, return_indices=True)
+    scores[rows] += matches.coverage[of_match]
     order = np.lexsort((ids, distances, costs, -scores))[:k]
     return Ranking(ids[order][None], distances[order][None], costs[order][None])
 
