@@ -181,7 +181,7 @@ def text_query(rng: random.Random, search: str) -> str:
 
 
 async def closed_loop(
-    port: int, clients: int, seconds: float, name: str, search: str
+    port: int, clients: int, seconds: float, name: str, search: str = "hybrid"
 ) -> dict[str, object]:
     """Let every client send the next request as soon as it has a response."""
     log, start = RequestLog(), time.perf_counter()
@@ -197,7 +197,7 @@ async def closed_loop(
 
 
 async def open_loop(
-    port: int, rate: float, seconds: float, name: str, search: str
+    port: int, rate: float, seconds: float, name: str, search: str = "hybrid"
 ) -> dict[str, object]:
     """Send requests at a fixed rate, whether answered or not."""
     log, rng, idle = RequestLog(), random.Random(0), [Client("127.0.0.1", port) for _ in range(64)]
@@ -216,7 +216,7 @@ async def open_loop(
 
 
 async def large_uploads(
-    port: int, process: int, clients: int, seconds: float, size: int, search: str
+    port: int, process: int, clients: int, seconds: float, size: int, search: str = "hybrid"
 ) -> list[dict[str, object]]:
     """Upload large images from many clients, some too large, and search texts meanwhile."""
     uploads, texts, start = RequestLog(), RequestLog(), time.perf_counter()
