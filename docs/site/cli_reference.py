@@ -26,10 +26,8 @@ _INTRODUCTION = """\
 def page() -> str:
     """Return the reference page as Markdown."""
     group: Any = typer.main.get_command(load_commands())
-    lines = [_INTRODUCTION, "| command | |", "|---|---|"]
-    for name, command in group.commands.items():
-        summary = " ".join(command.help.split("\n\n")[0].split())
-        lines.append(f"| [{name}](#transhash-{name}) | {summary} |")
+    links = (f"[{name}](#transhash-{name})" for name in group.commands)
+    lines = [_INTRODUCTION, f"Commands: {', '.join(links)}."]
     for name, command in group.commands.items():
         lines += ["", f"## transhash {name}", "", *_describe(name, command)]
     return "\n".join(lines) + "\n"

@@ -110,6 +110,21 @@ def test_the_navigation_lists_every_page() -> None:
     assert sorted(pages(nav)) == sorted(["index.md", *(page.name for page in DOCS.glob("*.md"))])
 
 
+# All tables and the command line are looked up, not read; the second is generated from the help.
+MAX_WORDS, MAX_WORDS_WITH_COMMANDS, MAX_WORDS_README = 29_800, 33_200, 1_000
+
+
+def test_the_docs_are_short() -> None:
+    words = {page.name: len(page.read_text("utf-8").split()) for page in DOCS.glob("*.md")}
+    commands = words.pop("cli.md")
+    del words["results-tables.md"]
+    total = sum(words.values())
+    longest = sorted(words, key=lambda name: -words[name])[:5]
+    assert total <= MAX_WORDS, f"cut repetition, for example in {longest}"
+    assert total + commands <= MAX_WORDS_WITH_COMMANDS
+    assert len((ROOT / "README.md").read_text("utf-8").split()) <= MAX_WORDS_README
+
+
 SOURCES = ROOT / "src" / "transhash"
 PATHS = re.findall(
     r"^\*\*(\w+):\*\*.*?$(.*?)(?=^\*\*|^`tests/)",
