@@ -35,6 +35,21 @@ def test_a_version_1_cgroup_limits_cpus(tmp_path: Path, limit: str, quota: float
     assert cgroup_quota(tmp_path) == quota
 
 
+@pytest.mark.parametrize(
+    ("membership", "file"),
+    [("0::/user.slice/job\n", "user.slice/cpu.max"), ("4:cpu,cpuacct:/a/b\n", "cpu/a/b/cpu.max")],
+)
+def test_the_groups_above_a_process_limit_cpus_too(
+    tmp_path: Path, membership: str, file: str
+) -> None:
+    write(tmp_path / "cpu.max", "800000 100000\n")
+    write(tmp_path / file, "200000 100000\n")
+    write(tmp_path / "membership", membership)
+    assert cgroup_quota(tmp_path, tmp_path / "membership") == 2
+    write(tmp_path / "membership", "0::/other\n")
+    assert cgroup_quota(tmp_path, tmp_path / "membership") == 8
+
+
 def test_a_quota_below_one_cpu_is_one_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from transhash.errors import DataError
 
 THREADS_VARIABLE = "TRANSHASH_THREADS"
 _CGROUP = Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def cpu_count() -> int:
@@ -37,16 +38,31 @@ def cpu_count() -> int:
     return cpus if quota is None else max(1, min(cpus, int(quota)))
 
 
-def cgroup_quota(root: Path) -> float | None:
-    """Return the CPUs that a cgroup (version 2 or 1) allows, or None without a limit."""
+def cgroup_quota(root: Path, membership: Path = _MEMBERSHIP) -> float | None:
+    """Return the CPUs that the cgroups of this process (version 2 or 1) allow, or None.
+
+    Every group up to the root has a limit of its own. In a container the root is the container's.
+    """
+    quotas = [_quota_of(root), _quota_of(root / "cpu")]
+    with suppress(OSError):
+        for line in membership.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers or "cpu" in controllers.split(","):
+                mount = root / "cpu" if controllers else root
+                group = mount / path.lstrip("/")
+                quotas += [_quota_of(part) for part in (group, *group.parents) if part != mount]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _quota_of(group: Path) -> float | None:
     try:
-        limit, period = (root / "cpu.max").read_text().split()
+        if (group / "cpu.max").exists():
+            limit, period = (group / "cpu.max").read_text().split()
+        else:
+            limit = (group / "cpu.cfs_quota_us").read_text().strip()
+            period = (group / "cpu.cfs_period_us").read_text().strip()
     except (OSError, ValueError):
-        try:
-            limit = (root / "cpu" / "cpu.cfs_quota_us").read_text().strip()
-            period = (root / "cpu" / "cpu.cfs_period_us").read_text().strip()
-        except OSError:
-            return None
+        return None
     if not (limit.isdecimal() and period.isdecimal() and int(limit) and int(period)):
         return None  # "max", or -1
     return int(limit) / int(period)
