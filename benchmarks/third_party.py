@@ -1,6 +1,6 @@
 """Compare methods on a third-party collection.
 
-    python benchmarks/third_party_photographs.py FOLDER          # or third_party_clipart.py
+    python benchmarks/third_party_photographs.py FOLDER          # or _clipart.py, _emoji.py
     python benchmarks/third_party.py FOLDER --text-features words all-MiniLM-L6-v2/
     python benchmarks/third_party.py FOLDER --queries benchmarks/third_party_queries.csv
     python benchmarks/third_party.py FOLDER --methods THN THN@THN --fine-tuning blocks=6
@@ -11,8 +11,9 @@ A seed draws 80% of the auxiliary pairs for training, and three quarters of the 
 texts as databases, which transductive methods also train on, unlabeled. The other items are
 queries. Labels are used for scoring only. Prints MAP of the full ranking and precision@10, ties in
 expectation, mean and deviation over seeds, with two baselines: `random`, and `keyword`, tf-idf of
-texts against image file names. METHOD@TEACHER uses a backbone that was fine-tuned on the training
-pairs and the database images.
+texts against image file names. Then differences in points of MAP with 95% intervals, corrected for
+overlapping splits. METHOD@TEACHER uses a backbone that was fine-tuned on the training pairs and the
+database images.
 
 `--search` ranks images by codes, by keywords (names of the images as the product indexes them) or
 by both, with weighted ranking. The names of the photographs are left out: their classes were read
@@ -43,7 +44,7 @@ from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
-from common import DIRECTIONS, mean_cells
+from common import DIRECTIONS, interval_cell, mean_cells
 from fine_tune import parse_settings
 from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -88,6 +89,7 @@ from transhash.training.fine_tune import FineTuningRequest, require_backbone
 from transhash.training.split_data import LabeledFeatures, LabelMatrix, TestSet
 
 NAMES_ARE_LABELS = {"photographs"}  # collections whose classes were read off file names
+TEST_RATIO = 1 / 3  # queries per other target item, see CollectionSplit.draw
 Rows = npt.NDArray[np.int64]
 Rankings = Mapping[str, TieGroups]  # by direction
 Ranker = Callable[["CollectionSplit", int], Rankings]  # split and seed
@@ -550,7 +552,24 @@ def score_splits(
             rows.append([s.map for s in scores] + [s.precision_at[10] for s in scores])
         results[name] = rows
         print(f"| {name} | {' | '.join(mean_cells(rows))} |", flush=True)
+    print_differences(results)
     return results
+
+
+def print_differences(results: Mapping[str, Sequence[Sequence[float]]]) -> None:
+    """Print THN minus every method of the same features and auxiliary set, in points of MAP."""
+    print("\n| THN minus | image -> text | text -> image |\n|---|---|---|")
+    for own, own_rows in results.items():
+        if not own.startswith("THN, "):
+            continue
+        features = own.removeprefix("THN, ")
+        for other, rows in results.items():
+            method, _, other_features = other.partition(", ")
+            same = other_features == features or (method == "ConSE" and other_features in features)
+            if same and other != own:
+                gains = 100 * (np.array(own_rows) - np.array(rows))[:, :2]
+                cells = " | ".join(interval_cell(column, TEST_RATIO) for column in gains.T)
+                print(f"| {method}, {features} | {cells} |")
 
 
 def score_queries(

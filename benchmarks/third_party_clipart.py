@@ -24,6 +24,7 @@ from xml.etree import ElementTree
 from fontTools.ttLib import TTFont
 from PIL import Image
 from third_party_sources import (
+    UNICODE_DATA,
     LabeledImage,
     LabeledText,
     Package,
@@ -39,11 +40,6 @@ EMOJI = Package(
     "fonts-noto-color-emoji",
     "2.042-0+deb12u1",
     "a5ab0f69c7938423862320d9aca5dd187b3fd879d6a9a57dd52e17c3fa8d2751",
-)
-GROUPS = Package(
-    "unicode-data",
-    "15.0.0-1",
-    "5efef23bbb1c6a133ecbdd63a2cfa07159ccacf5466a49e2426101c5ecd691fc",
 )
 NAMES = Package(
     "unicode-cldr-core",
@@ -108,7 +104,7 @@ def auxiliary_pairs(downloads: Path) -> Iterator[tuple[str, Image.Image, str]]:
 def emoji_characters(downloads: Path) -> Iterator[str]:
     """Yield the emoji of EMOJI_GROUPS that are single characters."""
     group = ""
-    path = unpack(GROUPS, downloads) / "usr/share/unicode/emoji/emoji-test.txt"
+    path = unpack(UNICODE_DATA, downloads) / "usr/share/unicode/emoji/emoji-test.txt"
     for line in path.read_text("utf-8").splitlines():
         if line.startswith("# group: "):
             group = line.removeprefix("# group: ")

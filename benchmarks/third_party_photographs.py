@@ -27,6 +27,7 @@ from xml.etree import ElementTree
 
 from PIL import Image
 from third_party_sources import (
+    STAMPS,
     ClassSenses,
     LabeledImage,
     LabeledText,
@@ -43,11 +44,6 @@ CAPTIONS = Package(
     "openclipart-svg",
     "1:0.18+dfsg-19",
     "989712d90d57dfa3230049f553bb43b76c30ee4d4b8c5f6e106e33f7db5cbdc5",
-)
-STAMPS = Package(
-    "tuxpaint-stamps-default",
-    "2022.06.04-1",
-    "6db6c1bfc870a47f1499d6203b083522eacb57c5f9c87d468f2e92eb6d9d5f34",
 )
 GCOMPRIS = Package(
     "gcompris-qt-data",

@@ -1,4 +1,4 @@
-"""Shared by the scripts that create third-party collections: Debian packages, WordNet, images.
+"""Shared by the scripts that create third-party collections: packages, WordNet, images.
 
 The folder of a collection, as `third_party.py` reads it:
 
@@ -14,11 +14,12 @@ import csv
 import hashlib
 import re
 import subprocess
+import tarfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -30,11 +31,22 @@ ClassSenses = Mapping[str, Sequence[str]]  # class -> WordNet senses such as "bi
 
 
 class Package(NamedTuple):
-    """One version of a Debian package, identified by its digest."""
+    """One version of a Debian or npm package, identified by its digest."""
 
     name: str
     version: str
     sha256: str
+    registry: Literal["debian", "npm"] = "debian"
+
+    def download(self, folder: Path) -> Path:
+        """Download the archive and return its path."""
+        if self.registry == "debian":
+            command = ["apt-get", "download", f"{self.name}={self.version}"]
+            subprocess.run(command, cwd=folder, check=True)
+            return next(folder.glob(f"{self.name}_*.deb"))
+        command = ["npm", "pack", "--silent", f"{self.name}@{self.version}"]
+        result = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+        return folder / result.stdout.split()[-1]
 
 
 class LabeledImage(NamedTuple):
@@ -53,17 +65,21 @@ class LabeledText(NamedTuple):
 
 def unpack(package: Package, downloads: Path) -> Path:
     """Download and unpack a package, without installing it, and return the folder of its files."""
-    files, archive = downloads / package.name, downloads / f"{package.name}.deb"
+    name = package.name.replace("/", "-")
+    suffix = "deb" if package.registry == "debian" else "tgz"
+    files, archive = downloads / name, downloads / f"{name}.{suffix}"
     downloads.mkdir(parents=True, exist_ok=True)
     if not archive.exists():
-        name = f"{package.name}={package.version}"
-        subprocess.run(["apt-get", "download", name], cwd=downloads, check=True)
-        next(downloads.glob(f"{package.name}_*.deb")).rename(archive)
+        package.download(downloads).rename(archive)
     if hashlib.sha256(archive.read_bytes()).hexdigest() != package.sha256:
         raise SystemExit(f"{archive} is not version {package.version}. Delete it and retry.")
     if not files.exists():
-        draft = downloads / f"{package.name}.draft"
-        subprocess.run(["dpkg-deb", "-x", archive, draft], check=True)
+        draft = downloads / f"{name}.draft"
+        if package.registry == "debian":
+            subprocess.run(["dpkg-deb", "-x", archive, draft], check=True)
+        else:
+            with tarfile.open(archive) as members:
+                members.extractall(draft, filter="data")
         draft.rename(files)
     return files
 
@@ -163,6 +179,16 @@ def open_wordnet(downloads: Path) -> WordNet:
     return WordNet(unpack(WORDNET, downloads) / "usr/share/wordnet")
 
 
+STAMPS = Package(
+    "tuxpaint-stamps-default",
+    "2022.06.04-1",
+    "6db6c1bfc870a47f1499d6203b083522eacb57c5f9c87d468f2e92eb6d9d5f34",
+)
+UNICODE_DATA = Package(
+    "unicode-data",
+    "15.0.0-1",
+    "5efef23bbb1c6a133ecbdd63a2cfa07159ccacf5466a49e2426101c5ecd691fc",
+)
 CLIP_ART = Package(
     "openclipart-png",
     "1:0.18+dfsg-19",
