@@ -40,7 +40,7 @@ def _describe(name: str, command: Any) -> Iterator[str]:
     yield "\n```bash"
     yield from (text.partition(": ")[2].strip("`") for text in examples)
     yield "```\n"
-    yield "| argument or option | default | |"
+    yield "| option | default | |"
     yield "|---|---|---|"
     for parameter in command.params:
         if parameter.name != "help":

@@ -286,7 +286,7 @@ def recover_folder(folder: Path) -> bool:
 
 
 def replace_folder(draft: Path, folder: Path) -> None:
-    """Give a complete draft beside `folder` its name, durably, and delete the previous folder."""
+    """Give a complete draft next to `folder` its name, durably, and delete the previous folder."""
     _sync_content(draft)
     old = _exchange_folders(draft, folder)
     sync_folder(folder.parent)

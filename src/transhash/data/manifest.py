@@ -192,16 +192,16 @@ def read_both(source: str | Path) -> tuple[Images | None, Texts | None]:
             manifest_images(manifest) if images else None,
             manifest_texts(manifest) if texts else None,
         )
-    pictures = _scan_folder(source, IMAGE_SUFFIXES, ignored=TEXT_SUFFIXES)
-    notes = _scan_folder(source, TEXT_SUFFIXES, ignored=None if pictures.rows else frozenset())
-    if not pictures.rows and not notes.rows:
+    photos = _scan_folder(source, IMAGE_SUFFIXES, ignored=TEXT_SUFFIXES)
+    text_files = _scan_folder(source, TEXT_SUFFIXES, ignored=None if photos.rows else frozenset())
+    if not photos.rows and not text_files.rows:
         raise EmptySourceError(
             f"{source} and its subfolders contain no image and no text"
-            f"{pictures.first_problem or notes.first_problem}. Add images, or .txt or .md files."
+            f"{photos.first_problem or text_files.first_problem}. Add images, or .txt or .md files."
         )
     return (
-        manifest_images(pictures) if pictures.rows else None,
-        manifest_texts(notes) if notes.rows else None,
+        manifest_images(photos) if photos.rows else None,
+        manifest_texts(text_files) if text_files.rows else None,
     )
 
 

@@ -42,7 +42,7 @@ def is_table(source: Path) -> bool:
 
 
 def is_complete(source: Path) -> bool:
-    """Return whether a table ends with a line end; one that was cut off hardly does."""
+    """Return whether a table ends with a line end; one that was cut off rarely does."""
     if source.suffix.lower() == ".parquet":
         return True  # its footer is written last
     try:

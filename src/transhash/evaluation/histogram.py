@@ -51,21 +51,20 @@ def count_relation(
     database_codes: _Bytes,
     relevant: _Bools,
     known: _Bools | None = None,
-    workers: int | None = None,
 ) -> tuple[Counts, Counts]:
     """Return items[q, d] and relevant[q, d] among the known pairs, given as (queries, items)."""
     if native is None:
         rows = zip(relevant, repeat(None) if known is None else known)
         return _count_with_numpy(query_codes, database_codes, rows)
     truth = None, None, _bits(relevant), None if known is None else _bits(known)
-    return _count_natively(query_codes, database_codes, truth, workers)
+    return _count_natively(query_codes, database_codes, truth)
 
 
 def _count_natively(
     query_codes: _Bytes,
     database_codes: _Bytes,
     truth: tuple[Any, Any, Any, Any],
-    workers: int | None,
+    workers: int | None = None,
 ) -> tuple[Counts, Counts]:
     """`truth`: labels, holders, relevant and known, the arguments of the kernel."""
     queries, words = _words(query_codes), _words(database_codes)
@@ -159,7 +158,6 @@ class DistanceHistogram:
         relation: Relation,
         *,
         from_texts: bool = False,
-        workers: int | None = None,
     ) -> DistanceHistogram:
         """Count the pairs whose s_ij is known; relevant means s_ij = 1.
 
@@ -181,7 +179,6 @@ class DistanceHistogram:
                 database_codes.packed,
                 s > 0,
                 None if known is None else known > 0,
-                workers,
             )
         return cls(items, relevant)
 

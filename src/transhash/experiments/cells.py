@@ -18,7 +18,6 @@ from transhash.experiments.plan import Cell
 from transhash.hashers import Hasher, make_method
 from transhash.hashers.base import Scorer, Setting
 from transhash.hashers.tuning import Trial, held_out_map, tune
-from transhash.progress import Track, no_progress
 from transhash.scoring import Direction, ScoredDirection, build_directions, score_directions
 from transhash.training.split_data import SplitData
 
@@ -31,14 +30,13 @@ def run_cell(
     *,
     folder: Path | None = None,
     workers: int | None = None,
-    track: Track = no_progress,
 ) -> dict[str, Any]:
     """Fit and score a method; return its row of results.jsonl.
 
     Deep methods write their losses to `folder`. `workers` limits the threads of scoring.
     """
     method = make_method(cell.method, bits=cell.bits, seed=cell.seed, **settings)
-    fitted, record = _fit(method, split, trials, folder, track)
+    fitted, record = _fit(method, split, trials, folder)
     return {**describe_cell(cell, fitted, split, workers), **record}
 
 
@@ -74,15 +72,15 @@ def describe_cell(
 
 
 def _fit(
-    method: Hasher | Scorer, split: SplitData, trials: int, folder: Path | None, track: Track
+    method: Hasher | Scorer, split: SplitData, trials: int, folder: Path | None
 ) -> tuple[Hasher | Scorer, dict[str, Any]]:
     """Return the fitted method and a record of its training; neither uses target labels."""
     start = time.perf_counter()
     if not trials:
-        fitted = method.fit(split.training, folder=folder, track=track)
+        fitted = method.fit(split.training, folder=folder)
         return fitted, training_record(fitted, split, time.perf_counter() - start)
     held_out = split.held_out if split.held_out.relation.positives else None
-    fitted, results = tune(method, split.training, held_out, trials=trials, track=track)
+    fitted, results = tune(method, split.training, held_out, trials=trials)
     number = max(range(len(results)), key=lambda i: results[i].score)  # first of equals, as `tune`
     best = results[number]
     return fitted, {

@@ -179,16 +179,14 @@ def run_experiment(
     out: Path,
     jobs: int = 1,
     *,
-    resume: bool = True,
     console: Console | None = None,
     features: ImageFeatures | None = None,
     device: str = "cpu",
 ) -> Path:
     """Run every cell of the plan that results.jsonl does not have yet; return that file.
 
-    `features` replace the image features of the plan. `resume=False` starts over and renames the
-    older results. A cell that fails is written to failures.jsonl and named in the DataError raised
-    at the end; the next run tries it again.
+    `features` replace the image features of the plan. A cell that fails is written to
+    failures.jsonl and named in the DataError raised at the end; the next run tries it again.
     """
     if jobs < 1:
         raise DataError(f"jobs must be 1 or more, got {jobs}. Use a positive number.")
@@ -196,8 +194,6 @@ def run_experiment(
     plan = read_plan(file)
     lock = WriterLock(out)
     try:
-        if not resume:
-            _archive(out / "results.jsonl")
         benchmark, data = open_benchmark(plan, root, progress_bar)
         features = features or image_features(plan.image_features or LITE0, device)
         model = features.digest if isinstance(features, PretrainedFeatures) else None
@@ -403,11 +399,3 @@ def _write_failure(out: Path, cell: Cell, error: BaseException) -> None:
     row = {**asdict(cell), "error": str(error), "trace": traceback.format_exception(error)}
     with (out / "failures.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
-
-
-def _archive(path: Path) -> None:
-    if path.exists():
-        number = 1
-        while path.with_name(f"results-{number}.jsonl").exists():
-            number += 1
-        path.rename(path.with_name(f"results-{number}.jsonl"))

@@ -102,10 +102,6 @@ class DecoderProcess:
             self._stop()
 
     @property
-    def is_busy(self) -> bool:
-        return self._lock.locked()
-
-    @property
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 

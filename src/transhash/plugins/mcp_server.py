@@ -69,8 +69,8 @@ class RunTools:
         with self._call():
             item = self._find(modality, item_id)
             thumbnail = self._engine.catalog.thumbnail(item.number)
-            picture = [] if thumbnail is None else [Image(data=thumbnail, format="jpeg")]
-            return [describe_item(item), *picture]
+            image = [] if thumbnail is None else [Image(data=thumbnail, format="jpeg")]
+            return [describe_item(item), *image]
 
     def give_feedback(self, image_id: str, text: str, is_match: bool) -> str:
         """Store whether an image belongs to a text; the next training learns from it."""

@@ -176,10 +176,8 @@ class Summary:
         return Mean(100 * fmean(gains))
 
 
-def confidence_interval(
-    values: Sequence[float], test_ratio: float, level: float = 0.95
-) -> tuple[float, float] | None:
-    """Return the interval of the mean over random splits of one data set.
+def confidence_interval(values: Sequence[float], test_ratio: float) -> tuple[float, float] | None:
+    """Return the 95% interval of the mean over random splits of one data set.
 
     Splits share items, so their scores correlate and Student's interval is too narrow. Nadeau and
     Bengio (2003) take the share of test items in the data as the correlation:
@@ -193,7 +191,7 @@ def confidence_interval(
     from scipy.stats import t  # half a second to import
 
     error = stdev(values) * (1 / len(values) + test_ratio) ** 0.5
-    half = float(t.ppf((1 + level) / 2, len(values) - 1)) * error
+    half = float(t.ppf(0.975, len(values) - 1)) * error
     return fmean(values) - half, fmean(values) + half
 
 

@@ -275,7 +275,7 @@ def with_budget(segment: Segment, trials: CodeWords | None) -> Segment:
 
     The kernel gives tables up as soon as it foresees that they would exceed the budget. What that
     costs was measured: a tenth of a scan for most queries, and close to half the budget for the
-    worst. So the highest budget is only for segments where tables are hardly ever given up.
+    worst. So the highest budget is only for segments where tables are almost never given up.
     """
     if segment.starts is None:
         return segment
