@@ -111,7 +111,7 @@ def test_the_navigation_lists_every_page() -> None:
 
 
 # All tables and the command line are looked up, not read; the second is generated from the help.
-MAX_WORDS, MAX_WORDS_WITH_COMMANDS, MAX_WORDS_README = 29_000, 32_000, 1_000
+MAX_WORDS, MAX_WORDS_WITH_COMMANDS, MAX_WORDS_README = 29_500, 32_900, 1_000
 
 
 def test_the_docs_are_short() -> None:
