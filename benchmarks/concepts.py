@@ -1,23 +1,28 @@
 """Compare learning from labels or pairs, from the built-in concepts, and from both.
 
     python benchmarks/concepts.py FOLDER --methods THN kNN ridge --text-features words
+    python benchmarks/concepts.py FOLDER --fit --text-features words all-MiniLM-L6-v2
 
 FOLDER is a benchmark folder (docs/benchmarks.md). Pairs are the auxiliary images of a split with
 their captions. MAP of the target, image -> text / text -> image, mean and deviation over splits,
-and chance. Nothing is chosen on these numbers.
+and chance. Nothing is chosen on these numbers. `--fit` calls `transhash.fit` with the pairs and the
+target items of a split, without and with concepts, and says in how many splits it used them.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from common import chances, maps, mean_cell, row_pairs
 
+import transhash
 from transhash.data.benchmark import Benchmark
 from transhash.data.feedback import append_auxiliary
 from transhash.data.training_set import TrainingSet
+from transhash.evaluation import Scores
 from transhash.features.concepts import ImageStatistics, load_concepts, require_class_weights
 from transhash.features.images import ImageFeatures, image_features
 from transhash.features.stream import extract_readable
@@ -26,6 +31,7 @@ from transhash.hashers.methods import make_method
 from transhash.hashers.transductive import with_concept_settings
 from transhash.progress import progress_bar
 from transhash.scoring.directions import build_directions, score_directions
+from transhash.storage import read_json
 from transhash.training.split_data import TestSet, build_test_set, load_benchmark_features
 
 SOURCES = ("labels", "pairs", "concepts", "labels and concepts", "pairs and concepts")
@@ -62,18 +68,60 @@ def read_split(
     return training if pairs is None else append_auxiliary(training, pairs), test
 
 
+def fit_as_users_do(
+    benchmark: Benchmark, seed: int, text_name: str, bits: int, concepts: bool
+) -> tuple[Mapping[str, Scores], bool]:
+    """Return the scores of `transhash.fit` on pairs, and whether it learned from concepts."""
+    rows = benchmark.split(seed)
+    images = benchmark.auxiliary_images.take(rows.auxiliary_images).items
+    captions = benchmark.auxiliary_texts.take(rows.auxiliary_images).items
+    with transhash.fit(
+        list(zip(images, captions, strict=True)),
+        list(benchmark.images.take(rows.target_images).items),
+        benchmark.texts.take(rows.target_texts).items,
+        concepts=concepts, bits=bits, seed=seed, text_features=text_name, progress=False,
+    ) as engine:  # fmt: skip
+        encoder = engine.encoder
+        assert encoder.text_features is not None
+        test = build_test_set(benchmark, rows, encoder.text_features)
+        used = read_json(engine.run / "report.json")["auxiliary"]["concepts"] > 0
+        return score_directions(build_directions(encoder.hasher, test)), used
+
+
+def compare_fits(benchmark: Benchmark, options: argparse.Namespace) -> None:
+    print("| text features | captions | captions and concepts | difference | concepts used |")
+    print("|---|---|---|---|---|")
+    for text_name in options.text_features:
+        by_source: list[list[list[float]]] = [[], []]
+        count = 0
+        for seed in options.splits:
+            for rows, concepts in zip(by_source, (False, True)):
+                scores, used = fit_as_users_do(benchmark, seed, text_name, options.bits, concepts)
+                rows.append(maps(scores))
+                count += used
+        difference = np.subtract(by_source[1], by_source[0]).tolist()
+        cells = " | ".join(mean_cell(rows) for rows in (*by_source, difference))
+        splits = f"{count} of {len(options.splits)} splits"
+        print(f"| {text_name} | {cells} | {splits} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sources", nargs="+", choices=SOURCES, default=SOURCES)
     parser.add_argument("--methods", nargs="+", default=["THN", "kNN", "ridge"])
-    parser.add_argument("--text-features", default="words")
+    parser.add_argument("--fit", action="store_true", help="as `transhash.fit` does it")
+    parser.add_argument("--text-features", nargs="+", default=["words"])
     parser.add_argument("--image-features", default="efficientnet-lite0")
     parser.add_argument("--bits", type=int, default=64)
     parser.add_argument("--splits", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args()
     features = image_features(options.image_features)
     benchmark, _ = load_benchmark_features(options.folder, features, progress_bar)
+    if options.fit:
+        compare_fits(benchmark, options)
+        return
+    [text_name] = options.text_features
     chance = []
     print(
         f"| learned from | {' | '.join(options.methods)} |\n{'|---' * (len(options.methods) + 1)}|"
@@ -81,7 +129,7 @@ def main() -> None:
     for source in options.sources:
         results: dict[str, list[list[float]]] = {name: [] for name in options.methods}
         for seed in options.splits:
-            training, test = read_split(benchmark, seed, source, options.text_features, features)
+            training, test = read_split(benchmark, seed, source, text_name, features)
             for name, rows in results.items():
                 method = make_method(name, bits=options.bits, seed=seed)
                 if source.endswith("concepts"):

@@ -66,12 +66,11 @@ from transhash.features.concepts import (
     ImageStatistics,
     load_concepts,
     require_class_weights,
-    unit_rows,
 )
 from transhash.features.decode import Pixels
 from transhash.features.efficientnet import lite_classifier
-from transhash.features.embedders import TextEmbedder
-from transhash.features.images import ImageFeatures, image_features
+from transhash.features.embedders import TextEmbedder, embed_with_cache
+from transhash.features.images import ImageFeatures, image_features, unit_rows
 from transhash.features.stream import extract_readable
 from transhash.features.texts import CombinedTextFeatures, TextFeatures, text_features
 from transhash.hashers.base import Hasher, Scorer
@@ -106,10 +105,11 @@ class ThirdPartyCollection:
     classes: list[str]
     image_labels: LabelMatrix
     text_labels: LabelMatrix
-    image_features: ImageFeatures
+    image_features: ImageFeatures | None
 
     @classmethod
-    def read(cls, folder: Path, features: ImageFeatures) -> ThirdPartyCollection:
+    def read(cls, folder: Path, features: ImageFeatures | None) -> ThirdPartyCollection:
+        """Read a collection; without `features` the images have none."""
         auxiliary = read_manifest(folder / "auxiliary.csv")
         images, texts = read_images(folder / "images.csv"), read_texts(folder / "texts.csv")
         with (folder / "labels.csv").open(encoding="utf-8", newline="") as rows:
@@ -120,6 +120,8 @@ class ThirdPartyCollection:
             return label_matrix([{label[name]} for name in items.ids], classes)
 
         def extract(images: Images) -> Images:
+            if features is None:
+                return images
             rows, readable, problems = extract_readable(features, images, progress_bar)
             if problems:
                 raise SystemExit(f"{len(problems)} images cannot be read. Create the folder again.")
@@ -209,7 +211,7 @@ class CollectionSplit:
 
 
 class CachedEmbedder:
-    """An embedding model that embeds each text once, because every fit uses the same texts."""
+    """An embedding model that embeds every text once, also those that are not fitted on."""
 
     def __init__(self, embedder: TextEmbedder) -> None:
         self.embedder, self.name = embedder, embedder.name
@@ -217,7 +219,7 @@ class CachedEmbedder:
 
     def embed(self, texts: Sequence[str], track: Track = no_progress) -> npt.NDArray[np.float32]:
         new = list(dict.fromkeys(text for text in texts if text not in self.cache))
-        self.cache.update(zip(new, self.embedder.embed(new, track) if new else ()))
+        self.cache.update(zip(new, embed_with_cache(self.embedder, new, track) if new else ()))
         return np.array([self.cache[text] for text in texts])
 
     def cache_key(self) -> None:
@@ -402,7 +404,9 @@ def rank_by_conse(split: CollectionSplit, seed: int, *, text_name: str) -> Ranki
     modalities are centered.
     """
     collection, concepts = split.collection, load_concepts()
-    weights, bias = lite_classifier(collection.image_features.name)
+    images = collection.image_features
+    assert images is not None
+    weights, bias = lite_classifier(images.name)
     texts = collection.texts.take(split.database_texts).items
     features = cached_text_features(text_name).fit(class_texts := concepts.texts[:1000], texts)
 

@@ -430,6 +430,12 @@ MUTANTS = (
         "features/test_text.py",
     ),
     Mutant(
+        "features/images.py",
+        "cosines.max() < self.min_cosine",
+        "cosines.max() < 0",
+        "features/test_image.py -k unknown",
+    ),
+    Mutant(
         "features/embedders.py",
         "if vector is None]",
         "]",
@@ -556,8 +562,8 @@ MUTANTS = (
     ),
     Mutant(
         "training/validation.py",
-        "partners, k, skip_step=step\n",
-        "partners, k\n",
+        "partners, k, skip_step=step)",
+        "partners, k)",
         "training/test_validation.py",
     ),
     Mutant(

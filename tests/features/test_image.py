@@ -17,7 +17,12 @@ from transhash.errors import DataError
 from transhash.features.cache import FeatureCache
 from transhash.features.decode import ImageReader, Pixels, decode, open_image, square
 from transhash.features.decode_processes import PixelBatch, decode_batches
-from transhash.features.images import AlexNetPixels, EfficientNetLite0, image_features
+from transhash.features.images import (
+    AlexNetPixels,
+    EfficientNetLite0,
+    ImageSample,
+    image_features,
+)
 from transhash.features.stream import extract_all, stream_images, upscale
 from transhash.storage import content_digest
 
@@ -391,3 +396,24 @@ def test_a_gpu_gives_the_features_of_the_cpu_in_half_precision(
     assert np.abs(here - there).max() < 0.02 * np.abs(here).max()
     again, _ = extract_all(EfficientNetLite0("cuda"), paths)
     assert np.array_equal(there, again)
+
+
+def test_an_image_far_from_every_training_image_is_unknown(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    own = rng.normal(size=(150, 40)) + 3 * rng.normal(size=40)
+    sample = ImageSample.draw(own[:100].astype(np.float32), None)
+    assert sample is not None
+    unknown = [sample.is_unknown(row[None]) for row in own[100:]]
+    assert sum(unknown) <= 5
+    assert sample.is_unknown(-own[:1])
+    sample.save(tmp_path / "sample.safetensors")
+    again = ImageSample.load(tmp_path / "sample.safetensors")
+    assert again.min_cosine == sample.min_cosine
+    assert np.array_equal(again.rows, sample.rows)
+
+
+def test_a_few_images_and_pixels_do_not_tell_what_is_unknown() -> None:
+    rows = np.ones((30, 8), np.float32)
+    assert ImageSample.draw(rows, None) is None
+    assert ImageSample.draw(rows, rows) is not None
+    assert ImageSample.draw(np.zeros((99, 3, 4, 4), np.uint8), None) is None

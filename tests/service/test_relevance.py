@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
+from transhash.features.images import ImageSample
 from transhash.search.engine import SearchEngine
 from transhash.service import create_app
 
@@ -72,3 +73,28 @@ def test_a_run_without_validation_has_no_relevance(run_copy: Path) -> None:
         hits = client.get("/api/search/text?q=a+boat").json()["hits"]
     assert [hit["relevance"] for hit in hits] == [None] * len(hits)
     assert all("distance" in hit for hit in hits)
+
+
+def test_an_unknown_query_is_named_and_its_results_have_no_relevance(
+    run_copy: Path, engine: SearchEngine
+) -> None:
+    words = {"q": "xyzzy plugh", "search": "codes"}
+    item = engine.catalog.sample("images", 1)[0]
+    assert item.path is not None
+    image = Path(item.path).read_bytes()
+    with (
+        SearchEngine.open(run_copy) as opened,
+        TestClient(create_app(opened), base_url=LOCAL) as client,
+    ):
+        own = client.post("/api/search/image", files={"image": image}).json()
+        assert own["query"]["unknown_image"] is False
+        assert all(hit["relevance"] for hit in own["hits"])
+        sample = opened.encoder.image_sample
+        assert sample is not None
+        opened.encoder.image_sample = ImageSample(-sample.rows, sample.min_cosine)
+        far = client.post("/api/search/image", files={"image": image}).json()
+        assert far["query"]["unknown_image"] is True
+        for reply in (far, client.get("/api/search/text", params=words).json()):
+            assert reply["hits"]
+            assert not any(hit["relevance"] for hit in reply["hits"])
+            assert reply["max_relevance"] is None

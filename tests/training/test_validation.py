@@ -212,7 +212,6 @@ def test_coverage_is_high_in_the_same_domain_lower_in_another_and_zero_for_noise
         assert same[name]["coverage"] > 0.8
         assert 0.1 < shifted[name]["coverage"] < same[name]["coverage"]
         assert noise[name]["coverage"] < 0.1
-    assert same["images"]["outlier_fraction"] < 0.15 < 0.9 < noise["images"]["outlier_fraction"]
     assert coverage_summary(same)[1] == coverage_summary(shifted)[1] == []
     summary, warnings = coverage_summary(noise)
     assert summary == ["Coverage of your files by the auxiliary set: images 0%, texts 0%."]
@@ -231,7 +230,6 @@ def test_words_that_are_missing_from_the_captions_are_counted_and_listed() -> No
     assert {"zebra", "stripes"} <= missing
     assert "dogs" not in missing  # an inflection of a caption's word
     assert 0.2 < words["weighted"] < 0.6
-    assert words["distinct"] == pytest.approx(2 / 8, abs=0.13)
     assert measure_coverage(paired(40), captions, captions)["words"]["weighted"] == 1
 
 

@@ -114,6 +114,9 @@ def search(
             hits = engine.similar_to_image(
                 image, k, searched, mode, filters=filters, collapse=collapse
             )
+            assert image is not None
+            if engine.encoder.is_unknown_image(engine.encoder.extract_image(image)):
+                warn("The model was trained on no image like this one: results are unreliable.")
         milliseconds = (time.perf_counter() - start) * 1e3
         if contact_sheet is not None:
             from transhash.search.hits import write_contact_sheet

@@ -21,7 +21,7 @@ from transhash.data.relation import SparseRelation
 from transhash.data.training_set import AuxiliarySet, Features
 from transhash.errors import DataError
 from transhash.features.efficientnet import lite_classifier
-from transhash.features.images import EfficientNetLite0, ImageFeatures
+from transhash.features.images import EfficientNetLite0, ImageFeatures, unit_rows
 from transhash.features.pretrained import PretrainedFeatures
 from transhash.storage import read_json, read_tensors
 
@@ -118,10 +118,6 @@ def require_class_weights(features: ImageFeatures | None, concepts: Concepts) ->
             "efficientnet-lite0."
         )
     return weights
-
-
-def unit_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
 
 
 @cache

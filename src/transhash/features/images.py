@@ -6,6 +6,8 @@ decoding, caching and order belong to `features.stream`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +24,10 @@ from transhash.features.efficientnet import (
     trainable_lite,
 )
 from transhash.features.onnx import precision_key
+from transhash.storage import read_tensors, write_tensors
+
+_MIN_SAMPLE, _SAMPLE = 50, 200  # images that an ImageSample needs, and draws of each part
+_UNKNOWN_QUANTILE = 0.01
 
 
 class ImageFeatures(Protocol):
@@ -114,3 +120,42 @@ def image_features(name: str, device: str = "cpu") -> ImageFeatures:
         return PretrainedFeatures(name, device)
     kinds = {kind.name: kind for kind in (EfficientNetLite0, EfficientNetLite2, AlexNetPixels)}
     return kinds[name](device)
+
+
+@dataclass(frozen=True)
+class ImageSample:
+    """Features of images that a model was trained on, to notice queries that are far from all."""
+
+    rows: npt.NDArray[np.float16]  # unit vectors
+    min_cosine: float  # with the nearest: one in a hundred of these images has less
+
+    @classmethod
+    def draw(cls, *parts: npt.NDArray[Any] | None, seed: int = 0) -> ImageSample | None:
+        """Draw up to 200 rows of each part; None if they are too few to tell, or pixels."""
+        rng = np.random.default_rng(seed)
+        vectors = [part for part in parts if part is not None and part.ndim == 2]
+        if sum(map(len, vectors)) < _MIN_SAMPLE:
+            return None
+        rows = unit_rows(
+            np.concatenate([part[rng.permutation(len(part))[:_SAMPLE]] for part in vectors])
+        ).astype(np.float16)
+        cosines = rows.astype(np.float32) @ rows.astype(np.float32).T
+        np.fill_diagonal(cosines, -1)
+        return cls(rows, float(np.quantile(cosines.max(axis=1), _UNKNOWN_QUANTILE)))
+
+    def save(self, path: Path) -> None:
+        write_tensors(path, {"rows": self.rows, "min_cosine": np.array([self.min_cosine])})
+
+    @classmethod
+    def load(cls, path: Path) -> ImageSample:
+        tensors = read_tensors(path)
+        return cls(tensors["rows"], float(tensors["min_cosine"][0]))
+
+    def is_unknown(self, features: npt.NDArray[Any]) -> bool:
+        """Return whether one image (1, d) is far from all of these."""
+        cosines = unit_rows(features) @ self.rows.astype(np.float32).T
+        return bool(cosines.max() < self.min_cosine)
+
+
+def unit_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))

@@ -17,11 +17,12 @@ from threadpoolctl import threadpool_limits
 from transhash.codes import Codes
 from transhash.data.collection import Collection, Images, Modality, Problem, Texts
 from transhash.data.inputs import to_image_source, to_images, to_text_list
+from transhash.data.training_set import Features
 from transhash.errors import DataError, check_type
 from transhash.features import BACKBONE_FILE, FINE_TUNED_SUFFIX, named_library
 from transhash.features.backbone import Backbone, FineTunedFeatures
 from transhash.features.decode import ImageSummary, Pixels, decode
-from transhash.features.images import ImageFeatures, image_features
+from transhash.features.images import ImageFeatures, ImageSample, image_features
 from transhash.features.pretrained import (
     PretrainedFeatures,
     check_same_model,
@@ -38,6 +39,7 @@ from transhash.features.texts import TextFeatures, save_text
 from transhash.hashers import Hasher
 from transhash.hashers.methods import HASHER_FORMAT
 from transhash.model.files import (
+    IMAGE_SAMPLE_FILE,
     PRECOMPUTED,
     TRAINED_VOTES_FILE,
     TrainedVotes,
@@ -77,6 +79,7 @@ class Encoder:
     votes: TrainedVotes | None = None
     folder: Path | None = None  # that it was loaded from
     trial_queries: Mapping[Modality, Codes] = field(default_factory=dict)  # typical codes of each
+    image_sample: ImageSample | None = None  # of the images that it was trained on
 
     @property
     def bits(self) -> int:
@@ -170,18 +173,29 @@ class Encoder:
 
     def project_image(self, source: Any) -> Projections:
         """Return the projection whose signs are the code of `encode_image`."""
+        return self.hasher.project_images(self.extract_image(source))
+
+    def extract_image(self, source: Any) -> Features:
+        """Return the features of one image, (1, dimensions)."""
         features = require_image_features(self.image_features)
         source = to_image_source(source)
         pixels = decode(source, features.size)
         if isinstance(pixels, str):
             name = "The image" if isinstance(source, bytes) else str(source)
             raise DataError(f"{name} cannot be used: {pixels}. Choose another image.")
-        return self.project_pixels(pixels)
+        return self.extract_pixels(pixels)
+
+    def extract_pixels(self, pixels: Pixels) -> Features:
+        """Return the features of an image that is decoded already, (size, size, 3)."""
+        return require_image_features(self.image_features).extract(pixels[None])
 
     def project_pixels(self, pixels: Pixels) -> Projections:
-        """Return the projection of an image that is decoded already, (size, size, 3)."""
-        features = require_image_features(self.image_features)
-        return self.hasher.project_images(features.extract(pixels[None]))
+        """Return the projection of an image that is decoded already."""
+        return self.hasher.project_images(self.extract_pixels(pixels))
+
+    def is_unknown_image(self, features: Features) -> bool | None:
+        """Return whether an image is far from all that it was trained on; None: it cannot tell."""
+        return None if self.image_sample is None else self.image_sample.is_unknown(features)
 
     def _features(
         self,
@@ -240,6 +254,10 @@ class Encoder:
         texts: dict[str, Any] = {"text_features": PRECOMPUTED}
         if self.text_features is not None:
             texts = save_text(self.text_features, folder)
+        if self.image_sample is None:
+            (folder / IMAGE_SAMPLE_FILE).unlink(missing_ok=True)
+        else:
+            self.image_sample.save(folder / IMAGE_SAMPLE_FILE)
         if self.votes is None:
             (folder / TRAINED_VOTES_FILE).unlink(missing_ok=True)
         else:
@@ -292,7 +310,10 @@ class Encoder:
         for modality, digits in config.get("trial_queries", {}).items():
             packed = np.frombuffer(bytes.fromhex(digits), np.uint8)
             trials[modality] = Codes(packed.reshape(-1, hasher.bits // 8), hasher.bits)
-        return cls(hasher, images, texts, config["method"], votes, folder, trials)
+        sample = None
+        if IMAGE_SAMPLE_FILE in config["files"]:
+            sample = ImageSample.load(folder / IMAGE_SAMPLE_FILE)
+        return cls(hasher, images, texts, config["method"], votes, folder, trials, sample)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the encoder with a model card, for `from_pretrained`."""

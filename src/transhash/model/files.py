@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 PRECOMPUTED = "precomputed"
 TRAINED_VOTES_FILE = "learned_votes.json"
+IMAGE_SAMPLE_FILE = "image_sample.safetensors"
 _FILES = (
-    "hasher.safetensors", "text.safetensors", "vocabulary.json", BACKBONE_FILE, TRAINED_VOTES_FILE
+    "hasher.safetensors", "text.safetensors", "vocabulary.json", BACKBONE_FILE,
+    TRAINED_VOTES_FILE, IMAGE_SAMPLE_FILE,
 )  # fmt: skip
 _FORMAT = "transhash-encoder"
 

@@ -92,6 +92,11 @@ class QueryOut(BaseModel):
     unknown_words: list[str] | None = Field(
         default=None, description="content words of the text that the model does not know"
     )
+    unknown_image: bool | None = Field(
+        default=None,
+        description="whether the image is far from all that the model was trained on; null: not "
+        "applicable",
+    )
 
 
 class _ReplyOut(BaseModel):

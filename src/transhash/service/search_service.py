@@ -251,10 +251,15 @@ class SearchService:
         options: ResultOptions = DEFAULT_OPTIONS,
     ) -> schemas.SearchOut:
         start = time.perf_counter()
-        projections = self.engine.encoder.project_pixels(self._decode(data)[0])
+        encoder = self.engine.encoder
+        features = encoder.extract_pixels(self._decode(data)[0])
+        projections = encoder.hasher.project_images(features)
         self.image_model_loaded = True
         code = Codes.from_projections(projections)
-        query = schemas.QueryOut(code=_bit_string(code.packed[0].tobytes()))
+        query = schemas.QueryOut(
+            code=_bit_string(code.packed[0].tobytes()),
+            unknown_image=encoder.is_unknown_image(features),
+        )
         return self._reply(query, "images", code, k, modality, start, options, ranking, projections)
 
     def search_item(
@@ -464,7 +469,9 @@ class SearchService:
         hits: Sequence[Hit] = self._search(code, k, modality, weights, keywords, options)[0]
         if without is not None:
             hits = without_item(hits, without, k)
-        curve = self._calibrate(query_modality, modality)
+        # Codes of a query that the model does not know are arbitrary.
+        is_unknown = query.unknown_image or query.known_words == []
+        curve = None if is_unknown else self._calibrate(query_modality, modality)
         return schemas.SearchOut(
             query=query,
             modality=modality,

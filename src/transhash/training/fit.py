@@ -36,7 +36,7 @@ from transhash.features.concepts import (
     require_class_weights,
 )
 from transhash.features.embedders import default_text_features
-from transhash.features.images import ImageFeatures, image_features
+from transhash.features.images import ImageFeatures, ImageSample, image_features
 from transhash.features.stream import extract_readable
 from transhash.features.texts import TextFeatures, text_features
 from transhash.hashers import Hasher, find_method, make_hasher
@@ -332,6 +332,7 @@ class Fit:
         self.encoder = Encoder(
             self.hasher, self.image_features, self.text_features, self.method, self.votes,
             trial_queries=draw_trial_queries(self.hasher, self.training),
+            image_sample=self._draw_image_sample(),
         )  # fmt: skip
         concepts = 0 if self.concepts is None else len(self.concepts.texts)
         with phase("report"):
@@ -351,6 +352,14 @@ class Fit:
             shutil.rmtree(self.out / VALIDATION_FOLDER, ignore_errors=True)
             delete_backbone(self.out)
         return self
+
+    def _draw_image_sample(self) -> ImageSample | None:
+        if self.image_features is None:
+            return None
+        images: Features | None = self.training.images
+        if self.concepts is not None:  # which are not images
+            images = None if self.captioned is None else self.captioned.images
+        return ImageSample.draw(images, self.training.target_images, seed=self.hasher.seed)
 
     def _fine_tune(self, request: FineTuningRequest) -> None:
         """Replace all image features by those of the fine-tuned backbone."""

@@ -46,7 +46,6 @@ METHOD_KEY = "method"  # next to "chance"
 # drawings by -.2, noise by -3.
 _LOW_COVERAGE, _LOW_COVERAGE_OF_FEW, _FEW_ITEMS = 0.1, -0.5, 300
 _MAX_SAMPLE = 2000  # auxiliary items compared with the others
-_OUTLIER_QUANTILE = 0.95  # share of auxiliary items with a nearer neighbor than an outlier has
 _MAX_MISSING_WORDS, _FREQUENT_WORDS = 5, 100  # listed, and selected from
 _MIN_SPELLING = 0.65  # similarity: "dogs" and "dog" .7, "network" and "work" .6
 _CHUNK_ROWS = 512
@@ -231,7 +230,7 @@ def coverage_summary(coverage: dict[str, Any]) -> tuple[list[str], list[str]]:
     if words := coverage.get("words"):
         summary.append(
             f"Vocabulary of your texts found in the captions: {words['weighted']:.0%} (weighted by "
-            f"rarity), {words['distinct']:.0%} of distinct words."
+            "rarity)."
         )
     for name in ("images", "texts"):
         if coverage.get(name, {}).get("is_low"):
@@ -244,10 +243,8 @@ def coverage_summary(coverage: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 def _coverage(target: _Matrix, auxiliary: _Matrix, partners: _Matrix, k: int) -> dict[str, Any]:
     step = max(1, len(auxiliary) // _MAX_SAMPLE)
-    sample_means, sample_nearest = _mean_partners(
-        auxiliary[::step], auxiliary, partners, k, skip_step=step
-    )
-    target_means, target_nearest = _mean_partners(target, auxiliary, partners, k)
+    sample_means = _mean_partners(auxiliary[::step], auxiliary, partners, k, skip_step=step)
+    target_means = _mean_partners(target, auxiliary, partners, k)
     n = len(auxiliary)
     random = _variance(partners) / k * (n - k) / (n - 1)  # of k drawn without replacement
     gain, auxiliary_gain = _variance(target_means) - random, _variance(sample_means) - random
@@ -255,33 +252,26 @@ def _coverage(target: _Matrix, auxiliary: _Matrix, partners: _Matrix, k: int) ->
     if auxiliary_gain > 0.05 * random:  # else auxiliary neighbors have nothing in common either
         value = round(gain / auxiliary_gain, 3)
     threshold = _LOW_COVERAGE if n >= _FEW_ITEMS else _LOW_COVERAGE_OF_FEW
-    farthest = np.quantile(sample_nearest, 1 - _OUTLIER_QUANTILE)
-    return {
-        "coverage": value,
-        "is_low": value is not None and value < threshold,
-        "outlier_fraction": round(float((target_nearest < farthest).mean()), 3),
-    }
+    return {"coverage": value, "is_low": value is not None and value < threshold}
 
 
 def _mean_partners(
     queries: _Matrix, items: _Matrix, partners: _Matrix, k: int, skip_step: int = 0
-) -> tuple[_Matrix, _Matrix]:
-    """Return the mean partner of the k nearest items, and the cosine with the nearest.
+) -> _Matrix:
+    """Return the mean partner of the k nearest items.
 
     With `skip_step` query i is item i · skip_step and is not its own neighbor.
     """
     means = np.zeros((len(queries), partners.shape[1]), np.float32)
-    nearest = np.zeros(len(queries), np.float32)
     for start in range(0, len(queries), _CHUNK_ROWS):
         rows = slice(start, start + _CHUNK_ROWS)
         cosines = queries[rows] @ items.T
         if skip_step:
             numbers = np.arange(len(cosines))
             cosines[numbers, (start + numbers) * skip_step] = -np.inf
-        nearest[rows] = cosines.max(axis=1)
         for column in np.argpartition(-cosines, k - 1, axis=1)[:, :k].T:
             means[rows] += partners[column] / k
-    return means, nearest
+    return means
 
 
 def _variance(rows: _Matrix) -> float:
@@ -300,7 +290,7 @@ def _word_coverage(captions: Sequence[str], texts: Sequence[str]) -> dict[str, A
     for word in (*stop_words(texts), *stop_words(captions)):
         counts.pop(word, None)
     if not caption_words or not counts:
-        return {"weighted": 0.0, "distinct": 0.0, "missing_words": []}
+        return {"weighted": 0.0, "missing_words": []}
     unknown = sorted(word for word in counts if word not in caption_words)
     similar = zip(unknown, Spelling(sorted(caption_words)).substitutes(unknown))
     missing = [word for word, (_, similarity) in similar if sum(similarity) < _MIN_SPELLING]
@@ -308,7 +298,6 @@ def _word_coverage(captions: Sequence[str], texts: Sequence[str]) -> dict[str, A
     missing_weight = sum(weights[word] for word in missing)
     return {
         "weighted": round(1 - missing_weight / sum(weights.values()), 3),
-        "distinct": round(1 - len(missing) / len(counts), 3),
         "missing_words": _characteristic_words(missing, counts, word_sets)[:_MAX_MISSING_WORDS],
     }
 

@@ -141,6 +141,10 @@ export function queryPanel(reply, imageUrl) {
   if (item?.modality === "texts" && item.text) parts.push(el("blockquote", {}, shorten(item.text, 600)));
   if (item) parts.push(el("p", { class: "note" }, item.id));
   else if (url) parts.push(el("p", { class: "note" }, "Your image"));
+  if (reply.query.unknown_image) {
+    const warning = "The model was trained on no image like this one; results are unreliable.";
+    parts.push(el("p", { class: "note warn" }, warning));
+  }
   if (known && !known.length) {
     const warning = "No query word is known to the model; results are unreliable.";
     parts.push(el("p", { class: "note warn" }, warning));
