@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from transhash.index import open_index
     from transhash.model.encoder import Encoder, load
     from transhash.model.extraction import extract_features
+    from transhash.search.catalog import SearchFilter
     from transhash.search.engine import SearchEngine
-    from transhash.search.filters import SearchFilter
     from transhash.training.fit import fit
 
 # Imported on first use, so that the command line and decoding workers start without torch.
@@ -32,7 +32,7 @@ _MODULES = {
     "AuxiliarySet": "data.training_set",
     "TrainingSet": "data.training_set",
     "SearchEngine": "search.engine",
-    "SearchFilter": "search.filters",
+    "SearchFilter": "search.catalog",
     "evaluate": "evaluation",
     "extract_features": "model.extraction",
     "fit": "training.fit",

@@ -13,9 +13,8 @@ import pytest
 from small_run import copy_small_run
 from transhash.errors import DataError
 from transhash.plugins import scores
-from transhash.search.catalog import Item
+from transhash.search.catalog import Item, SearchFilter
 from transhash.search.engine import SearchEngine
-from transhash.search.filters import SearchFilter
 from transhash.search.hits import Hit
 
 QUERY = "a red boat"

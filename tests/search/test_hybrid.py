@@ -15,9 +15,8 @@ from transhash.codes import Codes
 from transhash.data.collection import Collection
 from transhash.errors import DataError
 from transhash.index import Ranking
-from transhash.search.catalog import NewItem
+from transhash.search.catalog import NewItem, SearchFilter
 from transhash.search.engine import SearchEngine
-from transhash.search.filters import SearchFilter
 from transhash.search.hits import Hits
 from transhash.search.keywords import KeywordMatches, name_words, query_words
 from transhash.search.retrieval import fuse, rank_codes

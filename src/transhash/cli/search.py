@@ -29,8 +29,8 @@ from transhash.progress import progress_bar
 
 if TYPE_CHECKING:
     from transhash.index.weighted import RankingMode
+    from transhash.search.catalog import SearchFilter
     from transhash.search.engine import SearchEngine
-    from transhash.search.filters import SearchFilter
     from transhash.search.hits import Hits
     from transhash.search.keywords import SearchMode
     from transhash.search.queries import QueryResult
@@ -84,8 +84,8 @@ def search(
     """
     from transhash.data.collection import check_modality
     from transhash.index.weighted import check_ranking
+    from transhash.search.catalog import SearchFilter
     from transhash.search.engine import SearchEngine
-    from transhash.search.filters import SearchFilter
     from transhash.search.keywords import check_search
 
     mode, kind = check_ranking(ranking), check_search(search_mode)

@@ -6,8 +6,8 @@ from transhash.data.collection import Modality
 from transhash.errors import DataError
 from transhash.index.weighted import RankingMode
 from transhash.plugins import content_of, describe_hits
+from transhash.search.catalog import SearchFilter
 from transhash.search.engine import DEFAULT_RANKING, SearchEngine
-from transhash.search.filters import SearchFilter
 from transhash.search.keywords import DEFAULT_SEARCH, SearchMode
 
 try:

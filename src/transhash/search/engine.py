@@ -20,9 +20,8 @@ from transhash.index.weighted import BitWeights, RankingMode, check_ranking, que
 from transhash.model.files import read_config, require_run
 from transhash.model.query_encoder import QueryEncoder
 from transhash.progress import show_progress
-from transhash.search.catalog import Catalog, Item
+from transhash.search.catalog import NO_FILTER, Catalog, Item, SearchFilter
 from transhash.search.consistency import check_catalog, check_model
-from transhash.search.filters import NO_FILTER, SearchFilter
 from transhash.search.hits import Hits, without_item
 from transhash.search.keywords import DEFAULT_SEARCH, SearchMode, check_search, query_words
 from transhash.search.retrieval import QueryKeywords, Retrieval

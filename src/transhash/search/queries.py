@@ -14,8 +14,8 @@ from transhash.data.collection import Collection, Modality
 from transhash.data.manifest import manifest_images, manifest_texts, read_manifest
 from transhash.errors import DataError
 from transhash.index.weighted import RankingMode, query_weights
+from transhash.search.catalog import NO_FILTER, SearchFilter
 from transhash.search.engine import DEFAULT_RANKING, SearchEngine
-from transhash.search.filters import NO_FILTER, SearchFilter
 from transhash.search.hits import Hits
 from transhash.search.keywords import DEFAULT_SEARCH, SearchMode
 

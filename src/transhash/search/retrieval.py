@@ -14,8 +14,7 @@ from transhash.codes import Codes
 from transhash.data.collection import Modality
 from transhash.index import Index, Ranking
 from transhash.index.weighted import BitWeights, costs_to_items
-from transhash.search.catalog import Catalog, Content
-from transhash.search.filters import NO_FILTER, SearchFilter
+from transhash.search.catalog import NO_FILTER, Catalog, Content, SearchFilter
 from transhash.search.hits import Hit, Hits, resolve_hits
 from transhash.search.keywords import KeywordMatches
 from transhash.search.writer import ItemObjects

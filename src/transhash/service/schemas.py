@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from transhash.data.collection import Modality
 from transhash.index.weighted import RankingMode
+from transhash.search.catalog import DATE_PATTERN
 from transhash.search.engine import DEFAULT_RANKING
-from transhash.search.filters import DATE_PATTERN
 from transhash.search.keywords import DEFAULT_SEARCH, SearchMode
 from transhash.training.calibration import RelevanceLabel
 

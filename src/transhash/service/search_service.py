@@ -24,10 +24,9 @@ from transhash.features.decode import ImageSummary, ImageTask, Pixels, summary_t
 from transhash.features.decode_processes import DecoderProcess
 from transhash.index.weighted import BitWeights, RankingMode, query_weights
 from transhash.model.query_encoder import TextProjections
-from transhash.search.catalog import Item
+from transhash.search.catalog import NO_FILTER, Item, SearchFilter
 from transhash.search.engine import DEFAULT_RANKING, SearchEngine
 from transhash.search.feedback import FeedbackStore, StoredVote, VotedImage, voted_digest
-from transhash.search.filters import NO_FILTER, SearchFilter
 from transhash.search.hits import Hit, Hits, without_item
 from transhash.search.keywords import DEFAULT_SEARCH, FUNCTION_WORDS, SearchMode
 from transhash.search.retrieval import QueryKeywords
