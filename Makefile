@@ -8,7 +8,7 @@ SOURCES := pyproject.toml setup.py $(wildcard src/transhash/index/*.c)
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 SLOW := slow or browser or server
 
-.PHONY: demo test test-slow mutants check docs setup clean
+.PHONY: demo test test-slow mutants check docs sbom setup clean
 
 demo: setup  ## run the full pipeline on synthetic data, open the search page (ARGS=--no-serve to stop before it)
 	$(BIN)/transhash demo $(ARGS)
@@ -32,6 +32,9 @@ docs: .venv/docs  ## build the site, build/site/index.html; fail on warnings and
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@! grep -rE '<(script|link)[^>]+(src|href)="?https?:' --include='*.html' build/site
 	@echo build/site/index.html
+
+sbom: .venv/tools  ## list packages and SHA-256 of model files in build/sbom.json
+	$(BIN)/python .ci/release.py sbom
 
 setup: .venv/ready  ## create .venv and install
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import json
 import re
@@ -16,6 +17,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 # A page name in prose, docs/data.md; code and links are not touched.
 _NAMED = re.compile(r"(?<!\]\()(?<![\w/`\[])docs/([\w-]+)\.md(#[\w-]+)?(?![\w`\]])")
 _FENCE = re.compile(r"^\s*(```|~~~)")
+_SCRIPTS = "<!-- table of benchmarks/*.py -->"
 _PREVIEW = "images/social.png"  # docs/site/social.html
 
 
@@ -50,16 +52,16 @@ def render_notebook(path: Path) -> str:
             parts.append(source.replace("](../docs/", "]("))
             continue
         parts.append(f"```python\n{source}\n```")
-        for output in cell["outputs"]:
-            parts.append(_render_output(output))
-    return "\n\n".join(parts) + "\n"
+        parts += map(_render_output, cell["outputs"])
+    # Lines that were printed one by one are one block.
+    return "\n\n".join(parts).replace("\n```\n\n```text\n", "\n") + "\n"
 
 
 def _render_output(output: dict[str, Any]) -> str:
     data = {kind: "".join(text) for kind, text in output.get("data", {}).items()}
     if "text/markdown" in data:
         return data["text/markdown"].replace("\n# ", "\n### ").replace("\n## ", "\n#### ")
-    if "text/html" in data:
+    if not data.get("text/html", "<pre").startswith("<pre"):  # of rich, which has its text as well
         html = " ".join(data["text/html"].split())  # Markdown ends HTML at an empty line
         return f'<div class="output">{html}</div>'
     if "image/svg+xml" in data:
@@ -69,9 +71,20 @@ def _render_output(output: dict[str, Any]) -> str:
     return f"```text\n{text.rstrip()}\n```"
 
 
+def list_scripts() -> str:
+    """Return a table of the benchmark scripts, with the first paragraph of each."""
+    rows = ["| script | what it does |", "|---|---|"]
+    for path in sorted((ROOT / "benchmarks").glob("*.py")):
+        text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+        rows.append(f"| `{path.name}` | {' '.join(text.partition(chr(10) * 2)[0].split())} |")
+    return "\n".join(rows)
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Replace links to files outside docs/ by plain names and page names by links."""
     markdown = markdown.replace("](../README.md", "](index.md")
+    if _SCRIPTS in markdown:
+        markdown = markdown.replace(_SCRIPTS, list_scripts())
     markdown = re.sub(r"\]\((?:\.\./)?notebooks/([\w-]+)\.ipynb\)", r"](\1.md)", markdown)
     markdown = re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"\1", markdown)
     if page.file.src_uri == "index.md":

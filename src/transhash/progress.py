@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib.util import find_spec
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -65,7 +66,8 @@ def with_progress(
 def choose_track(progress: bool | None) -> Track:
     """Return the track of a public call: None shows progress in a terminal or notebook."""
     check_type(progress, (bool, type(None)), "progress", "True, False or None")
-    return progress_bar if (_is_interactive() if progress is None else progress) else no_progress
+    is_shown = (_shows_bars() or _is_notebook()) if progress is None else progress
+    return progress_bar if is_shown else no_progress
 
 
 _track: ContextVar[Track] = ContextVar("transhash_track", default=no_progress)
@@ -135,7 +137,7 @@ def progress_bar(
     if total is None and isinstance(items, Sized):
         total = start + len(items)
     step = _Step(description, total, start, is_phase=total == 1 and not start)
-    return _live(items, step) if _is_interactive() else _lines(items, step)
+    return _live(items, step) if _shows_bars() else _lines(items, step)
 
 
 @dataclass(eq=False)
@@ -232,11 +234,20 @@ def _lines(items: Iterable[_T], step: _Step) -> Iterator[_T]:
                     step.print_line(now, is_last=True)
 
 
-def _is_interactive() -> bool:
+def _shows_bars() -> bool:
+    """Return whether standard error is a terminal, or a notebook that rich can draw in."""
     from rich.console import Console
 
+    if _is_notebook():
+        return find_spec("ipywidgets") is not None
     console = Console(stderr=True)
-    return (console.is_terminal and not console.is_dumb_terminal) or console.is_jupyter
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+def _is_notebook() -> bool:
+    from rich.console import Console
+
+    return Console(stderr=True).is_jupyter
 
 
 _bars: Progress | None = None  # shown now; an inner step gets a line of its own there

@@ -1,4 +1,4 @@
-"""Take the screenshots of docs/service.md from a running server.
+"""Take the screenshots of docs/service.md from a running server, and draw the preview image.
 
 python tests/browser/screenshots.py RUN docs/images [QUERY]
 """
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from urllib.parse import quote_plus
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -17,6 +17,13 @@ from browser.conftest import CHROMIUM, FLAGS
 from service.server_process import ServerProcess
 
 WIDE, PHONE = (1280, 860), (390, 844)
+
+
+def draw_preview(browser: Browser, folder: Path) -> None:
+    """Draw the image that other sites show of a link to the documentation."""
+    page = browser.new_page(viewport={"width": 1200, "height": 630})
+    page.goto((Path(__file__).parents[2] / "docs" / "site" / "social.html").as_uri())
+    page.screenshot(path=folder / "social.png")
 
 
 def take_screenshots(run: Path, folder: Path, text: str) -> None:
@@ -57,6 +64,7 @@ def take_screenshots(run: Path, folder: Path, text: str) -> None:
         save(open_page(WIDE, query, "dark"), "dark")
         save(open_page(PHONE, query), "phone")
         save(open_page(WIDE, query.replace("images", "both")), "both")
+        draw_preview(browser, folder)
         browser.close()
     server.stop()
 

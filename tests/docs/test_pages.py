@@ -107,7 +107,9 @@ def test_the_navigation_lists_every_page() -> None:
                 names += pages(value) if isinstance(value, list) else [str(value)]
         return names
 
-    assert sorted(pages(nav)) == sorted(["index.md", *(page.name for page in DOCS.glob("*.md"))])
+    notebooks = [f"{path.stem}.md" for path in (ROOT / "notebooks").glob("*.ipynb")]
+    written = [page.name for page in DOCS.glob("*.md")]
+    assert sorted(pages(nav)) == sorted(["index.md", *notebooks, *written])
 
 
 MAX_WORDS, MAX_WORDS_README = 32_000, 1_000

@@ -1,0 +1,162 @@
+"""What a release needs beside the build.
+
+    python .ci/release.py sbom          # build/sbom.json: packages and model files, CycloneDX 1.6
+    python .ci/release.py readme        # make links in README.md absolute, for a package index
+
+The address is `project.urls.Repository` in pyproject.toml, the one place to set it. `sbom` lists
+what is installed: run it where transhash was installed with the extras to be listed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+LINK = re.compile(r"(!?\[[^\]]*\]\()(?!\w+:|#)([^)\s]+)(?=\))")
+
+
+def absolute_links(markdown: str, repository: str, tag: str) -> str:
+    """Return Markdown with links to files of the repository at a tag; images as raw files."""
+
+    def replace(match: re.Match[str]) -> str:
+        start, path = match.groups()
+        kind = "raw" if start.startswith("!") else "blob"
+        return f"{start}{repository.rstrip('/')}/{kind}/{tag}/{path}"
+
+    return LINK.sub(replace, markdown)
+
+
+def repository_address() -> str:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    address = project.get("urls", {}).get("Repository")
+    if not address:
+        sys.exit("No address is set. Add project.urls.Repository to pyproject.toml.")
+    return str(address)
+
+
+def _normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _requirements(package: importlib.metadata.Distribution) -> Iterator[str]:
+    """Yield the names of required packages, also of extras; the caller drops missing ones."""
+    for line in package.requires or ():
+        if match := re.match(r"[\w.-]+", line):
+            yield _normalized(match[0])
+
+
+def package_component(package: importlib.metadata.Distribution) -> dict[str, Any]:
+    about, name = package.metadata, _normalized(package.metadata["Name"])
+    component = {
+        "type": "library",
+        "bom-ref": f"pkg:pypi/{name}@{package.version}",
+        "name": name,
+        "version": package.version,
+        "purl": f"pkg:pypi/{name}@{package.version}",
+    }
+    if expression := about.get("License-Expression"):
+        component["licenses"] = [{"expression": expression}]
+    else:
+        named = [
+            line.rpartition(" :: ")[2]
+            for line in about.get_all("Classifier", ())
+            if line.startswith("License :: OSI Approved ::")
+        ] or [(about.get("License") or "").strip()]
+        # Some packages have a whole license in the field.
+        named = [text for text in named if text and len(text) < 80]
+        if named:
+            component["licenses"] = [{"license": {"name": text}} for text in named]
+    return component
+
+
+def model_files() -> Iterator[tuple[str, str, Path, str]]:
+    """Yield model, license, file and the digest that is checked before its use, of installed ones.
+
+    The concepts are in the package itself, so nothing checks them.
+    """
+    from transhash.errors import DataError
+    from transhash.features import efficientnet, embedders
+
+    for name, (*_, digest) in efficientnet._WHEELS.items():
+        try:
+            yield name, "Apache-2.0", efficientnet.lite_weights(name), digest
+        except DataError:
+            continue  # its extra is not installed
+    if folder := embedders.bundled_minilm():
+        for name, digest in embedders._PUBLISHED.items():
+            yield embedders.MINILM, "Apache-2.0", folder / name, digest
+    for name in ("concepts.json", "concept_statistics.safetensors"):
+        yield "built-in concepts", "WordNet", Path(str(files("transhash.features") / name)), ""
+
+
+def software_bill_of_materials() -> dict[str, Any]:
+    """Return packages that transhash needs and that are installed, and the model files."""
+    packages: dict[str, importlib.metadata.Distribution] = {}
+    needs: dict[str, list[str]] = {}
+    waiting = ["transhash"]
+    while waiting:
+        name = waiting.pop()
+        if name in needs:
+            continue
+        try:
+            package = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # of an extra that is not installed
+        packages[name], needs[name] = package, sorted(set(_requirements(package)))
+        waiting += needs[name]
+    components = {name: package_component(package) for name, package in packages.items()}
+    references = {name: component["bom-ref"] for name, component in components.items()}
+    models = []
+    for model, license_name, path, expected in model_files():
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        if expected and digest != expected:
+            sys.exit(f"{path} of {model} is not the published file. Install its package again.")
+        models.append({
+            "type": "machine-learning-model",
+            "bom-ref": f"{model}/{path.name}#{digest[:16]}",
+            "name": model,
+            "description": path.name,
+            "hashes": [{"alg": "SHA-256", "content": digest}],
+            "licenses": [{"license": {"name": license_name}}],
+        })  # fmt: skip
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": {**components.pop("transhash"), "type": "application"}},
+        "components": [components[name] for name in sorted(components)] + models,
+        "dependencies": [
+            {
+                "ref": references[name],
+                "dependsOn": [references[need] for need in needs[name] if need in references],
+            }
+            for name in sorted(references)
+        ],
+    }
+
+
+def main(command: str) -> None:
+    if command == "readme":
+        path = ROOT / "README.md"
+        tag = f"v{importlib.metadata.version('transhash')}"
+        path.write_text(absolute_links(path.read_text("utf-8"), repository_address(), tag), "utf-8")
+    elif command == "sbom":
+        out = ROOT / "build" / "sbom.json"
+        out.parent.mkdir(exist_ok=True)
+        out.write_text(json.dumps(software_bill_of_materials(), indent=1) + "\n", "utf-8")
+        print(out.relative_to(ROOT))
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) == 2 else "")
