@@ -320,6 +320,12 @@ MUTANTS = (
     ),
     # Baselines.
     Mutant("hashers/qch.py", "whiten.T @ total", "whiten @ total", "hashers/test_qch.py"),
+    Mutant(
+        "hashers/qch.py",
+        "max(self.bits, MAX_RANK)",
+        "self.bits",
+        "hashers/test_qch.py -k outnumber",
+    ),
     Mutant("hashers/imh.py", "+ np.median(zx @ weights_x, axis=0)", "", "hashers/test_imh.py"),
     Mutant(
         "hashers/hth.py",

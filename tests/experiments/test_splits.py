@@ -184,7 +184,8 @@ def test_only_methods_that_use_target_items_get_their_words() -> None:
     assert using == {
         "THN", "THN-ip", "THN-Q", "THN-paper", "THN-no-mmd", "THN-no-soft-labels",
         "THN-no-pseudo-labels", "THN-paper-network", "CVH+target", "QCH+target",
-        "DCMH+target", "CCA+target", "kNN+target", "ridge+target",
+        "DCMH+target", "CCA+target", "IMH+target", "kNN+target", "ridge+target",
+        "ridge-classifier+target",
     }  # fmt: skip
     assert not _uses_target(Cell("THN", None, 8, 0), {"use_target": False, "alignment_weight": 0.0})
 

@@ -13,7 +13,7 @@ from transhash.data.relation import LabelRelation, Relation
 from transhash.data.training_set import TrainingSet
 from transhash.errors import DataError, NotFittedError
 from transhash.hashers import METHODS, Scorer, make_hasher, make_method
-from transhash.hashers.baselines import NearestNeighbors, RidgeRegression
+from transhash.hashers.baselines import NearestNeighbors, RidgeClassifier, RidgeRegression
 
 from .worlds import Sample, World, dense
 
@@ -97,6 +97,30 @@ def test_ridge_predicts_the_mean_partner(sort: str) -> None:
             assert scores[i, t] == pytest.approx(expected, abs=1e-5)
 
 
+def test_the_ridge_classifier_regresses_on_one_hot_labels() -> None:
+    source = World(seed=9, dx=12, dy=90)
+    training, fresh = source.training(50), source.draw(6)
+    scores = RidgeClassifier(ridge=0.5).fit(training).score(fresh.images, fresh.texts)
+    assert isinstance(training.relation, LabelRelation)
+    predictions = []
+    for features, labels, items in (
+        (training.images, training.relation.image_labels, fresh.images),
+        (training.texts, training.relation.text_labels, fresh.texts),
+    ):
+        mean = features.mean(axis=0, dtype=np.float64)
+        x, targets = features - mean, labels - labels.mean(axis=0)
+        weights = solve_ridge(x, targets, 0.5 * (x**2).sum() / x.shape[1])
+        predictions.append((items - mean) @ weights)
+    for i, p in enumerate(predictions[0]):
+        for t, q in enumerate(predictions[1]):
+            assert scores[i, t] == pytest.approx(cosine(p, q), abs=1e-5)
+
+
+def test_the_ridge_classifier_needs_labels() -> None:
+    with pytest.raises(DataError, match="needs class labels"):
+        RidgeClassifier().fit(World().training(50, "pairs"))
+
+
 def precision(scores: Matrix, relation: Relation) -> float:
     """Return the mean precision of the first tenth of every list, in both directions."""
     s = dense(relation)
@@ -107,8 +131,15 @@ def precision(scores: Matrix, relation: Relation) -> float:
     return float(np.mean(precisions))
 
 
-@every_baseline
-@every_sort
+@pytest.mark.parametrize(
+    ("name", "sort"),
+    [
+        (name, sort)
+        for name in NAMES
+        for sort in ("labels", "pairs", "triples")
+        if sort == "labels" or not name.startswith("ridge-classifier")
+    ],
+)
 def test_related_items_rank_first(name: str, sort: str) -> None:
     source = World(seed=3)
     scorer = make(name).fit(source.training(300, sort))
@@ -118,7 +149,7 @@ def test_related_items_rank_first(name: str, sort: str) -> None:
     assert precision(scores, fresh.relation) > 2 / source.classes
 
 
-@pytest.mark.parametrize("name", ["kNN", "ridge"])
+@pytest.mark.parametrize("name", ["kNN", "ridge", "ridge-classifier"])
 def test_target_items_are_not_used(name: str) -> None:
     _, training, items = world()
     without = replace(training, target_images=None, target_texts=None)
@@ -178,7 +209,7 @@ def test_there_are_candidates_for_eight_trials(name: str) -> None:
     assert sum(variant != scorer for variant in variants) >= 7
 
 
-@pytest.mark.parametrize("method", ["kNN", "ridge"])
+@pytest.mark.parametrize("method", ["kNN", "ridge", "ridge-classifier"])
 def test_with_target_data_scored_items_are_centered_by_their_own_mean(method: str) -> None:
     training = World().training(100)
     assert training.target_images is not None

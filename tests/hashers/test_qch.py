@@ -68,6 +68,20 @@ def test_bits_share_a_tight_frame_over_the_useful_components() -> None:
     np.testing.assert_allclose(values[r:], 0, atol=1e-8)
 
 
+def test_components_may_outnumber_bits() -> None:
+    training = World(classes=20).training(300)  # 11 components
+    hasher = QCH(bits=8, tolerance=0.0).fit(training)
+    analysis = canonical_analysis(
+        training.images, training.texts, training.relation, hasher.ridge, 11
+    )
+    rotated = np.linalg.solve(analysis.whiten_x, hasher.weights_x_)  # Ux R, with R'R = I
+    np.testing.assert_allclose(rotated.T @ rotated, np.eye(8), atol=1e-8)
+    # Components after the eighth have a part in the bits.
+    assert np.linalg.norm(analysis.u[:, 8:].T @ rotated) > 0.5
+    values = np.array(hasher.objective_)
+    assert (np.diff(values) >= -1e-9 * np.abs(values[1:])).all()
+
+
 def test_components_of_pairs_are_weighted_by_leave_one_out_correlations() -> None:
     training = World(seed=3).training(300, "pairs")
     hasher = QCH(bits=16).fit(training)

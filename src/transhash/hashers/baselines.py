@@ -1,4 +1,4 @@
-"""Real-valued baselines that a learned method has to beat: kNN and ridge regression."""
+"""Real-valued baselines that a learned method has to beat: kNN, ridge regression, a classifier."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
+from transhash.data.relation import LabelRelation
 from transhash.data.training_set import Features, TrainingSet
+from transhash.errors import DataError
 from transhash.hashers.base import FitOptions, Scorer, Setting, require_vectors
 from transhash.hashers.projection import Matrix, check_width, chunks
 from transhash.hashers.settings import Positive, PositiveInt
@@ -191,3 +193,61 @@ class RidgeRegression(Scorer):
     @classmethod
     def candidates(cls) -> Iterable[Setting]:
         return [{"ridge": ridge} for ridge in (0.3, 3.0, 0.1, 10.0, 0.03, 30.0, 0.01, 100.0)]
+
+
+@dataclass
+class RidgeClassifier(Scorer):
+    """Predicts the classes of each modality by ridge regression on one-hot targets.
+
+        A = argmin sum_i |l_i - A'x_i|² + ridge·v_x |A|²    l_i: row of labels; B the same for texts
+        score(i, t) = cos(A'x_i, B't)
+
+    Features and labels are centered by their auxiliary mean; v is the mean over features of the
+    sum of squares. Needs class labels: pairs have no classes to predict.
+    """
+
+    name: ClassVar[str] = "ridge-classifier"
+
+    ridge: Positive = 1.0
+    center_target: bool = False  # scored items are centered by the mean of the target items
+
+    @property
+    def uses_target(self) -> bool:
+        return self.center_target
+
+    def _fit(self, training: TrainingSet, options: FitOptions) -> None:
+        x, y = require_vectors(training.images, "images"), require_vectors(training.texts, "texts")
+        if not isinstance(training.relation, LabelRelation):
+            raise DataError(
+                f"{self.name} needs class labels, and the relation has none. Use ridge, or a "
+                "benchmark with labels."
+            )
+        self.mean_x_ = x.mean(axis=0, dtype=np.float64)
+        self.mean_y_ = y.mean(axis=0, dtype=np.float64)
+        self.centers_ = _score_centers(self.center_target, training, self.mean_x_, self.mean_y_)
+        relation = training.relation
+        self.image_weights_ = self._classify(x, self.mean_x_, relation.image_labels)  # A
+        self.text_weights_ = self._classify(y, self.mean_y_, relation.text_labels)  # B
+
+    def score(self, images: Features, texts: Features) -> npt.NDArray[np.float32]:
+        if not hasattr(self, "image_weights_"):
+            raise self.not_fitted_error()
+        center_x, center_y = self.centers_
+        x = check_width(images, len(center_x), "images") - center_x
+        y = check_width(texts, len(center_y), "texts") - center_y
+        return unit_rows(x @ self.image_weights_) @ unit_rows(y @ self.text_weights_).T
+
+    def _classify(self, features: Features, mean: Matrix, labels: npt.NDArray[np.bool_]) -> Matrix:
+        targets = labels - labels.mean(axis=0)
+        gram, squares = np.zeros((len(mean), len(mean))), 0.0
+        cross = np.zeros((len(mean), targets.shape[1]))
+        for rows, part in chunks(features, mean):
+            squares += float((part**2).sum())
+            gram += part.T @ part
+            cross += part.T @ targets[rows]
+        gram.flat[:: len(gram) + 1] += max(self.ridge * squares / len(mean), 1e-12)
+        return np.asarray(scipy.linalg.solve(gram, cross, assume_a="pos"))
+
+    @classmethod
+    def candidates(cls) -> Iterable[Setting]:
+        return RidgeRegression.candidates()

@@ -17,7 +17,7 @@ import scipy.linalg
 from transhash.data.training_set import Features, TrainingSet
 from transhash.hashers.base import FitOptions, LinearHasher, Setting
 from transhash.hashers.canonical import canonical_analysis
-from transhash.hashers.components import select_components
+from transhash.hashers.components import MAX_RANK, select_components
 from transhash.hashers.projection import Matrix, chunks
 from transhash.hashers.settings import NonNegative, NonNegativeInt, Proportion
 
@@ -27,14 +27,14 @@ class QCH(LinearHasher):
     """Correlated subspaces, rotated so that their coordinates are close to -1 and +1.
 
     With whitened views Z = (X - m) K, orthonormal Ux (dx, r), Uy (dy, r), a tight frame R (r, b),
-    R R' = (b/r) I, weights w of the components, and codes Bx, By:
+    R R' = (b/r) I or, if r > b, R'R = I, weights w of the components, and codes Bx, By:
 
         max  tr(Bx' Zx Ux diag(w) R) / nx + the same for texts + alpha (b/r) tr(Ux' T Uy)
 
     Whitened projections have fixed second moments, so with w = 1 this is, up to constants, minus
     the quantization loss plus alpha times the correlation. The frame R lets b bits share r < b
-    components: using b components would put bits on noise. r and w follow the
-    same rule as THN's components.
+    components, because b components would put bits on noise, and r > b components share b bits. r
+    and w follow the same rule as THN's components.
     """
 
     name: ClassVar[str] = "QCH"
@@ -50,15 +50,16 @@ class QCH(LinearHasher):
 
     def _fit(self, training: TrainingSet, options: FitOptions) -> None:
         images, texts, relation = training.images, training.texts, training.relation
-        analysis = canonical_analysis(images, texts, relation, self.ridge, self.bits)
+        count = max(self.bits, MAX_RANK)
+        analysis = canonical_analysis(images, texts, relation, self.ridge, count)
         rank = None if self.rank_threshold is None else analysis.rank(self.rank_threshold)
         weights = select_components(analysis, images, texts, relation, rank).weights
         r = len(weights)
-        scale = np.sqrt(self.bits / r)
+        scale = np.sqrt(max(self.bits / r, 1.0))
         pull = self.correlation_weight * self.bits / r  # alpha (b/r)
         t = analysis.whitened_cross
         ux, uy = analysis.u[:, :r], analysis.v[:, :r]
-        frame = scale * _random_orthogonal(self.bits, self.seed)[:r]
+        frame = scale * _random_orthogonal(max(self.bits, r), self.seed)[:r, : self.bits]
 
         self.objective_: list[float] = []
         for _ in options.track(range(self.iterations), f"QCH {self.bits} bits"):

@@ -24,6 +24,7 @@ from transhash.errors import DataError
 from transhash.hashers.base import Array, FitOptions, Hasher, Learner
 from transhash.hashers.cvh import CVH
 from transhash.hashers.dcmh import DCMH
+from transhash.hashers.imh import IMH
 from transhash.hashers.modules import Center
 from transhash.hashers.projection import check_width
 from transhash.hashers.qch import QCH
@@ -111,6 +112,11 @@ def with_concept_settings(hasher: LearnerT) -> LearnerT:
     if default is None or hasher.settings()["matching_rounds"] != default:
         return hasher
     return replace(hasher, **{"matching_rounds": 1})
+
+
+@dataclass
+class TransductiveIMH(Transductive, IMH):
+    name: ClassVar[str] = "IMH+target"
 
 
 @dataclass
