@@ -467,6 +467,18 @@ MUTANTS = (
     ),
     # Codes, scores, search.
     Mutant(
+        "service/sync_job.py",
+        "plans = without_sources(plans, losses)",
+        "plans = [] if losses else plans",
+        "service/test_sync.py -k bad_source",
+    ),
+    Mutant(
+        "model/encoder.py",
+        "pixels = decode_apart(source, features.size)",
+        "pixels = __import__('transhash').features.decode.decode(source, features.size)",
+        "search/test_queries.py -k another_process",
+    ),
+    Mutant(
         "search/retrieval.py",
         "np.lexsort((ids, distances, costs, -scores))[:k]",
         "np.lexsort((ids, distances, costs))[:k]",

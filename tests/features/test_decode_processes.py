@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import multiprocessing
 import os
@@ -24,10 +25,16 @@ from transhash.features.decode import (
     ImageResult,
     ImageTask,
     Pixels,
+    decode,
     render,
     summary_task,
 )
-from transhash.features.decode_processes import DecoderProcess, decode_batches
+from transhash.features.decode_processes import (
+    _POOLS,
+    DecoderProcess,
+    decode_apart,
+    decode_batches,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="stops processes by signals")
 
@@ -177,3 +184,42 @@ def test_a_worker_that_dies_between_files_is_an_error(tmp_path: Path) -> None:
     child.kill()
     with pytest.raises(EngineError, match="--workers"):
         list(batches)
+
+
+def test_one_image_is_decoded_in_a_process_that_may_die(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(encoded())
+    expected = decode(path, 8)
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("decoded in this process")
+
+    monkeypatch.setattr("transhash.features.decode._open_upright", fail)
+    assert np.array_equal(decode_apart(path, 8), expected)
+    (decoder,) = _POOLS[os.getpid()]._idle
+    assert decoder.pid is not None
+    os.kill(decoder.pid, signal.SIGSTOP)
+    replies: list[Pixels | str] = []
+    thread = threading.Thread(target=lambda: replies.append(decode_apart(path, 8)))
+    thread.start()
+    while not decoder.is_busy:
+        time.sleep(0.001)
+    os.kill(decoder.pid, signal.SIGSEGV)
+    os.kill(decoder.pid, signal.SIGCONT)
+    thread.join(60)
+    assert "SIGSEGV" in str(replies[0])
+    assert np.array_equal(decode_apart(path.read_bytes(), 8), expected)
+    assert "cannot be read" in str(decode_apart(tmp_path / "none.png", 8))
+
+
+def test_a_forked_process_does_not_use_the_decoder_of_its_parent() -> None:
+    assert not isinstance(decode_apart(encoded(), 8), str)
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            os._exit(0 if not isinstance(decode_apart(encoded("JPEG"), 8), str) else 1)
+        os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert not isinstance(decode_apart(encoded("GIF"), 8), str)

@@ -121,3 +121,20 @@ def test_files_that_are_not_queries_are_refused(indexed_run: Path, command: Comm
     refusal = command.refused("search", "run", "--queries", "both.csv", "--contact-sheet", "s.png")
     assert "--contact-sheet" in refusal
     assert "at least 1" in command.refused("search", "run", "--queries", "both.csv", "-k", 0)
+
+
+def test_images_of_queries_and_previews_are_decoded_in_another_process(
+    indexed_run: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "new" / "x.png"
+    path.parent.mkdir()
+    Image.new("RGB", (24, 16), "red").save(path)
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("decoded in this process")
+
+    monkeypatch.setattr("transhash.features.decode._open_upright", fail)
+    with SearchEngine.open(indexed_run) as engine:
+        assert engine.similar_to_image(path)
+        assert engine.encoder.encode_image(path) == engine.encoder.encode_image(path.read_bytes())
+    assert "would add 1" in command("sync", indexed_run, path.parent, "--dry-run").out

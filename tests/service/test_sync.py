@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -109,6 +110,60 @@ def test_an_emptied_folder_removes_nothing_and_says_so(watching: TestClient, not
     assert {"0.txt", "1.txt", "2.txt"} <= texts(watching)
     hidden.rename(notes)
     assert wait(watching, lambda status: status["last"]["error"] is None)
+
+
+def test_a_bad_source_is_reported_and_does_not_stop_the_others(
+    run_copy: Path, notes: Path, tmp_path: Path
+) -> None:
+    cut, photos, more = tmp_path / "cut.csv", tmp_path / "photos", tmp_path / "more.csv"
+    broken, table = tmp_path / "broken", tmp_path / "table.parquet"
+    photos.mkdir()
+    broken.mkdir()
+    for number in range(6):
+        Image.new("RGB", (24, 16), (40 * number, 9, 90)).save(photos / f"{number}.png")
+    rows = ["id,text", *(f"c{number},a cat and {number} boats" for number in range(9))]
+    cut.write_text("\n".join(rows) + "\n")
+    more.write_text("id,text\nmore,a boat\n")
+    sources = (notes, photos, cut, more, broken, table)
+    for client in start(run_copy, *sources):
+        before = wait(client, lambda status: status["syncs"] == 1)["last"]
+        assert before["added"] == 3 + 6 + 9 + 1
+        shutil.rmtree(notes)
+        cut.write_text("\n".join(rows)[:-30])  # the disk was full
+        for number in range(4):
+            (photos / f"{number}.png").unlink()
+        (broken / "x.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+        table.write_bytes(b"PAR1 cut off")
+        more.write_text("id,text\nnew,a boat at night\n")
+        client.post("/api/sync", headers=KEY)
+        last = wait(client, lambda status: status["syncs"] == 2)["last"]
+        assert (last["added"], last["removed"]) == (1, 1)
+        for name in ("notes is missing", "photos lost 4 of 6", "cut.csv may be cut", "table.parq"):
+            assert name in last["error"]
+        assert "None of the 1 images can be read" in last["error"]
+        assert str(tmp_path) not in last["error"]
+        assert {"0.txt", "c8", "new"} <= texts(client)
+        assert "more" not in texts(client)
+    assert verify_run(run_copy) == []
+
+
+def test_a_file_that_moved_to_a_source_that_is_not_synced_is_not_removed(
+    run_copy: Path, notes: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for number in range(4):
+        (other / f"o{number}.txt").write_text(f"a cat and {number} boats")
+    for client in start(run_copy, notes, other):
+        wait(client, lambda status: status["syncs"] == 1)
+        (notes / "2.txt").rename(other / "2.txt")
+        for number in range(3):
+            (other / f"o{number}.txt").unlink()
+        client.post("/api/sync", headers=KEY)
+        last = wait(client, lambda status: status["syncs"] == 2)["last"]
+        assert "other lost 2 of 4" in last["error"]
+        assert (last["added"], last["removed"]) == (0, 0)
+        assert {"0.txt", "1.txt", "2.txt", "o0.txt"} <= texts(client)
 
 
 def test_votes_and_texts_are_accepted_during_a_sync(

@@ -99,7 +99,7 @@ def sync(
                 result = syncing.preview_sync(engine.catalog, plan, progress_bar, reread=reread)
                 _print_preview(path, plan, result)
                 problems += result.problems
-            for loss in syncing.find_losses(engine.catalog, plans):
+            for loss in syncing.find_losses(engine.catalog, plans).values():
                 warn(f"Needs --allow-shrink, because {loss}.")
         else:
             results, removed = syncing.sync(

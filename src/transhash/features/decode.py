@@ -160,6 +160,15 @@ def _open_upright(
         return f"corrupt image ({' '.join(str(error).split())})"  # on one line
 
 
+def read_content(source: Path | bytes) -> bytes | str:
+    """Return the content of an image file, or the reason why it cannot be read."""
+    try:
+        content = _read(source)
+    except (OSError, ValueError) as error:
+        return f"cannot be read ({getattr(error, 'strerror', None) or error})"
+    return _TOO_MANY_BYTES if content is None else content
+
+
 def _read(source: Path | bytes) -> bytes | None:
     """Return the content of a file, or None if it is too long."""
     if isinstance(source, bytes):
@@ -240,13 +249,9 @@ class ImageReader:
     render: Render = render
 
     def __call__(self, position: int, source: Path | bytes) -> tuple[DecodedFile, Pixels | None]:
-        try:
-            content = _read(source)
-            if content is None:
-                return DecodedFile("unreadable", reason=_TOO_MANY_BYTES), None
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            return DecodedFile("unreadable", reason=f"cannot be read ({reason})"), None
+        content = read_content(source)
+        if isinstance(content, str):
+            return DecodedFile("unreadable", reason=content), None
         digest = content_digest(content)
         if self.is_unchanged is not None and self.is_unchanged(position, digest):
             return DecodedFile("unchanged", digest), None

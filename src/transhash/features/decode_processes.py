@@ -41,6 +41,8 @@ from transhash.features.decode import (
     ImageResult,
     ImageTask,
     Pixels,
+    decode,
+    read_content,
     render,
 )
 from transhash.features.metadata import ImageMetadata
@@ -173,6 +175,23 @@ def decoding_apart(reader: ImageReader) -> Iterator[ImageReader]:
         return
     with DecoderPool() as pool:
         yield replace(reader, render=pool.render)
+
+
+_POOLS: dict[int, DecoderPool] = {}  # by process: a forked one must not use those of its parent
+
+
+def decode_apart(source: Path | bytes, size: int) -> Pixels | str:
+    """Return what `features.decode.decode` does, decoded in a process that stays for the next."""
+    content = read_content(source)
+    if isinstance(content, str):
+        return content
+    if current_process().daemon:  # which may not start processes
+        return decode(content, size)
+    result = _POOLS.setdefault(os.getpid(), DecoderPool()).render(content, ImageTask(size))
+    if isinstance(result, str):
+        return result
+    assert result.pixels is not None
+    return result.pixels
 
 
 def _stopped(seconds: float) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from transhash.data.manifest import (
 )
 from transhash.data.tables import MAYBE_CUT, is_complete, is_table
 from transhash.errors import DataError, EmptySourceError
-from transhash.features.decode import open_image
+from transhash.features.decode_processes import decode_apart
 from transhash.progress import Track, no_progress
 from transhash.search.catalog import Catalog
 from transhash.search.sources import FileStamps, ListedItem
@@ -69,14 +69,14 @@ def plan_sync(catalog: Catalog, path: Path) -> list[SyncPlan]:
     return [_plan(catalog, modality, source, items) for modality, items in collections]
 
 
-def find_losses(catalog: Catalog, plans: Sequence[SyncPlan]) -> list[str]:
-    """Return a phrase for each source that may be missing a part, such as a disk.
+def find_losses(catalog: Catalog, plans: Sequence[SyncPlan]) -> dict[str, str]:
+    """Return a phrase for each source that may be missing a part, such as a disk, by source.
 
     Such a source is missing or empty, lost half of its items or everything in a folder, or is a
     table that may be cut off. Files that come back under another path are not lost.
     """
     names = Counter(_base_name(plan, key) for plan in plans for key in plan.added)
-    losses = []
+    losses: dict[str, str] = {}
     for plan in plans:
         lost = []
         for item in plan.removed:
@@ -86,16 +86,36 @@ def find_losses(catalog: Catalog, plans: Sequence[SyncPlan]) -> list[str]:
             else:
                 lost.append(item)
         count = min(len(lost), len(plan.removed) - len(plan.added))  # edited lines of a text
+        loss = ""
         if plan.items is None:
             if plan.removed:
-                losses.append(f"{plan.source} is missing or empty ({_amount(plan)})")
+                loss = f"{plan.source} is missing or empty ({_amount(plan)})"
         elif count >= _MIN_LOST and 2 * count >= plan.count:
-            losses.append(f"{plan.source} lost {count:,} of {plan.count:,} {plan.modality}")
+            loss = f"{plan.source} lost {count:,} of {plan.count:,} {plan.modality}"
         elif plan.removed and _may_be_cut(catalog, plan):
-            losses.append(f"{plan.source} may be cut off at its end ({_amount(plan)})")
+            loss = f"{plan.source} may be cut off at its end ({_amount(plan)})"
         elif folder := _lost_folder(plan.source, lost):
-            losses.append(f"the folder {folder} is missing or empty")
+            loss = f"the folder {folder} is missing or empty"
+        if loss:
+            losses.setdefault(plan.source, loss)
     return losses
+
+
+def without_sources(plans: Sequence[SyncPlan], sources: Container[str]) -> list[SyncPlan]:
+    """Return the plans of the other sources.
+
+    They remove no item whose file may have moved to one of these sources, where it is not added.
+    """
+    moved = {
+        _base_name(plan, key) for plan in plans if plan.source in sources for key in plan.added
+    }
+    return [
+        replace(
+            plan, removed=[item for item in plan.removed if _base_name(plan, item.key) not in moved]
+        )
+        for plan in plans
+        if plan.source not in sources
+    ]
 
 
 def sync(
@@ -114,28 +134,38 @@ def sync(
     source to another is added again. If the process is killed, the next writer makes catalog and
     index consistent, and the same call resumes.
     """
-    losses = [] if allow_shrink else find_losses(writer.catalog, plans)
+    losses = {} if allow_shrink else find_losses(writer.catalog, plans)
     if losses:
-        more = f" and {len(losses) - 1} more" if len(losses) > 1 else ""
+        first, *others = losses.values()
+        more = f" and {len(others)} more" if others else ""
         raise DataError(
-            f"Nothing was synced, because {losses[0]}{more}. Check the source, preview with "
+            f"Nothing was synced, because {first}{more}. Check the source, preview with "
             "--dry-run, or use --allow-shrink to remove the items."
         )
+    removed = remove_missing(writer, plans, track)
+    return [add_items(writer, plan, track, reread=reread) for plan in plans], removed
+
+
+def remove_missing(writer: IndexWriter, plans: Sequence[SyncPlan], track: Track) -> int:
+    """Remove the items that the sources no longer have; return their number."""
     removed = 0
     for plan in plans:
         ids = [item.id for item in plan.removed]
         starts = range(0, len(ids), _CHUNK_ROWS)
         for start in track(starts, f"removing {plan.modality}"):
             removed += writer.remove(plan.modality, ids[start : start + _CHUNK_ROWS])
-    results = []
-    for plan in plans:
-        if plan.items is None:
-            results.append(IndexResult())
-        elif plan.modality == "images":
-            results.append(writer.add_images(plan.items, track, reread=reread))
-        else:
-            results.append(writer.add_texts(plan.items, track))
-    return results, removed
+    return removed
+
+
+def add_items(
+    writer: IndexWriter, plan: SyncPlan, track: Track, *, reread: bool = False
+) -> IndexResult:
+    """Add the new items of a source and update the others."""
+    if plan.items is None:
+        return IndexResult()
+    if plan.modality == "images":
+        return writer.add_images(plan.items, track, reread=reread)
+    return writer.add_texts(plan.items, track)
 
 
 def preview_sync(
@@ -290,8 +320,8 @@ def _image_problem(items: Collection[Any], row: int) -> str | None:
     """Return why an image cannot be used, or None."""
     if items.features is not None or isinstance(items.items[row], str):
         return None
-    image = open_image(items.items[row], 256)
-    return image if isinstance(image, str) else None
+    pixels = decode_apart(items.items[row], 256)
+    return pixels if isinstance(pixels, str) else None
 
 
 def _read_digest(items: Collection[Any], row: int) -> tuple[bytes, str | None]:

@@ -16,9 +16,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from transhash.data.collection import Problem
-from transhash.errors import TranshashError
+from transhash.errors import DataError, TranshashError
 from transhash.progress import tracked
-from transhash.search.sync import SyncPlan, plan_sync, sync
+from transhash.search.sync import (
+    SyncPlan,
+    add_items,
+    find_losses,
+    plan_sync,
+    remove_missing,
+    without_sources,
+)
 from transhash.service.schemas import SyncResult, SyncStatus
 from transhash.service.search_service import SearchService
 from transhash.storage import write_json
@@ -143,9 +150,21 @@ class SyncJob:
         for source in self.track(self._sources, "reading sources", len(self._sources)):
             try:
                 plans += plan_sync(writer.catalog, source)
-            except TranshashError as error:  # a missing source does not stop the others
+            except (TranshashError, OSError) as error:  # a bad source does not stop the others
                 errors.append(self._public(error))
-        results, removed = sync(writer, plans, self.track)
+        losses = find_losses(writer.catalog, plans)
+        advice = "Check it, or stop the service and run transhash sync with --allow-shrink."
+        errors += [
+            self._public(DataError(f"Not synced: {loss}. {advice}")) for loss in losses.values()
+        ]
+        plans = without_sources(plans, losses)
+        removed = remove_missing(writer, plans, self.track)
+        results = []
+        for plan in plans:
+            try:
+                results.append(add_items(writer, plan, self.track))
+            except DataError as error:  # such as a folder without a readable image
+                errors.append(self._public(error))
         problems = [problem for plan in plans for problem in plan.problems]
         problems += [problem for result in results for problem in result.problems]
         skipped: list[Problem] = list(dict.fromkeys(problems))

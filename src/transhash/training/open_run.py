@@ -175,7 +175,7 @@ def loss_by_refit(run: Path, sources: Sequence[OpenSource], options: OpenOptions
                 where = f"from {name}, which is missing" if name else "added by hand"
                 return f"{count:,} {modality} were {where}"
         plans = [plan for name in present for plan in plan_sync(catalog, Path(name))]
-        return next(iter(find_losses(catalog, plans)), "")
+        return next(iter(find_losses(catalog, plans).values()), "")
 
 
 def fit_sample(

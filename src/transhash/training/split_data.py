@@ -18,7 +18,7 @@ from transhash.data.collection import Collection, Images, Problem, label_matrix
 from transhash.data.relation import Rows
 from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
 from transhash.errors import DataError
-from transhash.features.decode import open_image
+from transhash.features.decode_processes import decode_apart
 from transhash.features.images import ImageFeatures
 from transhash.features.stream import extract_readable
 from transhash.features.texts import TextFeatures, text_features
@@ -228,12 +228,12 @@ def _readable(images: Images, size: int, track: Track) -> tuple[Images, list[Pro
     """Return the images that decode; a machine that scores a part has to know them all."""
 
     def find_fault(path: Path) -> str | None:
-        opened = open_image(path, size)
-        return opened if isinstance(opened, str) else None
+        pixels = decode_apart(path, size)
+        return pixels if isinstance(pixels, str) else None
 
     if images.features is not None:
         return images, []
-    with ThreadPoolExecutor(cpu_count()) as pool:  # Pillow decodes without the lock
+    with ThreadPoolExecutor(cpu_count()) as pool:  # each waits for a process
         checks = track(pool.map(find_fault, images.items), "checking images", total=len(images))
         faults = {row: reason for row, reason in enumerate(checks) if reason is not None}
     problems = [Problem(images.describe(row), images.ids[row], why) for row, why in faults.items()]
