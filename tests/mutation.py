@@ -486,6 +486,12 @@ MUTANTS = (
     ),
     Mutant(
         "search/keywords.py",
+        "np.minimum(scores, shares)",
+        "np.minimum(scores, sum(rarities.values()))",
+        "search/test_hybrid.py -k covers",
+    ),
+    Mutant(
+        "search/keywords.py",
         "and word not in FUNCTION_WORDS",
         "and word",
         "search/test_hybrid.py -k words",

@@ -134,20 +134,20 @@ def kill_fine_tuning(folder: Path, rounds: int, seed: int = 5) -> Tally:
         "--texts", data / "texts.tsv", "--bits", 16, "--no-validate", "--fine-tune",
         "--fine-tune-blocks", 1,
     )  # fmt: skip
-    for setting in ("steps=20", "batch_size=4", "target_batch_size=4", "cached_views=1"):
+    for setting in ("steps=10", "batch_size=4", "target_batch_size=4", "cached_views=1"):
         options = (*options, "--set", f"fine_tune.{setting}")
     chance, killed, resumed = random.Random(seed), 0, 0
     out = folder / "uninterrupted"
     for _ in range(2):  # the first is a warm-up
         shutil.rmtree(out, ignore_errors=True)
-        cost = run_uninterrupted("fit", "cvh", *options, "--out", out, seconds=900)
+        cost = run_uninterrupted("fit", "cvh", *options, "--out", out, seconds=3600)
     names = ("backbone.safetensors", "hasher.safetensors")
     expected = [(out / name).read_bytes() for name in names]
     for number in range(rounds):
         out = folder / f"run-{number}"
         arguments = ("fit", "cvh", *options, "--out", out)
         for attempt in range(chance.randrange(1, 3)):
-            code = run_killed(arguments, {"seconds": 900}, chance, cost, attempt == 0)
+            code = run_killed(arguments, {"seconds": 3600}, chance, cost, attempt == 0)
             assert code in (0, -signal.SIGKILL), f"round {number}: exit code {code}"
             killed += code != 0
         checkpoint = out / "fine-tuning" / "checkpoint.safetensors"
@@ -155,7 +155,7 @@ def kill_fine_tuning(folder: Path, rounds: int, seed: int = 5) -> Tally:
         resumed += checkpoint.exists() and not is_damaged
         if is_damaged:
             damage(checkpoint, chance)
-        code, message = forked(*arguments, seconds=900)
+        code, message = forked(*arguments, seconds=3600)
         assert code == 0, f"round {number}: {message}"
         assert not is_damaged or "starts from step 0" in message, f"round {number}: {message}"
         Encoder.load(out)

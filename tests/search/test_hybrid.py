@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import sqlite3
 import zlib
 from pathlib import Path
@@ -97,6 +98,33 @@ def test_a_rare_word_finds_its_item_first_and_says_where(
     assert reason in hit.matched
     assert hit.coverage > 0.5
     assert ids(only) == [found]
+
+
+def test_an_item_covers_no_more_of_a_query_than_the_words_that_it_has(
+    run: Path, tmp_path: Path
+) -> None:
+    names = ("ladyBird", "branch", "bird branch", *(f"x{i} other{i} names" for i in range(9)))
+    for name in names:
+        photo(tmp_path / "zoo" / f"{name}.jpg")
+    with SearchEngine.open(run, writable=True) as engine:
+        engine.add_images(tmp_path / "zoo")
+        hits = engine.similar_to_text("a bird on the branch", 12)
+        words = {
+            "bird": {"ladyBird.jpg", "bird branch.jpg"},
+            "branch": {"branch.jpg", "bird branch.jpg"},
+        }
+        rarities = {
+            word: math.log((12 - len(items) + 0.5) / (len(items) + 0.5))
+            for word, items in words.items()
+        }
+        for hit in hits:
+            share = sum(rarities[word] for word in words if hit.item.id in words[word])
+            assert hit.coverage <= share / sum(rarities.values()) + 1e-9
+        coverage = {hit.item.id: hit.coverage for hit in hits}
+        assert coverage["bird branch.jpg"] > 0.9
+        assert coverage["branch.jpg"] == pytest.approx(0.5)  # its name alone would give more
+        (alone, *_) = engine.similar_to_text("branch", 1)
+        assert alone.coverage > 0.9
 
 
 def test_words_are_found_without_case_accents_and_plural_in_names_folders_and_texts(

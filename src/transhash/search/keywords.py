@@ -126,8 +126,9 @@ class KeywordIndex:
         """Return the items that have any of the words, ranked by BM25, with codes of `width` bytes.
 
         The coverage of an item is its BM25 score divided by that of an item of average length that
-        has every word once in a field of weight one: rare words count most. Unless `exhaustive`,
-        items that have only words of thousands of items are left out.
+        has every word once in a field of weight one: rare words count most. It is at most the share
+        of the words that the item has, so that one of two in its name does not count like both.
+        Unless `exhaustive`, items that have only words of thousands of items are left out.
         """
         words = list(rarities) if exhaustive else self._selective(rarities)
         weights = ", ".join(str(weight) for _, weight in _FIELDS.values())
@@ -140,12 +141,19 @@ class KeywordIndex:
         numbers = np.array([row[0] for row in rows], np.int64)
         scores = np.array([row[1] for row in rows], np.float64)
         packed = np.frombuffer(b"".join(row[2] for row in rows), np.uint8).reshape(-1, width)
-        for word in rarities.keys() - words:
+        shares = np.zeros(len(numbers))
+        for word, rarity in rarities.items():
+            if words == [word]:  # which all of them have
+                shares += rarity
+                continue
             both = f"({_any_of(words)}) AND {_expression(word)}"
             having = self._file.fetch("SELECT rowid FROM words WHERE words MATCH ?", both)
-            scores += rarities[word] * np.isin(numbers, [number for (number,) in having])
+            has_word = np.isin(numbers, [number for (number,) in having])
+            shares += rarity * has_word
+            if word not in words:
+                scores += rarity * has_word
         order = np.lexsort((numbers, -scores))
-        coverage = np.minimum(1.0, scores / (sum(rarities.values()) or 1.0))
+        coverage = np.minimum(scores, shares) / (sum(rarities.values()) or 1.0)
         return KeywordMatches(numbers[order], coverage[order], packed[order])
 
     def _selective(self, rarities: Mapping[str, float]) -> list[str]:
