@@ -204,7 +204,7 @@ def test_one_image_is_decoded_in_a_process_that_may_die(
     replies: list[Pixels | str] = []
     thread = threading.Thread(target=lambda: replies.append(decode_apart(path, 8)))
     thread.start()
-    while not decoder.is_busy:
+    while not os.fstat(decoder._file).st_size:  # until the process has work
         time.sleep(0.001)
     os.kill(decoder.pid, signal.SIGSEGV)
     os.kill(decoder.pid, signal.SIGCONT)
