@@ -19,7 +19,8 @@ from transhash.data.relation import LabelRelation
 from transhash.data.training_set import AuxiliarySet, TrainingSet
 from transhash.datasets.synthetic import make_synthetic
 from transhash.features.words import WordFeatures
-from transhash.training.split_data import LabeledFeatures, SplitData, TestSet
+from transhash.training import split_data  # pytest would collect TestSet
+from transhash.training.split_data import LabeledFeatures, SplitData
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CLASSES, WIDTH = 6, 24
@@ -55,7 +56,7 @@ def make_split(noise: float, gap: float) -> SplitData:
         TrainingSet(images.features, texts.features, relation, *target),
         AuxiliarySet(images.features, texts.features, relation),
         WordFeatures(),
-        TestSet(side(30, 1), side(30, -1), side(90, 1), side(90, -1)),
+        split_data.TestSet(side(30, 1), side(30, -1), side(90, 1), side(90, -1)),
     )
 
 

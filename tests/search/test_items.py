@@ -394,14 +394,21 @@ def test_a_table_that_was_cut_off_removes_nothing(
     command("sync", "run", name)
     before = searchable(run, "texts")
     end_of_row = [i for i, letter in enumerate(content) if letter == "\n"][-4]
-    for size in range(end_of_row + 2, content.index("\n", end_of_row + 1), 5):  # within the next
+    next_end = content.index("\n", end_of_row + 1)
+    for size in (end_of_row, *range(end_of_row + 1, next_end, 5), next_end, next_end + 1):
         table.write_text(content[:size])
         message = command.refused("sync", "run", name)
         assert "cut off" in message
         assert "--allow-shrink" in message
     assert searchable(run, "texts") == before
-    table.write_text(content[:end_of_row])  # by an editor that writes no last line end
-    assert "removed 3" in output(command, "sync", "run", name)
+    lines = content.splitlines(keepends=True)
+    del lines[-3:-1]  # rows before the last one
+    table.write_text("".join(lines))
+    assert "removed 2" in output(command, "sync", "run", name)
+    table.write_text("".join(lines[:-1]).rstrip("\n"))  # by an editor without a last line end
+    assert "removed 1" in output(command, "sync", "run", name)
+    table.write_text("".join(lines[:-3]))
+    assert "removed 2" in output(command, "sync", "run", name, "--allow-shrink")
 
 
 def test_a_parquet_file_that_was_cut_off_removes_nothing_whatever_is_allowed(

@@ -43,6 +43,7 @@ class SyncPlan:
     removed: list[ListedItem]
     added: list[str]  # keys of items that the run does not have
     count: int  # items that the run has of this source
+    tail: Sequence[ListedItem] = ()  # removed, and in the run just after the last of the source
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -92,7 +93,7 @@ def find_losses(catalog: Catalog, plans: Sequence[SyncPlan]) -> dict[str, str]:
                 loss = f"{plan.source} is missing or empty ({_amount(plan)})"
         elif count >= _MIN_LOST and 2 * count >= plan.count:
             loss = f"{plan.source} lost {count:,} of {plan.count:,} {plan.modality}"
-        elif plan.removed and _may_be_cut(catalog, plan):
+        elif plan.removed and _may_be_cut(catalog, plan, lost):
             loss = f"{plan.source} may be cut off at its end ({_amount(plan)})"
         elif folder := _lost_folder(plan.source, lost):
             loss = f"the folder {folder} is missing or empty"
@@ -236,18 +237,22 @@ def _plan(
     Items that the source no longer lists are removed, except files that may still exist.
     """
     keys = {} if items is None else dict.fromkeys(_item_keys(modality, items))
+    last = next(reversed(keys), None)
     is_folder = os.path.isdir(source)
-    count, removed = 0, []
+    count, after_last = 0, None
+    removed: list[ListedItem] = []
     for item in catalog.sources.list_items(modality, source):
         count += 1
         if item.key in keys:
+            after_last = len(removed) if item.key == last else None
             del keys[item.key]
         elif is_folder:
             if _file_state(os.path.join(source, item.key)) == "missing":
                 removed.append(item)
         elif item.path is None or _file_state(item.path) != "unknown":
             removed.append(item)
-    return SyncPlan(modality, source, items, removed, list(keys), count)
+    tail = () if after_last is None else removed[after_last:]
+    return SyncPlan(modality, source, items, removed, list(keys), count, tail)
 
 
 def _file_stamp(path: Path) -> tuple[int, int] | None:
@@ -267,11 +272,13 @@ def _amount(plan: SyncPlan) -> str:
     return f"{len(plan.removed):,} {plan.modality} would be removed"
 
 
-def _may_be_cut(catalog: Catalog, plan: SyncPlan) -> bool:
-    """Return whether a table seems to end within a row, as one does that is being written."""
+def _may_be_cut(catalog: Catalog, plan: SyncPlan, lost: Container[ListedItem]) -> bool:
+    """Return whether a table seems to lack its end, as one does that is being written."""
     items, path = plan.items, Path(plan.source)
     if items is None or not is_table(path) or not path.is_file():
         return False
+    if sum(item in lost for item in plan.tail) >= _MIN_LOST:
+        return True
     if any(MAYBE_CUT in problem.reason for problem in items.problems):
         return True
     if is_complete(path) or plan.modality != "texts" or not len(items):
