@@ -31,6 +31,7 @@ from transhash.features.decode import (
 )
 from transhash.features.decode_processes import (
     _POOLS,
+    DecoderPool,
     DecoderProcess,
     decode_apart,
     decode_batches,
@@ -186,8 +187,16 @@ def test_a_worker_that_dies_between_files_is_an_error(tmp_path: Path) -> None:
         list(batches)
 
 
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[DecoderPool]:
+    """The pool of this process, without the decoders of other tests."""
+    with DecoderPool() as pool:
+        monkeypatch.setitem(_POOLS, os.getpid(), pool)
+        yield pool
+
+
 def test_one_image_is_decoded_in_a_process_that_may_die(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: DecoderPool
 ) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(encoded())
@@ -198,7 +207,7 @@ def test_one_image_is_decoded_in_a_process_that_may_die(
 
     monkeypatch.setattr("transhash.features.decode._open_upright", fail)
     assert np.array_equal(decode_apart(path, 8), expected)
-    (decoder,) = _POOLS[os.getpid()]._idle
+    (decoder,) = pool._idle
     assert decoder.pid is not None
     os.kill(decoder.pid, signal.SIGSTOP)
     replies: list[Pixels | str] = []
