@@ -671,9 +671,21 @@ MUTANTS = (
     ),
     Mutant(
         "search/sync.py",
-        "        if item.key in keys:\n            del keys[item.key]\n",
-        "        if item.key in keys and not keys.pop(item.key):\n            pass\n",
+        "            del keys[item.key]\n",
+        "            pass\n",
         "search/test_items.py",
+    ),
+    Mutant(
+        "search/sync.py",
+        "if item.key == last else None",
+        "if item.key == last else after_last",
+        "search/test_items.py -k cut",
+    ),
+    Mutant(
+        "search/sync.py",
+        "tail = () if after_last is None else removed[after_last:]",
+        "tail = ()",
+        "search/test_items.py -k cut",
     ),
     Mutant(
         "training/open_run.py",

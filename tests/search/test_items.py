@@ -393,9 +393,10 @@ def test_a_table_that_was_cut_off_removes_nothing(
     table.write_text(content)
     command("sync", "run", name)
     before = searchable(run, "texts")
-    end_of_row = [i for i, letter in enumerate(content) if letter == "\n"][-4]
-    next_end = content.index("\n", end_of_row + 1)
-    for size in (end_of_row, *range(end_of_row + 1, next_end, 5), next_end, next_end + 1):
+    ends = [i for i, letter in enumerate(content) if letter == "\n"]
+    end_of_row, next_end, end_of_last_but_one = ends[-4:-1]
+    sizes = [end_of_row, *range(end_of_row + 1, next_end, 5), next_end, next_end + 1]
+    for size in (*sizes, end_of_last_but_one - 9):  # the last of them loses one row
         table.write_text(content[:size])
         message = command.refused("sync", "run", name)
         assert "cut off" in message
@@ -405,6 +406,10 @@ def test_a_table_that_was_cut_off_removes_nothing(
     del lines[-3:-1]  # rows before the last one
     table.write_text("".join(lines))
     assert "removed 2" in output(command, "sync", "run", name)
+    lines.insert(1, lines.pop())  # sorted anew, and without two rows
+    table.write_text("".join([*lines[:4], *lines[6:]]))
+    assert "removed 2" in output(command, "sync", "run", name)
+    lines = [*lines[:4], *lines[6:]]
     table.write_text("".join(lines[:-1]).rstrip("\n"))  # by an editor without a last line end
     assert "removed 1" in output(command, "sync", "run", name)
     table.write_text("".join(lines[:-3]))
