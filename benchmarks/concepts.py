@@ -2,26 +2,31 @@
 
     python benchmarks/concepts.py FOLDER --methods THN kNN ridge --text-features words
     python benchmarks/concepts.py FOLDER --fit --text-features words all-MiniLM-L6-v2
+    python benchmarks/concepts.py FOLDER COLLECTIONS --rule --text-features words all-MiniLM-L6-v2
 
-FOLDER is a benchmark folder (docs/benchmarks.md). Pairs are the auxiliary images of a split with
-their captions. MAP of the target, image -> text / text -> image, mean and deviation over splits,
-and chance. Nothing is chosen on these numbers. `--fit` calls `transhash.fit` with the pairs and the
-target items of a split, without and with concepts, and says in how many splits it used them.
+FOLDER is a benchmark folder (docs/benchmarks.md), COLLECTIONS are folders of third_party.py. Pairs
+are the auxiliary images of a split with their captions. MAP of the target, image -> text / text ->
+image, mean and deviation over splits, and chance. Nothing is chosen on these numbers. `--fit` calls
+`transhash.fit` with the pairs and the target items of a split, without and with concepts, and says
+in how many splits it used them. `--rule` prints the two coverages that `transhash.fit` compares,
+and where it leaves concepts out.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from common import chances, maps, mean_cell, row_pairs
+from third_party import CollectionSplit, ThirdPartyCollection, training_set
 
 import transhash
 from transhash.data.benchmark import Benchmark
-from transhash.data.feedback import append_auxiliary
-from transhash.data.training_set import TrainingSet
+from transhash.data.feedback import UnionRelation, append_auxiliary
+from transhash.data.training_set import AuxiliarySet, TrainingSet
 from transhash.evaluation import Scores
 from transhash.features.concepts import ImageStatistics, load_concepts, require_class_weights
 from transhash.features.images import ImageFeatures, image_features
@@ -33,6 +38,7 @@ from transhash.progress import progress_bar
 from transhash.scoring.directions import build_directions, score_directions
 from transhash.storage import read_json
 from transhash.training.split_data import TestSet, build_test_set, load_benchmark_features
+from transhash.training.validation import covers_better, measure_coverage
 
 SOURCES = ("labels", "pairs", "concepts", "labels and concepts", "pairs and concepts")
 
@@ -105,19 +111,71 @@ def compare_fits(benchmark: Benchmark, options: argparse.Namespace) -> None:
         print(f"| {text_name} | {cells} | {splits} |", flush=True)
 
 
+def separate(union: TrainingSet) -> tuple[TrainingSet, AuxiliarySet]:
+    """Return the captions and the concepts of a training set that has both."""
+    relation = union.relation
+    assert isinstance(relation, UnionRelation)
+    n, m = relation.first.shape
+    captions = replace(
+        union, images=union.images[:n], texts=union.texts[:m], relation=relation.first
+    )
+    return captions, AuxiliarySet(union.images[n:], union.texts[m:], relation.appended)
+
+
+def print_rule(options: argparse.Namespace, features: ImageFeatures) -> None:
+    """Print the coverage of target images and texts by captions and by concepts."""
+    print(
+        "| set | text features | by captions | by concepts | concepts used |\n|---|---|---|---|---|"
+    )
+    for folder in options.folders:
+        is_collection = (folder / "auxiliary.csv").exists()
+        collection = ThirdPartyCollection.read(folder, features) if is_collection else None
+        benchmark = None if collection else load_benchmark_features(folder, features)[0]
+        for text_name in options.text_features:
+            rows: list[list[list[float]]] = [[], []]
+            used = 0
+            for seed in options.splits:
+                if collection:
+                    method = make_method("THN", bits=options.bits)
+                    split = CollectionSplit.draw(collection, seed)
+                    union, _ = training_set(split, method, text_name, "both")
+                else:
+                    assert benchmark is not None
+                    union, _ = read_split(
+                        benchmark, seed, "pairs and concepts", text_name, features
+                    )
+                captions, concepts = separate(union)
+                alone = replace(
+                    captions, images=concepts.images, texts=concepts.texts,
+                    relation=concepts.relation,
+                )  # fmt: skip
+                for part, values in zip((captions, alone), rows):
+                    coverage = measure_coverage(part, None, None)
+                    values.append([coverage[name]["coverage"] for name in ("images", "texts")])
+                used += not covers_better(captions, concepts)
+            cells = " | ".join(map(mean_cell, rows))
+            count = f"{used} of {len(options.splits)} splits"
+            print(f"| {folder.name} | {text_name} | {cells} | {count} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--sources", nargs="+", choices=SOURCES, default=SOURCES)
     parser.add_argument("--methods", nargs="+", default=["THN", "kNN", "ridge"])
     parser.add_argument("--fit", action="store_true", help="as `transhash.fit` does it")
+    parser.add_argument("--rule", action="store_true", help="the coverages it compares")
     parser.add_argument("--text-features", nargs="+", default=["words"])
     parser.add_argument("--image-features", default="efficientnet-lite0")
     parser.add_argument("--bits", type=int, default=64)
     parser.add_argument("--splits", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args()
     features = image_features(options.image_features)
-    benchmark, _ = load_benchmark_features(options.folder, features, progress_bar)
+    if options.rule:
+        print_rule(options, features)
+        return
+    [folder] = options.folders
+    benchmark, _ = load_benchmark_features(folder, features, progress_bar)
     if options.fit:
         compare_fits(benchmark, options)
         return

@@ -82,7 +82,17 @@ GROUPS: dict[str, list[tuple[str, str, str]]] = {  # method, text features, auxi
     "auxiliary sets": [
         ("CCA+target", "words", source) for source in ("captions", "foreign", "both", "concepts")
     ],
+    "features and sets": [
+        ("CCA+target", name, source)
+        for name, source in product(("words", MINILM), ("captions", "both", "concepts"))
+    ],
 }
+# Whose relevance labels are compared with the truth.
+LABELED: list[tuple[str, str, str]] = [
+    ("THN", "words", "captions"),
+    ("THN", MINILM, "captions"),
+    ("THN", MINILM, "concepts"),
+]
 
 
 @dataclass(frozen=True)
@@ -394,7 +404,8 @@ def run(names: Sequence[str], seeds: Sequence[int], path: Path, jobs: int) -> di
     """Measure every configuration; an interrupted run resumes from the file."""
     results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     groups: dict[tuple[str, str], list[str]] = {}
-    for method, text_name, source in dict.fromkeys(c for group in GROUPS.values() for c in group):
+    configurations = [c for group in (*GROUPS.values(), LABELED) for c in group]
+    for method, text_name, source in dict.fromkeys(configurations):
         groups.setdefault((text_name, source), []).append(method)
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, spawn) as pool:
@@ -439,23 +450,23 @@ def print_reliability(results: dict[str, Any], names: Sequence[str], seeds: Sequ
     """Print how many of the ten best results have a label, and how many of these are related."""
     labels = get_args(RelevanceLabel)
     print(f"\n| results of THN | {' | '.join(labels)} |\n{'|---' * (len(labels) + 1)}|")
-    for name in names:
+    for (method, text_name, source), name in product(LABELED, names):
         counts = {label: np.zeros(3) for label in labels}  # results, stated and actually related
         for seed in seeds:
-            row = results[_key(name, seed, *GROUPS["methods"][0])]["distances"]
+            row = results[_key(name, seed, method, text_name, source)]["distances"]
             for distance, probability in enumerate(row["curve"] or ()):
                 for direction in ("i2t", "t2i"):
                     total = row[f"{direction} results"][distance]
                     related = row[f"{direction} related"][distance]
                     counts[relevance_label(probability)] += total, total * probability, related
-        whole = sum(total for total, _, _ in counts.values())
+        whole = max(1, sum(total for total, _, _ in counts.values()))
         cells = [
             f"{total / whole:.0%}: {stated / total:.2f} stated, {related / total:.2f} measured"
             if total >= 20
             else "–"
             for total, stated, related in counts.values()
         ]
-        print(f"| {name} | {' | '.join(cells)} |")
+        print(f"| {name}, {text_name}, {source} | {' | '.join(cells)} |")
 
 
 def compare_coverage(folder: Path, seeds: Sequence[int]) -> None:

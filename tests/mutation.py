@@ -185,6 +185,18 @@ MUTANTS = (
         "hashers/test_objective.py",
     ),
     Mutant(
+        "training/fit.py",
+        "target_y = fit_texts([])",
+        "target_y = fit_texts(concept_texts)",
+        "training/test_fit_with_concepts.py -k leave_nothing",
+    ),
+    Mutant(
+        "hashers/transductive.py",
+        'if default is None or "matching_rounds" in given:',
+        "if default is None:",
+        "training/test_fit_with_concepts.py -k that_is_given",
+    ),
+    Mutant(
         "hashers/transductive.py",
         'self._centered(images, "image.target")',
         'self._centered(images, "image.auxiliary")',
@@ -393,8 +405,8 @@ MUTANTS = (
     ),
     Mutant(
         "training/fit.py",
-        "[target_texts.items] if self.hasher.uses_target else []",
-        "[target_texts.items]",
+        "if target_texts is not None and self.hasher.uses_target:",
+        "if target_texts is not None:",
         "training/test_text_features.py",
     ),
     Mutant(

@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 import transhash
+from transhash.cli import load_commands
 from transhash.data.feedback import UnionRelation
 from transhash.data.relation import SparseRelation
 from transhash.data.training_set import AuxiliarySet, TrainingSet
 from transhash.errors import DataError
 from transhash.features.images import EfficientNetLite0
 from transhash.hashers import make_hasher
+from transhash.model.encoder import Encoder
 from transhash.storage import read_json
 from transhash.training.fit import Fit
 from transhash.training.fit_data import read_fit_data
@@ -127,3 +130,52 @@ def test_concepts_are_left_out_where_captions_cover_the_target_better() -> None:
     far = replace(captions, images=worse.images, texts=worse.texts)
     assert not covers_better(TrainingSet(far.images, far.texts, far.relation, *target), same)
     assert not covers_better(replace(captions, target_images=None, target_texts=None), worse)
+
+
+def test_concepts_that_are_left_out_leave_nothing_in_the_text_features(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    things = ["zorp", "quibbet", "flumox", "dradle", "snurf", "wibbly", "grommish", "plonk"]
+    colors = rng.integers(0, 256, (len(things), 1, 1, 3))
+
+    def draw(count: int) -> tuple[list[Any], list[str]]:
+        images, texts = [], []
+        for i in range(count):
+            kind = i % len(things)
+            noisy = colors[kind] + rng.integers(-30, 31, (16, 16, 3))
+            images.append(noisy.clip(0, 255).astype(np.uint8))
+            texts.append(f"{things[kind]} number {i} of the {things[kind]} kind")
+        return images, texts
+
+    images, captions = draw(96)
+    target_images, target_texts = draw(48)
+    inputs = {"auxiliary": list(zip(images, captions)), "images": target_images}
+    alone, default = (
+        run_fit(tmp_path / str(use), **inputs, texts=target_texts, use_concepts=use)
+        for use in (False, True)
+    )
+    assert default.concepts is None
+    assert np.array_equal(alone.training.texts, default.training.texts)
+    assert alone.training.target_texts is not None
+    assert np.array_equal(alone.training.target_texts, default.training.target_texts)
+    words = [fit.text_features.word_lists() for fit in (alone, default)]  # type: ignore[union-attr]
+    assert words[0] == words[1]
+
+
+@pytest.mark.parametrize(("given", "rounds"), [({}, 1), ({"matching_rounds": 4}, 4)])
+def test_a_number_of_matching_rounds_that_is_given_is_kept(
+    tmp_path: Path, given: dict[str, int], rounds: int
+) -> None:
+    notes = ["a golden retriever", "the school bus", "lemons for sale", "an old violin"]
+    with transhash.fit(
+        images=noise(6, 0), texts=notes, out=tmp_path / "python", method="CVH+target", bits=16,
+        text_features="words", settings=given,
+    ) as engine:  # fmt: skip
+        assert engine.encoder.hasher.settings()["matching_rounds"] == rounds
+    (tmp_path / "notes.txt").write_text("\n".join(notes))
+    arguments = ["fit", "cvh+target", "--texts", str(tmp_path / "notes.txt"), "--bits", "16"]
+    arguments += ["--text-features", "words", "--no-validate", "--out", str(tmp_path / "run")]
+    arguments += [f"--set={name}={value}" for name, value in given.items()]
+    result = CliRunner().invoke(load_commands(), arguments)
+    assert result.exit_code == 0, result.output
+    settings = Encoder.load(tmp_path / "run").hasher.settings()
+    assert settings["matching_rounds"] == rounds

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 # super() of the mixin is a baseline, whose methods are not abstract, but mypy looks at Hasher's.
 # mypy: disable-error-code="safe-super"
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Self, TypeVar
 
@@ -102,14 +102,17 @@ class Transductive(Hasher):
         return np.asarray(check_width(features, len(center), modality) - center, np.float64)
 
 
-def with_concept_settings(hasher: LearnerT) -> LearnerT:
+def with_concept_settings(hasher: LearnerT, given: Container[str] = ()) -> LearnerT:
     """Return the method as it learns from built-in concepts: target items are matched once.
 
     Concepts are single things but target images are scenes, so that matches get worse with every
-    round (docs/auxiliary-set.md). A number of rounds that differs from the default is kept.
+    round (docs/auxiliary-set.md). A number of rounds is kept if the user gave it, i.e. if `given`
+    names it, or if it differs from the default.
     """
     default = {field.name: field.default for field in fields(hasher)}.get("matching_rounds")
-    if default is None or hasher.settings()["matching_rounds"] != default:
+    if default is None or "matching_rounds" in given:
+        return hasher
+    if hasher.settings()["matching_rounds"] != default:
         return hasher
     return replace(hasher, **{"matching_rounds": 1})
 

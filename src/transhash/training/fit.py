@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -84,6 +84,7 @@ class Fit:
     coverage to the report. `fine_tuning` trains the backbone of the image features first.
     `use_concepts` adds the built-in concepts to captions, where the image features have a
     classifier, unless captions cover the target better; without an auxiliary set they are needed.
+    `given_settings` names the settings of the method that the user chose: no rule changes them.
     """
 
     hasher: Hasher
@@ -96,6 +97,7 @@ class Fit:
     validate: bool = True
     fine_tuning: FineTuningRequest | None = None
     use_concepts: bool = False
+    given_settings: Container[str] = ()
     track: Track = no_progress
     world: World = SINGLE_PROCESS
 
@@ -231,15 +233,21 @@ class Fit:
             target_texts = _sample(data.texts, rng)
         captions = list(auxiliary.texts.items) if auxiliary and texts is not None else []
         concept_texts = concepts.texts if concepts else []
-        if texts is not None:
-            corpora: list[Sequence[str]] = [captions, concept_texts]
-            if target_texts is not None:
-                self.captions, self.target_texts = captions + concept_texts, target_texts.items
-                corpora += [target_texts.items] if self.hasher.uses_target else []
-            texts.fit(*[corpus for corpus in corpora if corpus], track=self.track)
-        target_y = None
-        if target_texts is not None:
-            target_y = _transform_texts(texts, target_texts, self.track)
+        if target_texts is not None and texts is not None:
+            self.captions, self.target_texts = captions + concept_texts, target_texts.items
+
+        def fit_texts(concept_texts: Sequence[str]) -> Features | None:
+            """Fit text features on these texts and all others; return those of the target."""
+            if texts is not None:
+                corpora: list[Sequence[str]] = [captions, concept_texts]
+                if target_texts is not None and self.hasher.uses_target:
+                    corpora.append(target_texts.items)
+                texts.fit(*[corpus for corpus in corpora if corpus], track=self.track)
+            if target_texts is None:
+                return None
+            return _transform_texts(texts, target_texts, self.track)
+
+        target_y = fit_texts(concept_texts)
         if concepts is not None and weights is not None and texts is not None:
             own = target_x if target_x is not None else x
             statistics = None if own is None else ImageStatistics.from_features(own)
@@ -249,7 +257,7 @@ class Fit:
             self.concepts = concepts.pairs(weights, statistics, concept_y)
         if auxiliary is None or x is None or images is None:
             assert self.concepts is not None  # or it was refused
-            self.hasher = with_concept_settings(self.hasher)
+            self.hasher = with_concept_settings(self.hasher, self.given_settings)
             self.training = TrainingSet(
                 self.concepts.images, self.concepts.texts, self.concepts.relation,
                 target_x, target_y,
@@ -260,11 +268,15 @@ class Fit:
         if len(images) != len(auxiliary.images):
             rows = np.flatnonzero(np.isin(auxiliary.images.ids, images.ids))
             relation = relation.subset(rows, np.arange(len(auxiliary.texts)))
-        self.captioned = self.training = TrainingSet(x, y, relation, target_x, target_y)
+        self.captioned = TrainingSet(x, y, relation, target_x, target_y)
         if self.concepts is not None and covers_better(self.captioned, self.concepts):
             self.concepts = None
+            target_y = fit_texts([])  # so that nothing of the concepts is left in the features
+            y = _transform_texts(texts, auxiliary.texts, self.track)
+            self.captioned = TrainingSet(x, y, relation, target_x, target_y)
+        self.training = self.captioned
         if self.concepts is not None:
-            self.hasher = with_concept_settings(self.hasher)
+            self.hasher = with_concept_settings(self.hasher, self.given_settings)
             self.training = append_auxiliary(self.training, self.concepts)
         self.images = TrainingImages(images, target_images)
 
@@ -483,7 +495,7 @@ def fit(
         Fit(
             hasher, name, folder, image_features(features, device), text_features,
             device=device, validate=validate, fine_tuning=request, use_concepts=concepts,
-            track=track,
+            given_settings=settings or (), track=track,
         ).run_files(data)  # fmt: skip
         engine = SearchEngine.open(folder, writable=True)
         engine.temporary = temporary
