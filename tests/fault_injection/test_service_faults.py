@@ -38,6 +38,8 @@ def test_mixed_use_leaks_neither_memory_nor_descriptors(run: Path) -> None:
     result = service_soak.soak(run, seconds=12)
     assert set(result["statuses"]) <= service_soak.ALLOWED
     assert result["requests"] > 50
+    assert result["votes"]
+    assert result["syncs"] > 1
     assert result["exit"] == 0
     # A leak of one descriptor or 100 KiB per request would show.
     _, usual, last = result["descriptors"]
