@@ -23,7 +23,10 @@ def test_a_killed_fit_resumes_to_the_same_codes(tmp_path: Path) -> None:
 def test_a_killed_fine_tuning_with_damaged_checkpoints_gives_the_same_weights(
     tmp_path: Path,
 ) -> None:
-    assert kill_fine_tuning(tmp_path, rounds=4).killed >= 4
+    tally = kill_fine_tuning(tmp_path, rounds=4)
+    assert tally.killed >= 4
+    assert tally.resumed
+    assert tally.damaged
 
 
 def test_a_killed_experiment_resumes_to_the_same_scores(tmp_path: Path) -> None:

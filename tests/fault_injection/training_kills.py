@@ -2,8 +2,9 @@
 
     python tests/fault_injection/training_kills.py --rounds 30 --command fit
 
-With --command fine-tune, the image backbone is trained, and every second checkpoint that a kill
-leaves is damaged (a flipped bit, or its end is missing): training must start again from step 0.
+With --command fine-tune, the image backbone is trained. Most kills come after its first checkpoint,
+and every second one that is left is damaged (a flipped bit, or its end is missing): training must
+say so and start again from step 0.
 
 Each round kills the command up to three times, after a random time or at a call that changes the
 disk, and then lets it finish. A folder with a config.json must be a complete run at any time. In
@@ -21,6 +22,7 @@ import signal
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +35,7 @@ from search.forked import forked
 from training.feature_files import write_features
 from transhash.datasets.synthetic import make_synthetic
 from transhash.experiments import read_results
+from transhash.hashers.training_loop import TrainingLog
 from transhash.model.encoder import Encoder
 
 STEPS = 120
@@ -47,6 +50,7 @@ class Tally(NamedTuple):
     rounds: int
     killed: int
     resumed: int  # rounds that resumed from a checkpoint or a finished cell
+    damaged: int = 0  # rounds whose checkpoint was damaged
 
 
 def disk_calls() -> Calls:
@@ -134,9 +138,9 @@ def kill_fine_tuning(folder: Path, rounds: int, seed: int = 5) -> Tally:
         "--texts", data / "texts.tsv", "--bits", 16, "--no-validate", "--fine-tune",
         "--fine-tune-blocks", 1,
     )  # fmt: skip
-    for setting in ("steps=10", "batch_size=4", "target_batch_size=4", "cached_views=1"):
+    for setting in ("steps=30", "batch_size=4", "target_batch_size=4", "cached_views=1"):
         options = (*options, "--set", f"fine_tune.{setting}")
-    chance, killed, resumed = random.Random(seed), 0, 0
+    chance, killed, resumed, damaged = random.Random(seed), 0, 0, 0
     out = folder / "uninterrupted"
     for _ in range(2):  # the first is a warm-up
         shutil.rmtree(out, ignore_errors=True)
@@ -147,12 +151,18 @@ def kill_fine_tuning(folder: Path, rounds: int, seed: int = 5) -> Tally:
         out = folder / f"run-{number}"
         arguments = ("fit", "cvh", *options, "--out", out)
         for attempt in range(chance.randrange(1, 3)):
-            code = run_killed(arguments, {"seconds": 3600}, chance, cost, attempt == 0)
+            if attempt == 0 and number % 3 < 2:
+                flushes = Calls([(TrainingLog, "flush")])  # every 10 steps, before a checkpoint
+                call = chance.randrange(3, 6)  # of 6
+                code = forked(*arguments, prepare=partial(flushes.watch, call), seconds=3600)[0]
+            else:
+                code = run_killed(arguments, {"seconds": 3600}, chance, cost, attempt == 0)
             assert code in (0, -signal.SIGKILL), f"round {number}: exit code {code}"
             killed += code != 0
         checkpoint = out / "fine-tuning" / "checkpoint.safetensors"
         is_damaged = checkpoint.exists() and number % 2 == 1
         resumed += checkpoint.exists() and not is_damaged
+        damaged += is_damaged
         if is_damaged:
             damage(checkpoint, chance)
         code, message = forked(*arguments, seconds=3600)
@@ -162,7 +172,7 @@ def kill_fine_tuning(folder: Path, rounds: int, seed: int = 5) -> Tally:
         found = [(out / name).read_bytes() for name in names]
         assert found == expected, f"round {number}: another result"
         shutil.rmtree(out)
-    return Tally(rounds, killed, resumed)
+    return Tally(rounds, killed, resumed, damaged)
 
 
 def results(out: Path) -> dict[tuple[str, int, int], Any]:
