@@ -1,13 +1,17 @@
 """Compare one-query search with FAISS flat, fresh and after removals, and the default ranking.
 
     python benchmarks/search_grid.py FOLDER                    # the grid, 1e6 items
+    python benchmarks/search_grid.py FOLDER --threads 2        # two threads, elapsed time
     python benchmarks/search_grid.py FOLDER --default 1e7      # the default ranking only
+    python benchmarks/search_grid.py FOLDER --default 1e6 --bits 128 256 --k 24 1000
 
 FOLDER is a benchmark folder: "learned" are codes of THN for its images, resampled as in
 benchmarks/search.py. Queries are like the items ("own"), texts of the benchmark ("other modality"),
 or random ("far"). One thread, processor time, FAISS with use_heap=False in the same process, and
 without the removed items; ratios above 1 are faster than FAISS. Mean ± deviation over the seeds.
---projections FILE keeps what was trained; --out FILE keeps ratios, and the grid has all of them.
+With several threads, time of single queries and of a batch of all of them: FAISS divides only
+batches among threads. --projections FILE keeps what was trained; --out FILE keeps ratios, and the
+grid has all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -35,6 +39,7 @@ BITS, KS = (16, 32, 64, 128, 256), (1, 10, 100, 1000)
 QUERIES = 20
 REMOVED, BATCH = 75_000, 1_500  # nearest to the queries, and how many in one call
 Projected = tuple[np.ndarray, np.ndarray]  # of images and of texts
+Clock = Callable[[], float]
 
 
 def project(folder: Path, file: Path | None) -> dict[int, Projected]:
@@ -82,34 +87,40 @@ def flat_index(packed: Packed) -> Any:
     return flat
 
 
-def cpu_seconds(search: Callable[[int], Any]) -> float:
-    """Return the processor time of all queries, each the smallest of three turns."""
+def measure_seconds(search: Callable[[slice], Any], batch: int, clock: Clock) -> float:
+    """Return the time of all queries, each call the smallest of three turns."""
     turns = []
     for _ in range(3):
         times = []
-        for q in range(QUERIES):
-            start = time.process_time()
-            search(q)
-            times.append(time.process_time() - start)
+        for q in range(0, QUERIES, batch):
+            start = clock()
+            search(slice(q, q + batch))
+            times.append(clock() - start)
         turns.append(times)
     return float(np.min(turns, axis=0).sum())
 
 
 def compare(
-    index: GroupedIndex, flat: Any, queries: Packed, k: int, weights: BitWeights | None = None
+    index: GroupedIndex,
+    flat: Any,
+    queries: Packed,
+    k: int,
+    weights: BitWeights | None = None,
+    batch: int = 1,
 ) -> tuple[float, float]:
     """Return (FAISS time / our time, our ms per query)."""
     codes = Codes(queries, index.bits)
+    clock = time.process_time if index.threads == 1 else time.perf_counter
 
-    def ours(q: int) -> None:
-        index.search(codes[q : q + 1], k, None if weights is None else weights[q : q + 1])
+    def ours(rows: slice) -> None:
+        index.search(codes[rows], k, None if weights is None else weights[rows])
 
-    def theirs(q: int) -> None:
-        flat.search(queries[q : q + 1], k)
+    def theirs(rows: slice) -> None:
+        flat.search(queries[rows], k)
 
     for search in (ours, theirs):
-        search(0)  # warm up
-    mine, other = cpu_seconds(ours), cpu_seconds(theirs)
+        search(slice(batch))  # warm up
+    mine, other = (measure_seconds(search, batch, clock) for search in (ours, theirs))
     return other / mine, mine / QUERIES * 1e3
 
 
@@ -126,24 +137,30 @@ def remove_nearest(index: GroupedIndex, packed: Packed, queries: Packed) -> Pack
 
 
 def measure_grid(
-    items: int, projected: dict[int, Projected], seeds: range
+    items: int,
+    projected: dict[int, Projected],
+    seeds: range,
+    lengths: Sequence[int],
+    threads: int,
 ) -> Iterator[dict[str, Any]]:
     """Yield a row per cell."""
-    for seed, bits in product(seeds, BITS):
+    for seed, bits in product(seeds, lengths):
         for kind, packed, query_sets in cases(items, bits, projected[bits], 10 * seed):
             flat = flat_index(packed)
             for name, queries in query_sets.items():
                 index = GroupedIndex(bits)
-                index.threads = 1
+                index.threads = threads
                 index.set_trial_queries(Codes(query_sets.get("other modality", queries), bits))
                 index.add(np.arange(items), Codes(packed, bits))
                 for state in ("fresh", "after"):
                     other = flat
                     if state == "after":
                         other = flat_index(remove_nearest(index, packed, queries))
-                    for k in KS:
-                        ratio, ms = compare(index, other, queries, k)
+                    for k, batch in product(KS, (1,) if threads == 1 else (1, QUERIES)):
+                        ratio, ms = compare(index, other, queries, k, batch=batch)
                         cell = {"codes": kind, "queries": name, "bits": bits, "state": state}
+                        if batch > 1:
+                            cell["queries"] += ", batch"
                         yield cell | {
                             "items": items,
                             "seed": seed,
@@ -154,6 +171,7 @@ def measure_grid(
 
 
 def print_grid(rows: list[dict[str, Any]]) -> None:
+    lengths = sorted({row["bits"] for row in rows})
     ratios: dict[tuple[Any, ...], list[float]] = {}
     for row in rows:
         key = row["codes"], row["queries"], row["bits"], row["state"], row["k"]
@@ -163,12 +181,12 @@ def print_grid(rows: list[dict[str, Any]]) -> None:
         f"{rows[0]['items']:,} items, at the k of {KS} that is closest to FAISS flat: fresh / "
         f"after removing the {REMOVED:,} items nearest to the queries\n"
     )
-    print("| codes | queries | " + " | ".join(f"{bits} bits" for bits in BITS) + " |")
-    print("|---" * (2 + len(BITS)) + "|")
+    print("| codes | queries | " + " | ".join(f"{bits} bits" for bits in lengths) + " |")
+    print("|---" * (2 + len(lengths)) + "|")
     for kind, name in dict.fromkeys(key[:2] for key in mean):
         lowest = [
             [min(mean[kind, name, bits, state, k] for k in KS) for state in ("fresh", "after")]
-            for bits in BITS
+            for bits in lengths
         ]
         pairs = [f"{fresh:.2f} / {after:.2f}" for fresh, after in lowest]
         print(f"| {kind} | {name} | " + " | ".join(pairs) + " |")
@@ -181,16 +199,18 @@ def print_grid(rows: list[dict[str, Any]]) -> None:
         )
 
 
-def measure_default(items: int, projected: Projected, seeds: int, bits: int = 128) -> None:
-    """Measure weighted ranking, k = 24, with real queries of both modalities."""
-    results: dict[str, list[tuple[float, float]]] = {}
+def measure_default(
+    items: int, projected: Projected, seeds: range, bits: int, ks: Sequence[int], threads: int
+) -> None:
+    """Measure weighted ranking with real queries of both modalities, and with random ones."""
+    results: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
     images, texts = projected
-    for seed in range(seeds):
+    for seed in seeds:
         codes = Codes.from_projections(images).packed
         packed = resampled(codes, items, seed)
         generator = np.random.default_rng(seed)
         index, flat = GroupedIndex(bits), flat_index(packed)
-        index.threads = 1
+        index.threads = threads
         other = texts[generator.permutation(len(texts))]
         index.set_trial_queries(Codes.from_projections(other[-64:]))
         index.add(np.arange(items), Codes(packed, bits))
@@ -199,16 +219,25 @@ def measure_default(items: int, projected: Projected, seeds: int, bits: int = 12
         nothing = np.zeros((1, bits // 8), np.uint8)
         flips = add_noise(nothing, QUERIES, nearest_differences(codes), seed + 5)
         noisy = np.where(np.unpackbits(flips, axis=1) == 1, -own, own)
-        for name, z in (("own", own), ("own, noisy", noisy), ("other modality", other[:QUERIES])):
-            query = Codes.from_projections(z)
-            weights = query_weights(z, "weighted")
-            results.setdefault(name, []).append(compare(index, flat, query.packed, 24, weights))
-    print(f"{items:,} learned codes of {bits} bits, weighted ranking, k = 24\n")
-    print("| queries | ms per query | ratio to FAISS flat (Hamming) |\n|---|---|---|")
-    for name, rows in results.items():
+        far = generator.normal(size=own.shape)
+        queries = {"own": own, "own, noisy": noisy, "other modality": other[:QUERIES], "far": far}
+        for state in ("fresh", "after removals"):
+            if state != "fresh":
+                flat = flat_index(
+                    remove_nearest(index, packed, Codes.from_projections(other[:QUERIES]).packed)
+                )
+            for (name, z), k in product(queries.items(), ks):
+                query = Codes.from_projections(z)
+                weights = query_weights(z, "weighted")
+                row = compare(index, flat, query.packed, k, weights)
+                results.setdefault((name, state, k), []).append(row)
+    print(f"{items:,} learned codes of {bits} bits, weighted ranking, {threads} threads\n")
+    print("| queries | items | k | ms per query | ratio to FAISS flat (Hamming) |")
+    print("|---|---|---|---|---|")
+    for (name, state, k), rows in results.items():
         ratio, ms = np.array(rows).T
         ms_cell, ratio_cell = (f"{v.mean():.2f} ± {v.std():.2f}" for v in (ms, ratio))
-        print(f"| {name} | {ms_cell} | {ratio_cell} |")
+        print(f"| {name} | {state} | {k} | {ms_cell} | {ratio_cell} |", flush=True)
 
 
 def main() -> None:
@@ -216,17 +245,21 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--items", type=float, default=1e6)
     parser.add_argument("--default", type=float, help="items; measure only the default ranking")
+    parser.add_argument("--bits", type=int, nargs="+", help="code lengths; only these")
+    parser.add_argument("--k", type=int, nargs="+", default=[24], help="of the default ranking")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--projections", type=Path, help=".npz file")
     parser.add_argument("--out", type=Path, help=".jsonl file to append to")
     options = parser.parse_args()
-    faiss.omp_set_num_threads(1)
+    faiss.omp_set_num_threads(options.threads)
     projected = project(options.folder, options.projections)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     if not options.default:
-        seeds = range(options.first_seed, options.first_seed + options.seeds)
         rows = []
-        for row in measure_grid(int(options.items), projected, seeds):
+        lengths = options.bits or BITS
+        for row in measure_grid(int(options.items), projected, seeds, lengths, options.threads):
             rows.append(row)
             if options.out:
                 with options.out.open("a") as file:
@@ -234,8 +267,11 @@ def main() -> None:
         if options.out:
             rows = [json.loads(line) for line in options.out.open()]
         print_grid(rows)
-        print()
-    measure_default(int(options.default or options.items), projected[128], options.seeds)
+        return
+    for bits in options.bits or [128]:
+        measure_default(
+            int(options.default), projected[bits], seeds, bits, options.k, options.threads
+        )
 
 
 if __name__ == "__main__":
