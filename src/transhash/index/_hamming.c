@@ -13,7 +13,7 @@
  * counts them, and the threshold falls as soon as k candidates are below it. Nothing is sorted until
  * the end, and almost all codes fail one vector comparison.
  * If bits have weights, codes are ranked by cost, the sum of the weights of differing bits. The scan
- * compares a lower bound of the cost, three masked popcounts, and computes the cost of the few codes
+ * compares a lower bound of the cost, four masked popcounts, and computes the cost of the few codes
  * that pass. The tables look up the values of each chunk by their cost: a code that was not seen costs
  * at least the sum of what was looked up in each.
  *
@@ -297,16 +297,19 @@ VECTOR_FILTER(neon_16, , 16, 16, uint8x16_t q = vld1q_u8(query),
 
 /* ---- weights ------------------------------------------------------------------------------ */
 
+#define MASKS 4
+
 typedef struct {
     uint64_t *sums;  /* (2 stride, 16): sum of the weights of the bits in each value of a half byte */
     uint64_t total;  /* of all weights */
     uint32_t bits;
     const int64_t *weights; /* (bits,) */
-    /* Weights rounded down to sums of three parts, so that popcounts give a lower bound:
-     * sum of parts[i] x popcount(difference & masks[i]) x unit <= cost. */
-    uint8_t *masks; /* (3, stride) */
-    uint32_t parts[3];
+    /* Weights rounded to steps, so that the popcounts n of the difference under four masks give a
+     * lower bound: ((n0 + 2 n1 + 4 n2 + factor n3) x step - slack) x unit <= cost. */
+    uint8_t *masks; /* (MASKS, stride) */
+    uint32_t factor, step, slack;
     uint64_t unit;
+    uint32_t *scaled, low, high; /* (bits,): weights in units; the smallest and largest */
 } Price; /* of one query */
 
 typedef struct {
@@ -320,78 +323,89 @@ static int by_cost(const void *a, const void *b) {
     return (x->distance > y->distance) - (x->distance < y->distance);
 }
 
+#define SAMPLE 64
 #define STEPS 16383 /* of rounded weights: a product with a popcount fits into 32 bits */
 
-/* Return the part of weight w that the masks can represent as base + 0 to `levels` steps. */
-INLINE uint32_t level_of(uint64_t w, uint32_t base, uint32_t step, uint32_t levels) {
-    uint32_t level = (uint32_t)(w - base) / step;
-    return level < levels ? level : levels;
+typedef struct {
+    uint32_t base, step, levels; /* weights that can be represented: base + 0 to `levels` steps */
+    float share;                 /* of the bits that differ, as expected */
+} Rounding;
+
+/* Return the number of steps for weight w. Rounding down loses the rest where the bit differs, up the
+ * excess where it does not, because all excesses are subtracted from each sum. */
+INLINE uint32_t level_of(Rounding r, uint32_t w) {
+    float steps = (float)(w - r.base) * (1.0f / (float)r.step) + r.share + 0.001f;
+    return steps < (float)r.levels ? (uint32_t)steps : r.levels;
 }
 
-/* Either 8 multiples of a step, or the smallest weight and 4 multiples, if that is much. The step
- * that loses least is chosen. */
-static void bound_set(Price *p, uint32_t stride) {
-    uint32_t width = stride == 4 ? 4 : 8;
-    uint64_t least = UINT64_MAX, most = 0, best_sum = 0;
-    for (uint32_t b = 0; b < p->bits; b++) {
-        uint64_t w = (uint64_t)p->weights[b];
-        if (w < least) least = w;
-        if (w > most) most = w;
+/* Either 16 multiples of a step, or a multiple near the smallest weight and 8 more, if that is much.
+ * The step that loses least is chosen. */
+static void bound_set(Price *p, uint32_t stride, float share) {
+    uint32_t width = stride == 4 ? 4 : 8, base = 8 * p->low > p->high ? p->low : 0;
+    Rounding best = {0}, r = {0, 1, base ? 7 : 15, share};
+    float least_loss = 1e30f;
+    for (uint32_t i = 0; i < 9; i += 3) {
+        float loss = 0;
+        r.step = (p->high - base) * (16 - i) / (16 * r.levels);
+        if (!r.step) r.step = 1;
+        r.base = base - base % r.step;
+        for (uint32_t b = 0; b < p->bits; b++) {
+            int32_t rest = (int32_t)(p->scaled[b] - r.base - r.step * level_of(r, p->scaled[b]));
+            loss += (float)rest * (rest > 0 ? share : share - 1);
+        }
+        if (loss < least_loss) least_loss = loss, best = r;
     }
-    p->unit = most / STEPS + 1;
-    uint32_t low = (uint32_t)(least / p->unit), high = (uint32_t)(most / p->unit);
-    uint32_t base = 8 * low > high ? low : 0, levels = base ? 3 : 7, best = 1;
-    for (uint32_t i = 0; i < 8; i++) {
-        uint32_t step = (high - base) * (16 - i) / (16 * levels);
-        uint64_t sum = 0;
-        if (!step) step = 1;
-        for (uint32_t b = 0; b < p->bits; b++)
-            sum += step * level_of((uint64_t)p->weights[b] / p->unit, base, step, levels);
-        if (sum > best_sum) best_sum = sum, best = step;
-    }
-    p->parts[0] = best;
-    p->parts[1] = 2 * best;
-    p->parts[2] = base ? base : 4 * best;
-    memset(p->masks, 0, (size_t)3 * stride);
+    p->step = best.step;
+    p->factor = base ? best.base / best.step : 8;
+    memset(p->masks, 0, (size_t)MASKS * stride);
+    p->slack = 0;
     for (uint32_t b = 0; b < p->bits; b++) {
-        uint32_t level = level_of((uint64_t)p->weights[b] / p->unit, base, best, levels);
+        uint32_t level = level_of(best, p->scaled[b]), rounded = best.base + level * best.step;
         uint32_t byte = b / 8, at = byte / width * width + width - 1 - byte % width;
-        uint8_t bit = (uint8_t)(128 >> b % 8);
-        if (level & 1) p->masks[at] |= bit;
-        if (level & 2) p->masks[stride + at] |= bit;
-        if (base || level & 4) p->masks[2 * stride + at] |= bit;
+        if (rounded > p->scaled[b]) p->slack += rounded - p->scaled[b];
+        if (base) level |= 8;
+        for (uint32_t i = 0; i < MASKS; i++)
+            if (level >> i & 1) p->masks[i * stride + at] |= (uint8_t)(128 >> b % 8);
     }
 }
 
 INLINE uint32_t bound(const Price *p, const uint8_t *code, const uint8_t *query, uint32_t stride) {
     const uint8_t *m = p->masks;
-    uint32_t a = 0, b = 0, c = 0;
+    uint32_t n[MASKS] = {0};
     if (stride == 4) {
         uint32_t x = word32(code) ^ word32(query);
-        a = (uint32_t)__builtin_popcount(x & word32(m));
-        b = (uint32_t)__builtin_popcount(x & word32(m + 4));
-        c = (uint32_t)__builtin_popcount(x & word32(m + 8));
+        for (uint32_t i = 0; i < MASKS; i++)
+            n[i] = (uint32_t)__builtin_popcount(x & word32(m + 4 * i));
     } else
         for (uint32_t at = 0; at < stride; at += 8) {
             uint64_t x = word64(code + at) ^ word64(query + at);
-            a += (uint32_t)__builtin_popcountll(x & word64(m + at));
-            b += (uint32_t)__builtin_popcountll(x & word64(m + stride + at));
-            c += (uint32_t)__builtin_popcountll(x & word64(m + 2 * stride + at));
+            for (uint32_t i = 0; i < MASKS; i++)
+                n[i] += (uint32_t)__builtin_popcountll(x & word64(m + i * stride + at));
         }
-    return a * p->parts[0] + b * p->parts[1] + c * p->parts[2];
+    return n[0] + 2 * n[1] + 4 * n[2] + p->factor * n[3];
 }
 
-/* The largest bound of a code whose cost is at most `worst`. */
+/* The largest sum of a code whose cost is at most `worst`. */
 INLINE uint32_t most_bound(const Price *p, uint64_t worst) {
     uint64_t most = worst / p->unit;
-    return most < INT32_MAX / 2 ? (uint32_t)most : INT32_MAX / 2;
+    return most < INT32_MAX / 2 ? ((uint32_t)most + p->slack) / p->step : INT32_MAX / 2;
 }
 
 /* Weight i belongs to bit i of the packed code, whose bytes are in a word highest first. */
 static void price_set(Price *p, const int64_t *weights, uint32_t stride) {
     uint32_t width = stride == 4 ? 4 : 8;
     p->weights = weights;
-    bound_set(p, stride);
+    uint64_t least = UINT64_MAX, most = 0;
+    for (uint32_t b = 0; b < p->bits; b++) {
+        uint64_t w = (uint64_t)weights[b];
+        if (w < least) least = w;
+        if (w > most) most = w;
+    }
+    p->unit = most / STEPS + 1;
+    p->low = (uint32_t)(least / p->unit);
+    p->high = (uint32_t)(most / p->unit);
+    for (uint32_t b = 0; b < p->bits; b++)
+        p->scaled[b] = (uint32_t)((uint64_t)weights[b] / p->unit);
     for (uint32_t at = 0; at < 2 * stride; at++) {
         uint64_t *sums = p->sums + (size_t)at * 16;
         uint32_t byte = at / 2, first = 8 * (byte / width * width + width - 1 - byte % width);
@@ -419,7 +433,20 @@ static uint64_t price_of(const Price *p, const uint8_t *code, const uint8_t *que
                          uint32_t stride) {
     if (stride == 4) return priced(p->sums, code, query, 4);
     if (stride == 8) return priced(p->sums, code, query, 8);
+    if (stride == 16) return priced(p->sums, code, query, 16);
+    if (stride == 32) return priced(p->sums, code, query, 32);
     return priced(p->sums, code, query, stride);
+}
+
+/* Return the share of the weights that the cheapest of a few codes costs. */
+static double share_of(const Price *p, const Segment *g, const uint8_t *query) {
+    uint64_t least = p->total;
+    uint32_t step = g->count / SAMPLE + 1;
+    for (uint32_t row = 0; row < g->count; row += step) {
+        uint64_t cost = price_of(p, g->codes + (size_t)row * g->stride, query, g->stride);
+        if (cost < least) least = cost;
+    }
+    return p->total ? (double)least / (double)p->total : 0;
 }
 
 /* ---- filters: rows of a tile whose bound is at most `limit`, written to `rows` --------------- */
@@ -466,31 +493,33 @@ INLINE uint32_t each_priced(const Price *price, const uint8_t *codes, uint32_t f
 PLAIN_PRICED_FILTER(plain_priced, )
 
 #if defined(__x86_64__)
-/* The sum of three parts for each 64-bit lane; a popcount is in the lowest 16 bits of its lane. */
-#define PART512(popcnt, x, i) \
-    _mm512_madd_epi16(_mm512_##popcnt(_mm512_and_si512(x, mask##i)), part##i)
-AVX512 INLINE __m512i sum512(__m512i x, __m512i mask0, __m512i mask1, __m512i mask2, __m512i part0,
-                             __m512i part1, __m512i part2) {
-    return _mm512_add_epi32(PART512(popcnt_epi64, x, 0),
-                            _mm512_add_epi32(PART512(popcnt_epi64, x, 1),
-                                             PART512(popcnt_epi64, x, 2)));
+/* The sum for each lane; a popcount is in the lowest 16 bits of its lane. */
+#define SUM_OF_POPCOUNTS(BITS, COUNT, x)                                                          \
+    n2 = COUNT(x, mask2), n1 = COUNT(x, mask1);                                                   \
+    n1 = _mm##BITS##_add_epi32(n1, _mm##BITS##_add_epi32(n2, n2));                                \
+    n3 = _mm##BITS##_madd_epi16(COUNT(x, mask3), factor);                                         \
+    n0 = _mm##BITS##_add_epi32(COUNT(x, mask0), n3);                                              \
+    return _mm##BITS##_add_epi32(n0, _mm##BITS##_add_epi32(n1, n1))
+#define MASKS_AND_FACTOR(vector) vector mask0, vector mask1, vector mask2, vector mask3, vector factor
+#define PASSED mask0, mask1, mask2, mask3, factor
+#define COUNT512(x, mask) _mm512_popcnt_epi64(_mm512_and_si512(x, mask))
+#define COUNT512_32(x, mask) _mm512_popcnt_epi32(_mm512_and_si512(x, mask))
+AVX512 INLINE __m512i sum512(__m512i x, MASKS_AND_FACTOR(__m512i)) {
+    __m512i n0, n1, n2, n3;
+    SUM_OF_POPCOUNTS(512, COUNT512, x);
 }
-AVX512 INLINE __m512i sum512_32(__m512i x, __m512i mask0, __m512i mask1, __m512i mask2,
-                                __m512i part0, __m512i part1, __m512i part2) {
-    return _mm512_add_epi32(PART512(popcnt_epi32, x, 0),
-                            _mm512_add_epi32(PART512(popcnt_epi32, x, 1),
-                                             PART512(popcnt_epi32, x, 2)));
+AVX512 INLINE __m512i sum512_32(__m512i x, MASKS_AND_FACTOR(__m512i)) {
+    __m512i n0, n1, n2, n3;
+    SUM_OF_POPCOUNTS(512, COUNT512_32, x);
 }
-#define SUM512(at) sum512(X512(at), mask0, mask1, mask2, part0, part1, part2)
-#define SUM512_32(at) sum512_32(X512(at), mask0, mask1, mask2, part0, part1, part2)
+#define SUM512(at) sum512(X512(at), PASSED)
+#define SUM512_32(at) sum512_32(X512(at), PASSED)
 #define PAIR_SUM512(at) PAIRS512(SUM512(at), SUM512((at) + 64))
 #define PREPARE512(SET, LANES)                                                                    \
     __m512i q = SET(query), most = _mm512_set1_##LANES(limit);                                    \
     __m512i mask0 = SET(price->masks), mask1 = SET(price->masks + stride),                        \
-            mask2 = SET(price->masks + 2 * stride);                                               \
-    __m512i part0 = _mm512_set1_##LANES(price->parts[0]),                                         \
-            part1 = _mm512_set1_##LANES(price->parts[1]),                                         \
-            part2 = _mm512_set1_##LANES(price->parts[2])
+            mask2 = SET(price->masks + 2 * stride), mask3 = SET(price->masks + 3 * stride);       \
+    __m512i factor = _mm512_set1_##LANES(price->factor)
 #define SET512_4(at) _mm512_set1_epi32((int)word32(at))
 #define SET512_8(at) _mm512_set1_epi64((long long)word64(at))
 #define SET512_16(at) _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)(at)))
@@ -522,15 +551,13 @@ AVX2 INLINE __m256i bytes_of256(__m256i x) {
         _mm256_shuffle_epi8(table, _mm256_and_si256(x, low)),
         _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(x, 4), low)));
 }
-#define PART256(x, i)                                                                             \
-    _mm256_madd_epi16(_mm256_sad_epu8(bytes_of256(_mm256_and_si256(x, mask##i)),                  \
-                                      _mm256_setzero_si256()), part##i)
-AVX2 INLINE __m256i sum256(const uint8_t *p, __m256i q, __m256i mask0, __m256i mask1,
-                           __m256i mask2, __m256i part0, __m256i part1, __m256i part2) {
-    __m256i x = _mm256_xor_si256(_mm256_loadu_si256((const void *)p), q);
-    return _mm256_add_epi32(PART256(x, 0), _mm256_add_epi32(PART256(x, 1), PART256(x, 2)));
+#define COUNT256(x, mask)                                                                         \
+    _mm256_sad_epu8(bytes_of256(_mm256_and_si256(x, mask)), _mm256_setzero_si256())
+AVX2 INLINE __m256i sum256(const uint8_t *p, __m256i q, MASKS_AND_FACTOR(__m256i)) {
+    __m256i n0, n1, n2, n3, x = _mm256_xor_si256(_mm256_loadu_si256((const void *)p), q);
+    SUM_OF_POPCOUNTS(256, COUNT256, x);
 }
-#define SUM256(at) sum256(p + (at), q, mask0, mask1, mask2, part0, part1, part2)
+#define SUM256(at) sum256(p + (at), q, PASSED)
 AVX2 INLINE __m256i pairs256(__m256i a, __m256i b) {
     return _mm256_add_epi64(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
 }
@@ -541,10 +568,8 @@ AVX2 INLINE __m256i quads256(__m256i a, __m256i b) {
 #define PREPARE256(SET)                                                                           \
     __m256i q = SET(query), above = _mm256_set1_epi64x((long long)limit + 1);                     \
     __m256i mask0 = SET(price->masks), mask1 = SET(price->masks + stride),                        \
-            mask2 = SET(price->masks + 2 * stride);                                               \
-    __m256i part0 = _mm256_set1_epi64x(price->parts[0]),                                          \
-            part1 = _mm256_set1_epi64x(price->parts[1]),                                          \
-            part2 = _mm256_set1_epi64x(price->parts[2])
+            mask2 = SET(price->masks + 2 * stride), mask3 = SET(price->masks + 3 * stride);       \
+    __m256i factor = _mm256_set1_epi64x(price->factor)
 #define SET256_8(at) _mm256_set1_epi64x((long long)word64(at))
 #define SET256_16(at) _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)(at)))
 #define SET256_32(at) _mm256_loadu_si256((const void *)(at))
@@ -659,7 +684,7 @@ static void settle(Selector *s) {
 }
 
 /* Whether enough rows were added since the last selection to make it worthwhile. */
-INLINE int settles(const Selector *s) { return s->used - s->settled > 64 + s->settled / 4; }
+INLINE int settles(const Selector *s) { return s->used - s->settled > 24 + s->settled / 4; }
 
 /* Add a row that is offered once. */
 static void add_priced(Selector *s, uint64_t cost, uint64_t items, uint32_t row, uint32_t d) {
@@ -1201,7 +1226,7 @@ static void scan(const Segment *g, uint32_t from, uint32_t to, const uint8_t *co
                  Selector *const *selectors, uint32_t n, Hit *hits) {
     Filter filter = filter_for(g->stride);
     PricedFilter by_bound = priced_filter_for(g->stride);
-    uint32_t full = TILE_BYTES / g->stride, tile = full < 256 ? full : 256;
+    uint32_t full = TILE_BYTES / g->stride, tile = full < 64 ? full : 64;
     for (uint32_t at = from; at < to;) {
         uint32_t rows = to - at < tile ? to - at : tile;
         const uint8_t *codes = g->codes + (size_t)at * g->stride;
@@ -1446,6 +1471,7 @@ static void worker_free(Worker *w) {
         free(w->selectors[i].priced);
         free(w->prices[i].sums);
         free(w->prices[i].masks);
+        free(w->prices[i].scaled);
     }
     free(w->hits);
     free(w->walks);
@@ -1468,7 +1494,8 @@ static Worker *worker_new(uint32_t stride, uint32_t group, uint32_t bits, uint32
         Price *p = &w->prices[i];
         p->bits = bits;
         if (!(p->sums = malloc((size_t)stride * 32 * sizeof *p->sums)) ||
-            !(p->masks = malloc((size_t)stride * 3)))
+            !(p->masks = malloc((size_t)stride * MASKS)) ||
+            !(p->scaled = malloc((size_t)bits * sizeof *p->scaled)))
             goto fail;
     }
     return w;
@@ -1568,6 +1595,7 @@ static void answer_group(Job *job, Worker *w, uint32_t first, uint32_t n, int th
             s->worst = most;
         }
         if (g->tables && budget > 0) {
+            if (s->price) bound_set(&w->prices[q], g->stride, 0);
             if (s->price ? kernel->priced_probe(g, query, s, budget, w->walks)
                          : kernel->probe(g, query, s, budget)) {
                 job->answered++;
@@ -1575,6 +1603,7 @@ static void answer_group(Job *job, Worker *w, uint32_t first, uint32_t n, int th
             }
             selector_reset(s, g->stride * 8, job->k, s->limit); /* the limit is still valid */
         }
+        if (s->price) bound_set(&w->prices[q], g->stride, (float)share_of(s->price, g, query));
         waiting[left] = query;
         selectors[left++] = s;
     }
