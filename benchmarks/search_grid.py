@@ -158,10 +158,11 @@ def measure_grid(
                         other = flat_index(remove_nearest(index, packed, queries))
                     for k, batch in product(KS, (1,) if threads == 1 else (1, QUERIES)):
                         ratio, ms = compare(index, other, queries, k, batch=batch)
-                        cell = {"codes": kind, "queries": name, "bits": bits, "state": state}
-                        if batch > 1:
-                            cell["queries"] += ", batch"
-                        yield cell | {
+                        yield {
+                            "codes": kind,
+                            "queries": name if batch == 1 else f"{name}, batch",
+                            "bits": bits,
+                            "state": state,
                             "items": items,
                             "seed": seed,
                             "k": k,
