@@ -3,13 +3,15 @@
     python benchmarks/concepts.py FOLDER --methods THN kNN ridge --text-features words
     python benchmarks/concepts.py FOLDER --fit --text-features words all-MiniLM-L6-v2
     python benchmarks/concepts.py FOLDER COLLECTIONS --rule --text-features words all-MiniLM-L6-v2
+    python benchmarks/concepts.py FOLDER --sources concepts --target-images 300 --target-texts 1000
 
 FOLDER is a benchmark folder (docs/benchmarks.md), COLLECTIONS are folders of third_party.py. Pairs
 are the auxiliary images of a split with their captions. MAP of the target, image -> text / text ->
 image, mean and deviation over splits, and chance. Nothing is chosen on these numbers. `--fit` calls
 `transhash.fit` with the pairs and the target items of a split, without and with concepts, and says
 in how many splits it used them. `--rule` prints the two coverages that `transhash.fit` compares,
-and where it leaves concepts out.
+and where it leaves concepts out. `--target-images` and `--target-texts` let a method learn from a
+random part of the target items, as `transhash open` does; all of them are searched.
 """
 
 from __future__ import annotations
@@ -44,19 +46,28 @@ SOURCES = ("labels", "pairs", "concepts", "labels and concepts", "pairs and conc
 
 
 def read_split(
-    benchmark: Benchmark, seed: int, source: str, text_name: str, features: ImageFeatures
+    benchmark: Benchmark,
+    seed: int,
+    source: str,
+    text_name: str,
+    features: ImageFeatures,
+    image_count: int | None = None,
+    text_count: int | None = None,
 ) -> tuple[TrainingSet, TestSet]:
     """Return the training set of a source, with text features fitted on its texts."""
     rows, concepts = benchmark.split(seed), load_concepts()
+    rng = np.random.default_rng(seed)
+    target_image_rows = rng.permutation(rows.target_images)[:image_count]
+    target_text_rows = rng.permutation(rows.target_texts)[:text_count]
     has_concepts = source.endswith("concepts")
     columns = rows.auxiliary_images if source.startswith("pairs") else rows.auxiliary_texts
     auxiliary = benchmark.auxiliary(rows.auxiliary_images, columns)
     captions = [] if source == "concepts" else auxiliary.texts.items
-    target_texts = benchmark.texts.take(rows.target_texts).items
+    target_texts = benchmark.texts.take(target_text_rows).items
     texts = text_features(text_name)
     corpora = [captions, concepts.texts if has_concepts else [], target_texts]
     texts.fit(*[corpus for corpus in corpora if corpus])
-    target = extract_readable(None, benchmark.images.take(rows.target_images))[0]
+    target = extract_readable(None, benchmark.images.take(target_image_rows))[0]
     target_y, test = texts.transform(target_texts), build_test_set(benchmark, rows, texts)
     pairs = None
     if has_concepts:
@@ -167,6 +178,8 @@ def main() -> None:
     parser.add_argument("--rule", action="store_true", help="the coverages it compares")
     parser.add_argument("--text-features", nargs="+", default=["words"])
     parser.add_argument("--image-features", default="efficientnet-lite0")
+    parser.add_argument("--target-images", type=int, help="target images learned from: all")
+    parser.add_argument("--target-texts", type=int, help="target texts learned from: all")
     parser.add_argument("--bits", type=int, default=64)
     parser.add_argument("--splits", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args()
@@ -187,7 +200,10 @@ def main() -> None:
     for source in options.sources:
         results: dict[str, list[list[float]]] = {name: [] for name in options.methods}
         for seed in options.splits:
-            training, test = read_split(benchmark, seed, source, text_name, features)
+            training, test = read_split(
+                benchmark, seed, source, text_name, features,
+                options.target_images, options.target_texts,
+            )  # fmt: skip
             for name, rows in results.items():
                 method = make_method(name, bits=options.bits, seed=seed)
                 if source.endswith("concepts"):

@@ -6,6 +6,7 @@
     python benchmarks/third_party.py FOLDER --methods THN THN@THN --fine-tuning blocks=6
     python benchmarks/third_party.py FOLDER --methods THN --search codes keywords hybrid
     python benchmarks/third_party.py FOLDER --auxiliary captions concepts both --without-overlap
+    python benchmarks/third_party.py FOLDER --methods THN --bits 128 --chance
 
 A seed draws 80% of the auxiliary pairs for training, and three quarters of the images and of the
 texts as databases, which transductive methods also train on, unlabeled. The other items are
@@ -26,6 +27,9 @@ that contain the definition of a concept.
 
 `--queries` trains on all pairs and all target items, searches images with the typed queries, and
 prints the number of correct results in the top 10, mean over seeds.
+
+`--chance` compares queries whose nearest item is as far as the nearest of as many random codes,
+which search says, with the others: share of such queries, and precision@10 of both.
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ from common import DIRECTIONS, interval_cell, mean_cells
 from fine_tune import parse_settings
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from transhash.codes import Codes
+from transhash.codes import Codes, chance_distance
 from transhash.data.collection import AuxiliaryCollection, Images, Texts, label_matrix
 from transhash.data.feedback import append_auxiliary
 from transhash.data.manifest import (
@@ -382,6 +386,53 @@ def rank_with_search(
     }
 
 
+def score_chance(
+    split: CollectionSplit, method: Hasher, text_name: str, source: str
+) -> dict[str, list[float]]:
+    """Return per direction the share of chance queries, and P@10 of these, others and chance."""
+    training, features = training_set(split, method, text_name, source)
+    if source != "captions":
+        method = with_concept_settings(method)
+    method.fit(training)
+    assert training.target_texts is not None
+    test = split.test_set(features.transform(split.query_texts), training.target_texts)
+    results = {}
+    for name, direction in build_directions(method, test).items():
+        queries, items = direction.queries, direction.database
+        is_chance = queries.hamming(items).min(axis=1) >= chance_distance(len(items), items.bits)
+        groups = direction.tie_groups()
+        blocks = [groups] if isinstance(groups, DistanceHistogram) else groups
+        precision = np.concatenate([block.precision_at(10) for block in blocks])
+        parts = precision[is_chance], precision[~is_chance]
+        means = [float(part.mean()) if len(part) else float("nan") for part in parts]
+        results[name] = [
+            float(is_chance.mean()), *means, Scores.from_counts(direction.tie_groups()).chance,
+        ]  # fmt: skip
+    return results
+
+
+def print_chance(collection: ThirdPartyCollection, options: argparse.Namespace) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    print("| | chance queries | their P@10 | P@10 of the others | MAP of a random ranking |")
+    print("|---|---|---|---|---|")
+    for text_name, source, name in product(
+        options.text_features, options.auxiliary, options.methods
+    ):
+        rows: dict[str, list[list[float]]] = {direction: [] for direction in DIRECTIONS}
+        for seed in options.seeds:
+            split = CollectionSplit.draw(collection, seed)
+            method = make_method(name, bits=options.bits, seed=seed)
+            if not isinstance(method, Hasher):
+                raise SystemExit(f"{name} has no codes. Choose another method.")
+            for direction, row in score_chance(split, method, text_name, source).items():
+                rows[direction].append(row)
+        for direction, values in rows.items():
+            label = f"{name}, {Path(text_name).name}, {source}, {direction.replace('_', ' ')}"
+            results[label] = values
+            print(f"| {label} | {' | '.join(mean_cells(values))} |", flush=True)
+    return results
+
+
 def rank_by_score(
     split: CollectionSplit, image_scores: npt.NDArray[Any], text_scores: npt.NDArray[Any]
 ) -> Rankings:
@@ -470,6 +521,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="device of the backbone")
     parser.add_argument("--queries", type=Path, help="csv file: collection, query, labels")
     parser.add_argument("--search", nargs="+", choices=get_args(SearchMode), default=[])
+    parser.add_argument("--chance", action="store_true", help="queries that nothing is near to")
     parser.add_argument("--json", type=Path, help="output file for the scores of every seed")
     options = parser.parse_args()
     if options.fine_tuning and not any("@" in method for method in options.methods):
@@ -497,8 +549,11 @@ def main() -> None:
         if source != "captions":
             conse = partial(rank_by_conse, text_name=text_name)
             rankers[f"ConSE, {Path(text_name).name}"] = conse
-    measure = score_queries if options.queries else score_splits
-    results = measure(collection, options, rankers)
+    if options.chance:
+        results = print_chance(collection, options)
+    else:
+        measure = score_queries if options.queries else score_splits
+        results = measure(collection, options, rankers)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
 

@@ -55,6 +55,18 @@ TUNING = "hashers/test_fine_tuning.py"
 SPLITS = "experiments/test_splits.py data/test_benchmark.py"
 MUTANTS = (
     Mutant(
+        "search/hits.py",
+        "hit.distance >= chance_distance(",
+        "hit.distance > chance_distance(",
+        "search/test_hybrid.py -k chance",
+    ),
+    Mutant(
+        "codes.py",
+        "-math.expm1(math.log(0.5) / count)",
+        "0.5 / count",
+        "test_codes.py",
+    ),
+    Mutant(
         "report/summary.py",
         "(1 / len(values) + test_ratio) ** 0.5",
         "(1 / len(values)) ** 0.5",

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
+from scipy.stats import binom
 
-from transhash.codes import Codes
+from transhash.codes import Codes, chance_distance
 from transhash.errors import DataError
 
 
@@ -33,3 +34,17 @@ def test_distinct_codes_and_bit_balance() -> None:
 def test_codes_of_different_lengths_cannot_be_compared() -> None:
     with pytest.raises(DataError, match="8 and 16 bits"):
         Codes(np.zeros((1, 1), np.uint8), 8).hamming(Codes(np.zeros((1, 2), np.uint8), 16))
+
+
+@pytest.mark.parametrize("bits", [8, 32, 128, 1024])
+@pytest.mark.parametrize("count", [1, 2, 254, 100_000])
+def test_half_the_time_the_nearest_of_random_codes_is_within_the_chance_distance(
+    bits: int, count: int
+) -> None:
+    distance = chance_distance(count, bits)
+
+    def within(distance: int) -> float:
+        return 1 - (1 - binom.cdf(distance, bits, 0.5)) ** count
+
+    assert within(distance) >= 0.5 - 1e-9
+    assert within(distance - 1) < 0.5

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -85,6 +87,25 @@ class Codes:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+
+@lru_cache
+def chance_distance(count: int, bits: int) -> int:
+    """Return the distance that the nearest of `count` random codes has or exceeds half the time.
+
+    It is the smallest d with 1 - (1 - P(D <= d))^count >= 1/2, where D is binomial(bits, 1/2). A
+    query whose results are all as far was not understood. Nothing is fitted.
+    """
+    if count < 1:
+        return 0
+    needed = -math.expm1(math.log(0.5) / count)  # of P(D <= d)
+    ways, below = 1, 0  # of a code to have d, and at most d, differing bits
+    for distance in range(bits + 1):
+        below += ways
+        if below / 2**bits >= needed:
+            return distance
+        ways = ways * (bits - distance) // (distance + 1)
+    return bits
 
 
 def default_bits(method: str) -> int:

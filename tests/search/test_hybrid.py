@@ -6,19 +6,20 @@ import io
 import math
 import sqlite3
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from transhash.codes import Codes
+from transhash.codes import Codes, chance_distance
 from transhash.data.collection import Collection
 from transhash.errors import DataError
 from transhash.index import Ranking
 from transhash.search.catalog import NewItem, SearchFilter
 from transhash.search.engine import SearchEngine
-from transhash.search.hits import Hits
+from transhash.search.hits import Hits, is_chance
 from transhash.search.keywords import KeywordMatches, name_words, query_words
 from transhash.search.retrieval import fuse, rank_codes
 from transhash.search.verify import verify_run
@@ -98,6 +99,21 @@ def test_a_rare_word_finds_its_item_first_and_says_where(
     assert reason in hit.matched
     assert hit.coverage > 0.5
     assert ids(only) == [found]
+
+
+def test_results_as_far_as_random_codes_that_lack_the_words_are_chance(
+    run: Path, photos: Path
+) -> None:
+    with SearchEngine.open(run) as engine:
+        (hit,) = engine.similar_to_text("boat", 1, search="codes")
+    bits = 8 * len(hit.item.code)
+    far = replace(hit, distance=chance_distance(1000, bits))
+    near = replace(far, distance=far.distance - 1)
+    assert is_chance([far, far], 1000)
+    assert not is_chance([far, near], 1000)
+    assert not is_chance([far, replace(far, coverage=0.5)], 1000)
+    assert is_chance([near], 10**6)
+    assert not is_chance([], 1000)
 
 
 def test_an_item_covers_no_more_of_a_query_than_the_words_that_it_has(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
+import pytest
 from fastapi.testclient import TestClient
 
 from transhash.features.images import ImageSample
@@ -98,3 +100,29 @@ def test_an_unknown_query_is_named_and_its_results_have_no_relevance(
             assert reply["hits"]
             assert not any(hit["relevance"] for hit in reply["hits"])
             assert reply["max_relevance"] is None
+
+
+def test_a_query_that_is_as_far_from_all_items_as_random_codes_says_so(
+    run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        SearchEngine.open(run_copy) as engine,
+        TestClient(create_app(engine), base_url=LOCAL) as client,
+    ):
+        text = engine.catalog.sample("texts", 1)[0].text
+        words = {"q": text, "k": 1, "search": "codes", "modality": "texts"}
+
+        def is_chance(**parameters: str) -> bool:
+            return bool(
+                client.get("/api/search/text", params=words | parameters).json()["is_chance"]
+            )
+
+        assert not is_chance()
+        project = engine.query_encoder.project_texts
+        monkeypatch.setattr(
+            engine.query_encoder, "project_texts", lambda texts: project(texts) * flips
+        )
+        flips = np.where(np.arange(engine.query_encoder.bits) % 2, 1, -1)  # half of the bits
+        assert is_chance()
+        assert not is_chance(search="keywords")
+        assert not is_chance(before="2030")

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from transhash.cli import app, count, out, warn
+from transhash.cli import app, count, out, print_problems, warn
 from transhash.errors import DataError
 from transhash.features import check_image_features
 from transhash.progress import progress_bar
+from transhash.storage import read_json
 
 if TYPE_CHECKING:
     from transhash.service.schemas import SyncResult
@@ -120,8 +121,9 @@ def _print_sync(run: Path, result: SyncResult) -> None:
         if (number := getattr(result, name))
     ]
     items = count(result.added + result.updated + result.unchanged, "item")
-    details = f" (list: {run / 'skipped.json'})" if result.skipped else ""
-    out.print(f"Up to date with {items}: {', '.join(changes) or 'no changes'}{details}.")
+    out.print(f"Up to date with {items}: {', '.join(changes) or 'no changes'}.")
+    if result.skipped:
+        print_problems(read_json(run / "skipped.json"), run / "skipped.json")
 
 
 def _free_port() -> int:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from transhash.search.queries import QueryResult
 
 _MIN_KEY, _MAX_KEY = 8, 200  # characters
+_UNKNOWN_IMAGE = "The model was trained on no image like this one: results are unreliable."
+_CHANCE = "No good match: no result is nearer to the query than random codes."
 
 
 @app.command()
@@ -86,6 +88,7 @@ def search(
     from transhash.index.weighted import check_ranking
     from transhash.search.catalog import SearchFilter
     from transhash.search.engine import SearchEngine
+    from transhash.search.hits import is_chance
     from transhash.search.keywords import check_search
 
     mode, kind = check_ranking(ranking), check_search(search_mode)
@@ -108,16 +111,20 @@ def search(
             hits = engine.similar_to_text(
                 text, k, searched, mode, search=kind, filters=filters, collapse=collapse
             )
-            if kind != "keywords" and (warning := _word_warning(engine, text)):
-                warn(warning)
+            warning = "" if kind == "keywords" else _word_warning(engine, text)
         else:
             hits = engine.similar_to_image(
                 image, k, searched, mode, filters=filters, collapse=collapse
             )
             assert image is not None
-            if engine.encoder.is_unknown_image(engine.encoder.extract_image(image)):
-                warn("The model was trained on no image like this one: results are unreliable.")
+            is_unknown = engine.encoder.is_unknown_image(engine.encoder.extract_image(image))
+            warning = _UNKNOWN_IMAGE if is_unknown else ""
         milliseconds = (time.perf_counter() - start) * 1e3
+        items = engine.indexes[searched]
+        if not warning and kind != "keywords" and not filters and is_chance(hits, len(items)):
+            warning = _CHANCE
+        if warning:
+            warn(warning)
         if contact_sheet is not None:
             from transhash.search.hits import write_contact_sheet
 
@@ -127,7 +134,6 @@ def search(
                 print_json(row)
             return
         _print_table(hits)
-        items = engine.indexes[searched]
         pool = None if mode == "hamming" else items.candidates(k)
         reranked = "" if pool is None else f", top {pool:,} reranked"
         out.print(
@@ -270,6 +276,7 @@ def _search_file(
     """Print the results of each query in a file or folder."""
     from transhash.data.collection import check_modality
     from transhash.search.engine import SearchEngine
+    from transhash.search.hits import is_chance
     from transhash.search.queries import read_queries, search_queries
 
     if k < 1:
@@ -289,6 +296,9 @@ def _search_file(
             is_text = not queries.are_images and not result.error
             uses_codes = is_text and search_mode != "keywords"
             warning = _word_warning(engine, result.content) if uses_codes else ""
+            can_tell = not warning and search_mode != "keywords" and not filters
+            if can_tell and is_chance(result.hits or (), len(engine.indexes[searched])):
+                warning = _CHANCE
             if as_json:
                 _print_query(result, "path" if queries.are_images else "text", warning)
                 continue

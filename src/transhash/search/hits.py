@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from transhash.codes import Codes
+from transhash.codes import Codes, chance_distance
 from transhash.errors import DataError
 from transhash.index import Ranking
 from transhash.search.catalog import Catalog, Item
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("transhash")
 _MAX_NOTEBOOK_ITEMS = 48
+MIN_COVERAGE = 0.5  # of the query's words, from which an item is a result whatever its code
 _CELL_STYLE = (
     "display:inline-block;width:140px;margin:4px;vertical-align:top;font:12px sans-serif;"
     "overflow-wrap:anywhere"
@@ -81,6 +82,18 @@ class Hits(list[Hit]):
         more = len(self) - _MAX_NOTEBOOK_ITEMS
         rest = f"<p>and {more} more</p>" if more > 0 else ""
         return f"<div>{''.join(cells) or 'no results'}{rest}</div>"
+
+
+def is_chance(hits: Sequence[Hit], count: int) -> bool:
+    """Return whether no hit has most of the query's words or a code nearer than random ones.
+
+    `count` is the number of items that were searched.
+    """
+    return bool(hits) and all(
+        hit.coverage < MIN_COVERAGE
+        and hit.distance >= chance_distance(count, 8 * len(hit.item.code))
+        for hit in hits
+    )
 
 
 def resolve_hits(

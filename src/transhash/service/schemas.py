@@ -122,6 +122,10 @@ class SearchOut(_ReplyOut):
     max_relevance: RelevanceLabel | None = Field(
         description="best label that this model gives to any result; null: not calibrated"
     )
+    is_chance: bool = Field(
+        description="whether no result has half of the query's words or a code nearer than the "
+        "nearest of as many random codes"
+    )
     hits: list[HitOut]
 
 

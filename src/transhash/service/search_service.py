@@ -27,7 +27,7 @@ from transhash.model.query_encoder import TextProjections
 from transhash.search.catalog import NO_FILTER, Item, SearchFilter
 from transhash.search.engine import DEFAULT_RANKING, SearchEngine
 from transhash.search.feedback import FeedbackStore, StoredVote, VotedImage, voted_digest
-from transhash.search.hits import Hit, Hits, without_item
+from transhash.search.hits import MIN_COVERAGE, Hit, Hits, is_chance, without_item
 from transhash.search.keywords import DEFAULT_SEARCH, FUNCTION_WORDS, SearchMode
 from transhash.search.retrieval import QueryKeywords
 from transhash.search.writer import IndexWriter
@@ -119,7 +119,6 @@ _log = logging.getLogger("transhash.service")
 _DECODE_SECONDS = 15.0  # for one image; the largest take a few
 _TOTAL_SECONDS = 1.0  # that a total is reused: counting takes some servers as long as a search
 _EXAMPLE_SAMPLE = 64  # items of each modality from which examples are chosen
-_MIN_COVERAGE = 0.5  # of the query's words, from which an item is not called unlikely
 
 
 @dataclass(frozen=True)
@@ -481,6 +480,9 @@ class SearchService:
             bits=code.bits,
             took_ms=_milliseconds_since(start),
             max_relevance=relevance_label(curve[0]) if curve else None,  # the curve never rises
+            is_chance=search != "keywords"
+            and not options.filters
+            and is_chance(hits, self._total(modality)),
             hits=[_hit_out(hit, curve) for hit in hits],
         )
 
@@ -557,7 +559,7 @@ def _item_out(item: Item) -> schemas.ItemOut:
 def _hit_out(hit: Hit, curve: list[float] | None = None) -> schemas.HitOut:
     probability = None if curve is None else curve[hit.distance]
     relevance = None if probability is None else relevance_label(probability)
-    if relevance == "unlikely" and hit.coverage >= _MIN_COVERAGE:
+    if relevance == "unlikely" and hit.coverage >= MIN_COVERAGE:
         relevance = None  # the words of the query speak for it, and the curve knows distances only
     # Not validated: the values are our own, and validation would take longer than the search.
     return schemas.HitOut.model_construct(

@@ -86,7 +86,7 @@ export function card(hit, bits, href, votes = null) {
       reasons ? el("span", { class: "reasons" }, reasons) : null,
       hit.relevance ? badge(hit.relevance) : null,
       el("span", { class: "distance" }, distanceText(hit.distance, bits)),
-      el("span", { class: "name", title: hit.id }, hit.id),
+      el("span", { class: "name", title: hit.id }, hit.modality === "images" ? hit.id.replace(/.*\/(?=.)/, "") : hit.id),
     ),
   );
   const content =

@@ -19,7 +19,9 @@ export function showSummary(replies, ms, about) {
   const hits = replies.flatMap((reply) => reply.hits);
   const rated = hits.filter((hit) => hit.relevance);
   const hasWords = hits.some((hit) => !hit.relevance && hit.coverage >= 0.5);
-  const noMatch = rated.length > 0 && !hasWords && rated.every((hit) => hit.relevance === "unlikely");
+  const noMatch = rated.length
+    ? !hasWords && rated.every((hit) => hit.relevance === "unlikely")
+    : replies.every((reply) => reply.is_chance);
   $("notice").hidden = !noMatch;
   $("notice").textContent = noMatch ? "No good match. Showing the closest items." : "";
   const best = replies.find((reply) => reply.max_relevance)?.max_relevance;
