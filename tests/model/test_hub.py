@@ -155,6 +155,7 @@ def test_an_encoder_is_uploaded_to_the_hub_and_loaded_from_it(
                 [sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True
             )
             assert result.returncode == 0, result.stderr
+            assert "%|" not in result.stderr  # a progress bar
             return result.stdout.strip().splitlines()[-1]
 
         assert run_script(push, encoder.folder) == f"{hub.address}/me/boats/commit/{COMMIT}"

@@ -129,6 +129,9 @@ def files_of(folder: Path) -> list[tuple[str, str]]:
 def test_killed_at_any_point_and_given_again_it_loses_and_repeats_nothing(
     photos: Path, tmp_path: Path
 ) -> None:
+    (photos / "broken.jpg").write_text("")
+    for n in range(8):  # printed after the image
+        (photos / f"{n}.mp4").write_text("a film")
     run = tmp_path / "data" / "run"
     arguments = [str(photos), "--run", str(run), "--port", "0", "--no-browser"]
     for point, number in _KILLED_AT:
@@ -137,6 +140,9 @@ def test_killed_at_any_point_and_given_again_it_loses_and_repeats_nothing(
         assert process.returncode == -signal.SIGKILL, f"{point}: {output}"
     with opened(arguments) as (address, lines):
         assert not any("Learning" in line for line in lines)
+        skipped = lines.index("Skipped 9 rows or files:\n")
+        assert lines[skipped + 1] == f"  {photos / 'broken.jpg'}: is an empty file\n"
+        assert lines[skipped + 9].startswith("  and 1 more")
         about = httpx.get(f"{address}api/about", timeout=60).json()
         assert (about["images"], about["texts"]) == (30, 25)
         wait_until_ready(address)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -71,6 +72,45 @@ def test_it_is_ready_only_after_the_model_is_loaded(
         assert client.get("/ready").status_code == 200
         assert client.get("/health").json()["image_model_loaded"] is True
         assert client.get("/api/search/text?q=boat").status_code == 200
+
+
+def test_items_added_while_the_model_is_loaded_are_found_and_kept(
+    run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_load, is_loading = threading.Event(), threading.Event()
+    load = QueryEncoder.warm_up
+
+    def slow(encoder: QueryEncoder) -> None:
+        is_loading.set()
+        may_load.wait(60)
+        load(encoder)
+
+    monkeypatch.setattr(QueryEncoder, "warm_up", slow)
+    text = "a boat added early"
+    with (
+        SearchEngine.open(run_copy, writable=True) as engine,
+        TestClient(
+            create_app(engine, writable=True, write_key="secret-key"),
+            base_url=LOCAL,
+            headers={"x-api-key": "secret-key"},
+        ) as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        try:
+            assert is_loading.wait(60)
+            adding = pool.submit(
+                client.post, "/api/items/texts", json={"texts": [{"id": "early", "text": text}]}
+            )
+            client.get("/health").raise_for_status()
+        finally:
+            may_load.set()
+        assert adding.result(60).status_code == 201
+        query = {"q": text, "modality": "texts", "k": 1}
+        assert client.get("/ready").status_code == 200
+        (hit,) = client.get("/api/search/text", params=query).json()["hits"]
+        assert (hit["id"], hit["distance"]) == ("early", 0)
+    with SearchEngine.open(run_copy) as engine:
+        assert engine.catalog.find("texts", "early") is not None
 
 
 def test_the_first_unknown_word_after_readiness_builds_nothing(

@@ -96,6 +96,8 @@ def open_files(
         open_run.fit_sample(run, sources, options, progress_bar)
     open_run.index_samples(run, sources, progress_bar)
 
+    shown: list[dict[str, str]] = []
+
     def print_address(address: str) -> None:
         out.print(f"Search page: {address} (press Ctrl-C to stop)")
         out.print("Anyone with this link can vote, add and remove items until then.")
@@ -106,13 +108,20 @@ def open_files(
         originals=True,
         sync_sources=open_run.sync_paths(run, sources),
         sync_seconds=_SYNC_SECONDS,
-        on_sync=lambda result: _print_sync(run, result),
+        on_sync=lambda result: _print_sync(run, result, shown),
         open_browser=browser and _has_browser(),
         on_ready=print_address,
     )
 
 
-def _print_sync(run: Path, result: SyncResult) -> None:
+def _print_sync(run: Path, result: SyncResult, shown: list[dict[str, str]]) -> None:
+    """Print skipped files, if they are not those shown before, and the changes."""
+    problems = read_json(run / "skipped.json") if result.skipped else []
+    # Other kinds of files are no surprise in a folder of images; a broken image is one.
+    problems.sort(key=lambda problem: "by its extension" in problem["reason"])
+    if problems != shown:
+        print_problems(problems, run / "skipped.json")
+        shown[:] = problems
     if result.error is not None:  # was logged
         return
     changes = [
@@ -122,8 +131,6 @@ def _print_sync(run: Path, result: SyncResult) -> None:
     ]
     items = count(result.added + result.updated + result.unchanged, "item")
     out.print(f"Up to date with {items}: {', '.join(changes) or 'no changes'}.")
-    if result.skipped:
-        print_problems(read_json(run / "skipped.json"), run / "skipped.json")
 
 
 def _free_port() -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transhash.errors import DataError, check_type
+from transhash.progress import phase
 
 BACKBONE_FILE = "backbone.safetensors"  # in a run folder, if the backbone was fine-tuned
 FINE_TUNED_SUFFIX = "+tuned"  # ends the feature name of a fine-tuned backbone
@@ -61,7 +62,8 @@ def resolve_model_folder(
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(hub_name or name, allow_patterns=list(files)))
+        with phase(f"downloading {name}"), quiet_hub():
+            return Path(snapshot_download(hub_name or name, allow_patterns=list(files)))
     except Exception as error:  # network, hub and name errors have unrelated classes
         raise DataError(
             f"{name} is not a folder and cannot be downloaded ({type(error).__name__}). Pass a "
@@ -119,6 +121,19 @@ def quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if had_bar:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def quiet_hub() -> Iterator[None]:
+    """Keep progress bars of huggingface_hub from the terminal and from logs."""
+    hub: Any = import_module("huggingface_hub.utils")
+    had_bar = not hub.are_progress_bars_disabled()
+    hub.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if had_bar:
+            hub.enable_progress_bars()
 
 
 @contextmanager

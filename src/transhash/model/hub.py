@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from transhash.errors import DataError, EngineError
+from transhash.features import quiet_hub
 from transhash.features.embedders import SentenceEmbedder
 from transhash.features.pretrained import JointModelTextFeatures, PretrainedFeatures
 from transhash.features.texts import CombinedTextFeatures
@@ -160,7 +161,8 @@ def _hub(failure: str) -> Iterator[Any]:
             f"{failure}: huggingface_hub is not installed. Run: pip install 'transhash[hub]'"
         ) from None
     try:
-        yield huggingface_hub
+        with quiet_hub():
+            yield huggingface_hub
     except Exception as error:  # of the network, the Hub or the name, each with its own class
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise EngineError(f"{failure} ({reason}). Check the name and the network.") from None
