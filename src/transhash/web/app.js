@@ -181,7 +181,7 @@ function render(query, modality, replies, ms) {
       showMessage(`No ${name} match.`, "Change the filters or the query.");
       return;
     }
-    showMessage(`No ${name} are indexed yet.`, "Run `transhash index`, then reload.");
+    showMessage(`No ${name} are indexed yet.`, "Add some with `transhash open` or `transhash index`, then reload.");
     return;
   }
   showSummary(replies, ms, about);
