@@ -25,6 +25,7 @@ import pytest
 pytest.importorskip("fastapi", reason="pip install 'transhash[serve]'")
 pytest.importorskip("pillow_heif", reason="pip install 'transhash[heic]'")
 
+from service.server_process import wait_until_ready
 from transhash.datasets.synthetic import CLASSES, make_synthetic
 
 pytestmark = pytest.mark.slow
@@ -94,10 +95,11 @@ class Shell:
             with urllib.request.urlopen(f"{url}api/about") as reply:
                 assert reply.status == 200
             if "--writable" in command:
+                wait_until_ready(url)
                 self._vote(url, key)
         finally:
             server.send_signal(signal.SIGINT)
-            server.wait(30)
+            server.wait(60)
         return ""
 
     def _vote(self, url: str, key: str) -> None:

@@ -125,12 +125,20 @@ def inject_faults(
                 results = [asyncio.run(half_open(server.port, half, i))]
                 if files is None:
                     results.append(asyncio.run(many_connections(server.port, connections)))
-                time.sleep(0.5)
-                descriptors = {"descriptors": [before, server.descriptors()], "allowed": files}
+                after = descriptors_at_rest(server, before)
+                descriptors = {"descriptors": [before, after], "allowed": files}
                 rows += [{**row, **descriptors} for row in results]
             assert server.stop() == 0
             assert "Traceback" not in server.stderr(), server.stderr()
     return rows
+
+
+def descriptors_at_rest(server: ServerProcess, before: int) -> int:
+    """Return the file descriptors when they are as few as before, or after 30 seconds."""
+    end = time.monotonic() + 30
+    while (after := server.descriptors()) > before and time.monotonic() < end:
+        time.sleep(0.1)
+    return after
 
 
 async def upload_image(port: int) -> None:

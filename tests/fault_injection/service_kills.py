@@ -160,6 +160,7 @@ def inject_faults(run: Path, rounds: int, *, replacing: bool = True, seed: int =
             for thread in threads:
                 thread.start()
             while sum(ledger.acknowledged for ledger in ledgers) == before:
+                assert any(thread.is_alive() for thread in threads), server.stderr()
                 time.sleep(0.01)
             time.sleep(rng.uniform(0, 4))
             server.kill()

@@ -27,7 +27,7 @@ def test_a_killed_server_keeps_acknowledged_writes(run: Path) -> None:
 
 
 def test_many_or_half_open_connections_do_not_block_others(run: Path) -> None:
-    for row in service_connections.inject_faults(run, connections=300, half=60, timeout=1.0):
+    for row in service_connections.inject_faults(run, connections=300, half=60, timeout=5.0):
         statuses = {**row.get("replies", {}), **row.get("health", {}), **row.get("search", {})}
         assert {str(status).split()[-1] for status in statuses} == {"200"}, row
         before, after = row["descriptors"]

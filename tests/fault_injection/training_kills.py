@@ -152,9 +152,9 @@ def kill_fine_tuning(folder: Path, rounds: int, seed: int = 5) -> Tally:
         arguments = ("fit", "cvh", *options, "--out", out)
         for attempt in range(chance.randrange(1, 3)):
             if attempt == 0 and number % 3 < 2:
-                flushes = Calls([(TrainingLog, "flush")])  # every 10 steps, before a checkpoint
-                call = chance.randrange(3, 6)  # of 6
-                code = forked(*arguments, prepare=partial(flushes.watch, call), seconds=3600)[0]
+                steps = Calls([(TrainingLog, "write")])  # once per step, counted twice
+                call = chance.randrange(2 * 10, 2 * 30) + 1  # after the first checkpoint
+                code = forked(*arguments, prepare=partial(steps.watch, call), seconds=3600)[0]
             else:
                 code = run_killed(arguments, {"seconds": 3600}, chance, cost, attempt == 0)
             assert code in (0, -signal.SIGKILL), f"round {number}: exit code {code}"

@@ -208,7 +208,7 @@ def test_worker_processes_do_not_run_the_callers_script(tmp_path: Path) -> None:
         "print(sum(len(batch.pixels) for batch in batches), __name__)\n"
     )
     result = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, script], capture_output=True, text=True, timeout=300, check=False
     )
     # Python's resource tracker may warn about queues of a process that ends at once.
     errors = [line for line in result.stderr.splitlines() if "resource_tracker" not in line]

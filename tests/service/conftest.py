@@ -13,9 +13,17 @@ pytest.importorskip("fastapi", reason="pip install 'transhash[serve]'")
 from fastapi.testclient import TestClient
 
 from transhash.search.engine import SearchEngine
-from transhash.service import create_app
+from transhash.service import create_app, warm_up
 
 from .small_run import LOCAL, build_run
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _wait_for_the_model() -> Iterator[None]:
+    """Let requests wait for the model as long as a busy machine needs, instead of 5 seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warm_up, "_WAIT_SECONDS", 60.0)
+        yield
 
 
 @pytest.fixture(scope="session")

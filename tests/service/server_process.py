@@ -15,10 +15,12 @@ from typing import Self
 
 import httpx
 
-# The command itself, with shorter timeouts where a test would wait for them.
+# The command itself, with shorter timeouts where a test would wait for them. Requests wait for the
+# model as long as a busy machine needs to load it.
 _COMMAND = """
 import sys
-from transhash.service import limits
+from transhash.service import limits, warm_up
+warm_up._WAIT_SECONDS = 60.0
 limits.HEAD_SECONDS, limits.STALL_SECONDS = {head}, {stall}
 from transhash.cli import main
 main()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import select
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -54,6 +53,12 @@ def reply(client: socket.socket) -> bytes:
     return data
 
 
+def wait_for_earlier_requests(server: ServerProcess) -> None:
+    """Wait until the server works on all requests sent so far: it accepts and reads in order."""
+    for _ in range(3):
+        assert httpx.get(f"{server.url}health", timeout=60).status_code == 200
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET /hea", PARTIAL_HEADERS])
 def test_a_connection_without_a_request_is_closed(server: ServerProcess, sent: bytes) -> None:
     with connect(server, sent) as client:
@@ -85,15 +90,15 @@ def test_idle_connections_beyond_the_file_limit_do_not_block_others(server: Serv
         for i in range(FILES * 2):
             stack.enter_context(connect(server, PARTIAL_HEADERS if i % 2 else b""))
             if i % 50 == 0:
-                assert httpx.get(f"{server.url}health").status_code == 200
-        result = httpx.get(f"{server.url}api/search/text", params={"q": "a boat"})
+                assert httpx.get(f"{server.url}health", timeout=60).status_code == 200
+        result = httpx.get(f"{server.url}api/search/text", params={"q": "a boat"}, timeout=60)
         assert result.json()["hits"]
 
 
 def test_stalled_uploads_do_not_block_complete_ones(server: ServerProcess) -> None:
     with ExitStack() as stack:
         slow = [stack.enter_context(connect(server, PARTIAL_UPLOAD)) for _ in range(MAX_UPLOADS)]
-        time.sleep(0.3)  # until all of them have a slot
+        wait_for_earlier_requests(server)  # all of them have a slot
         result = httpx.post(
             f"{server.url}api/search/image", files={"image": image_bytes()}, timeout=60
         )
@@ -108,7 +113,7 @@ def test_a_stopping_server_replies_to_requests_in_progress(run: Path) -> None:
     with ServerProcess(run) as server:
         wait_until_ready(server.url)
         with connect(server, PARTIAL_UPLOAD) as client, connect(server) as idle:
-            time.sleep(0.3)
+            wait_for_earlier_requests(server)
             assert server.stop(signal.SIGTERM) == 0
             refused = reply(client)
             assert b"503 Service Unavailable" in refused

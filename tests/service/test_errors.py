@@ -260,16 +260,17 @@ def test_a_full_worker_pool_refuses_requests_and_others_continue(
     real = engine.similar_to_codes
 
     def slow(*args: object, **options: object) -> object:
-        release.wait(10)
+        release.wait(60)
         return real(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine, "similar_to_codes", slow)
 
     async def ask() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url=LOCAL) as client:
+        async with httpx.AsyncClient(transport=transport, base_url=LOCAL, timeout=60) as client:
             tasks = [asyncio.create_task(client.get("/api/search/text?q=cat")) for _ in range(5)]
-            await asyncio.sleep(0.3)
+            while sum(task.done() for task in tasks) < 3:
+                await asyncio.sleep(0.01)
             assert (await client.get("/health")).status_code == 200
             release.set()
             return await asyncio.gather(*tasks)

@@ -164,7 +164,7 @@ def test_beyond_loopback_reads_need_the_key_and_each_proxied_client_has_its_rate
     options = ("--host", "0.0.0.0", "--rate-limit", "2")
     with (
         ServerProcess(run, *options, read_key="secret-π") as server,
-        httpx.Client(base_url=server.url) as client,
+        httpx.Client(base_url=server.url, timeout=60) as client,
     ):
         assert client.get("/").status_code == 401
         assert client.get("/health").status_code == 200
@@ -189,7 +189,7 @@ def test_a_writable_service_on_loopback_prints_a_link_with_a_generated_key(
     for _ in range(2):  # a new key for each start
         with (
             ServerProcess(run_copy, "--writable") as server,
-            httpx.Client(base_url=server.url) as client,
+            httpx.Client(base_url=server.url, timeout=60) as client,
         ):
             assert server.fragment.startswith("#key=")
             keys.append(server.fragment.removeprefix("#key="))

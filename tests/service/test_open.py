@@ -178,6 +178,7 @@ def test_texts_alone_can_be_opened_and_pairs_given_later_replace_the_model(
     with opened(arguments) as (address, lines):
         assert any("Learning from 20 of 25 texts, built-in concepts" in line for line in lines)
         image = (photos / "2023" / "0 a.png").read_bytes()
+        wait_until_ready(address)
         reply = httpx.post(f"{address}api/search/image", files={"image": image}, timeout=60)
         assert len(reply.json()["hits"]) == 24, reply.text
     model = (run / "config.json").read_text()

@@ -33,10 +33,12 @@ def test_a_served_run_replies_and_stops_cleanly(run: Path) -> None:
         link = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
         assert link is not None
         url = link[0]
-        assert "<title>transhash</title>" in httpx.get(url).text
-        assert httpx.get(f"{url}api/search/text", params={"q": "a boat"}).json()["hits"]
+        page = httpx.get(url, timeout=60)
+        assert "<title>transhash</title>" in page.text
+        assert "server" not in page.headers
         wait_until_ready(url)
-        assert "server" not in httpx.get(url).headers
+        found = httpx.get(f"{url}api/search/text", params={"q": "a boat"}, timeout=60)
+        assert found.json()["hits"]
     finally:
         process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -33,6 +34,18 @@ def decoder_of(server: ServerProcess) -> int:
     raise AssertionError("the service has no decoding process")
 
 
+def wait_for_an_image(server: ServerProcess) -> None:
+    """Wait until the service has passed an image to a decoding process."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for file in Path(f"/proc/{server.process.pid}/fd").iterdir():
+            with suppress(OSError):  # closed meanwhile
+                if "transhash-pixels" in str(file.readlink()) and file.stat().st_size:
+                    return
+        time.sleep(0.01)
+    raise AssertionError("no image was passed to a decoding process")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("route", ["/api/search/image", "/api/items/images"])
 def test_an_upload_that_crashes_its_decoder_gets_a_reason_and_the_next_one_a_result(
@@ -48,11 +61,7 @@ def test_an_upload_that_crashes_its_decoder_gets_a_reason_and_the_next_one_a_res
         replies: list[httpx.Response] = []
         thread = threading.Thread(target=lambda: replies.append(client.post(route, files=upload)))
         thread.start()
-        while "transhash_pending" not in (text := httpx.get(f"{server.url}metrics").text) or (
-            'pool="images"} 0' in text and 'pool="changes"} 0' in text
-        ):
-            time.sleep(0.01)
-        time.sleep(0.2)  # the image is on its way to the decoder
+        wait_for_an_image(server)
         os.kill(decoder, signal.SIGKILL)
         thread.join(60)
         assert replies[0].status_code == 422
@@ -79,8 +88,7 @@ def test_a_hanging_decoder_does_not_keep_the_service_from_stopping(run_copy: Pat
 
         thread = threading.Thread(target=search)
         thread.start()
-        while 'pool="images"} 0' in httpx.get(f"{server.url}metrics").text:
-            time.sleep(0.01)
+        wait_for_an_image(server)
         assert server.stop() == 0
         thread.join(60)
         assert not Path(f"/proc/{decoder}").exists()

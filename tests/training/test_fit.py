@@ -113,7 +113,7 @@ def test_under_torchrun_the_folder_is_locked_as_well(tmp_path: Path, options: li
                 "--nproc-per-node", "2", "-m", "transhash", "fit", "thn", *options,
                 "--set", "steps=4", "--out", str(out),
             ],
-            capture_output=True, text=True, timeout=120,
+            capture_output=True, text=True, timeout=600,
         )  # fmt: skip
         assert second.returncode != 0
         assert f"is locked by process {first.pid}" in " ".join(second.stderr.split())
