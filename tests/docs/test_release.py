@@ -1,9 +1,10 @@
-"""The bill of materials and the absolute links of a release."""
+"""The bill of materials, the addresses of a release, and what CI and the image are built from."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -37,6 +38,31 @@ def test_every_link_of_the_readme_becomes_absolute_and_names_a_file(release: Mod
     assert "![Search page" in after
     assert "/raw/v1.2.3/docs/images/page-photos.webp" in after
     assert release.absolute_links(after, "https://other.example", "v2") == after
+
+
+def test_metadata_have_the_addresses_of_the_repository(release: ModuleType) -> None:
+    before = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    after = release.project_urls(before, "https://example.org/me/transhash/", "v1.2.3")
+    project = tomllib.loads(after)["project"]
+    assert project["urls"]["Repository"] == "https://example.org/me/transhash"
+    assert project["urls"]["Changelog"].endswith("transhash/blob/v1.2.3/CHANGELOG.md")
+    del project["urls"]
+    assert project == tomllib.loads(before)["project"]
+    assert release.project_urls(after, "https://other.example", "v2") == after
+    assert release.source_version() == version("transhash")
+
+
+def test_actions_and_images_are_pinned_by_digest() -> None:
+    workflows = "".join(
+        path.read_text("utf-8") for path in (ROOT / ".github" / "workflows").glob("*.yml")
+    )
+    images = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+    images += re.findall(r"container: (\S+)", workflows)
+    assert len(images) == 3
+    assert [image for image in images if not re.search(r"@sha256:[0-9a-f]{64}$", image)] == []
+    actions = re.findall(r"uses: (\S+)", workflows)
+    assert len(actions) > 5
+    assert [action for action in actions if not re.search(r"@[0-9a-f]{40}$", action)] == []
 
 
 def test_the_bill_lists_what_is_installed_and_the_digests_of_models(release: ModuleType) -> None:
