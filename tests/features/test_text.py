@@ -43,6 +43,15 @@ def test_saved_text_features_load_unchanged(name: str | None, tmp_path: Path) ->
     assert again.known_words("puppy on the dog") == features.known_words("puppy on the dog")
 
 
+@pytest.mark.parametrize("name", ["words", "bag-of-words"])
+def test_a_second_fit_leaves_nothing_of_the_first(name: str) -> None:
+    first = ["the old lamp", "a new lamp", "red lamp and blue lamp", "the blue door", "red door"]
+    again = text_features(name).fit(first).fit(CAPTIONS)
+    assert np.array_equal(
+        again.transform(QUERIES), text_features(name).fit(CAPTIONS).transform(QUERIES)
+    )
+
+
 def test_a_vocabulary_of_another_size_than_its_arrays_is_refused(tmp_path: Path) -> None:
     config = save(text_features("words").fit(CAPTIONS), tmp_path)
     lists = json.loads((tmp_path / "vocabulary.json").read_text())

@@ -247,6 +247,7 @@ class BagOfWords(_VocabularyFeatures):
         except ValueError:
             raise DataError("No word occurs in two training texts. Pass more texts.") from None
         words = vectorizer.vocabulary_
+        vars(self).pop("_counter", None)  # of an earlier fit
         self.vocabulary_, self.stop_words_ = sorted(words, key=lambda word: int(words[word])), []
         axes = self._principal_axes(self._counts(texts), seed)
         self.components_ = np.ascontiguousarray(axes, np.float32)
