@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from transhash.errors import DataError, NotFittedError
-from transhash.features.words import BagOfWords
+from transhash.features.words import BagOfWords, WordFeatures
 
 TEXTS = ["A dog runs on the beach", "the dog sleeps", "a cat on the beach", "the cat sleeps"] * 3
 
@@ -24,6 +24,20 @@ def test_restored_features_give_the_same_rows() -> None:
     words = BagOfWords().fit(TEXTS)
     again = BagOfWords().restore(words.word_lists(), words.state())
     assert np.array_equal(again.transform(TEXTS), words.transform(TEXTS))
+
+
+@pytest.mark.parametrize("features", [BagOfWords, WordFeatures])
+def test_a_second_fit_leaves_nothing_of_the_first(
+    features: type[BagOfWords] | type[WordFeatures],
+) -> None:
+    again = features().fit([*TEXTS, "a zebra and a lion", "the zebra or a lion"])
+    again.transform(["a zebra"])
+    again.fit(TEXTS)
+    once = features().fit(TEXTS)
+    assert again.word_lists() == once.word_lists()
+    for name, array in once.state().items():
+        np.testing.assert_array_equal(again.state()[name], array)
+    np.testing.assert_array_equal(again.transform(TEXTS), once.transform(TEXTS))
 
 
 def test_dimensions_are_limited_by_the_vocabulary() -> None:
