@@ -52,6 +52,16 @@ def test_each_text_of_a_file_gives_one_line_with_the_results_of_a_single_search(
     assert texts[0]["results"][0]["text"] == "a red boat"
 
 
+def test_an_image_finds_images_if_there_are_no_texts(indexed_run: Path, command: Command) -> None:
+    image = indexed_run.parent / "photos" / "red.png"
+    assert rows(command, "--image", image)[0]["text"]
+    with SearchEngine.open(indexed_run, writable=True) as engine:
+        engine.remove("texts", [item.id for item in engine.catalog.sources.list_items("texts")])
+    assert rows(command, "--image", image)[0]["id"] == "red.png"
+    query = rows(command, "--queries", image.parent)[1]
+    assert query["results"][0]["id"] == "red.png"
+
+
 def test_a_bad_query_does_not_stop_the_others(indexed_run: Path, command: Command) -> None:
     folder = indexed_run.parent
     (folder / "q.csv").write_text("id,text\none,a red boat\ntwo,\nthree,a qqqq zzzz\n")

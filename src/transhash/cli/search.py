@@ -28,6 +28,7 @@ from transhash.errors import DataError
 from transhash.progress import progress_bar
 
 if TYPE_CHECKING:
+    from transhash.data.collection import Modality
     from transhash.index.weighted import RankingMode
     from transhash.search.catalog import SearchFilter
     from transhash.search.engine import SearchEngine
@@ -52,7 +53,7 @@ def search(
     modality: str | None = typer.Option(
         None,
         help="Modality of the results: images or texts.",
-        show_default="the other one than the query's",
+        show_default="the other one than the query's, if it has items",
     ),
     ranking: str = typer.Option(
         "weighted", help="weighted (by query confidence), tiebreak or hamming."
@@ -100,12 +101,13 @@ def search(
             raise DataError("--contact-sheet shows one query. Pass --text or --image instead.")
         _search_file(run, queries, k, modality, mode, kind, filters, collapse, index, as_json)
         return
-    searched = check_modality(modality or ("texts" if text is None else "images"))
+    chosen = None if modality is None else check_modality(modality)
     if text is not None and not text.strip():
         raise DataError("--text is empty. Pass a text to search with.")
     if image is not None:
         _check_image(image)
     with SearchEngine.open(run, index) as engine:
+        searched = chosen or _searched_modality(engine, by_text=text is not None)
         start = time.perf_counter()
         if text is not None:
             hits = engine.similar_to_text(
@@ -244,6 +246,14 @@ def _absolute_folder(name: str | None) -> str | None:
     return str(Path(name).resolve()) if name and Path(name).exists() else name
 
 
+def _searched_modality(engine: SearchEngine, *, by_text: bool) -> Modality:
+    """Return the other modality than the query's, or the query's if only it has items."""
+    from transhash.data.collection import MODALITIES
+
+    own, other = MODALITIES if not by_text else reversed(MODALITIES)
+    return own if len(engine.indexes[own]) and not len(engine.indexes[other]) else other
+
+
 def _describe_search(by_text: bool, search: SearchMode) -> str:
     return f"{search} search, " if by_text else ""
 
@@ -282,9 +292,10 @@ def _search_file(
     if k < 1:
         raise DataError(f"The number of results must be at least 1, got {k}. Use a larger one.")
     queries = read_queries(source)
-    searched = check_modality(modality or ("texts" if queries.are_images else "images"))
+    chosen = None if modality is None else check_modality(modality)
     failures = 0
     with SearchEngine.open(run, index) as engine:
+        searched = chosen or _searched_modality(engine, by_text=not queries.are_images)
         results: Iterable[QueryResult] = search_queries(
             engine, queries, k, searched, ranking,
             search=search_mode, filters=filters, collapse=collapse,

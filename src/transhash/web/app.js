@@ -25,7 +25,9 @@ let current = null; // the results on the page: {query, modality, parts, ms, sho
 const images = new Map(); // key -> {file, url}; dropped images exist as long as the page
 // The modality to find from a text and from an image; the switch changes it.
 const resultModality = { texts: "images", images: "texts" };
+let onlyModality = null; // the modality of all items, if they have the same one
 
+const modalityFor = (name) => onlyModality ?? resultModality[name];
 const queryModality = (query) => (query.key || query.modality === "images" ? "images" : "texts");
 
 function addressOf(query, modality, ranking = $("ranking").value) {
@@ -55,7 +57,7 @@ function readAddress() {
   return { query: q ? { q } : null, modality, ranking };
 }
 
-const itemUrl = (item, modality = resultModality[item.modality]) => addressOf({ item: item.number }, modality);
+const itemUrl = (item, modality = modalityFor(item.modality)) => addressOf({ item: item.number }, modality);
 const itemStep = (item, modality) => ({
   url: itemUrl(item, modality),
   label: item.text || item.id,
@@ -75,7 +77,7 @@ async function show({ keepFocus = false } = {}) {
   const controller = (running = new AbortController());
   closeDetail();
   document.body.classList.toggle("has-query", Boolean(query));
-  $(`modality-${query ? modality : resultModality.texts}`).checked = true;
+  showSwitch(query, modality);
   $("ranking").value = ranking;
   $("ranking-option").hidden = query?.item !== undefined;
   $("search-mode-option").hidden = query?.q === undefined;
@@ -264,7 +266,7 @@ async function showExamples() {
   $("examples").hidden = false;
   if (examplesLoaded) return;
   try {
-    const examples = await api.examples();
+    const [examples] = await Promise.all([api.examples(), aboutLoaded]);
     examplesLoaded = true;
     if (!examples.texts.length && !examples.images.length) {
       const hint = "Run `transhash index`, then reload.";
@@ -315,7 +317,7 @@ function searchByImage(file) {
   const key = String(images.size + 1);
   images.set(key, { file, url: URL.createObjectURL(file) });
   $("q").value = "";
-  const url = addressOf({ key }, resultModality.images);
+  const url = addressOf({ key }, modalityFor("images"));
   navigate(url, [{ url, label: "your image", image: images.get(key).url }]);
 }
 
@@ -325,7 +327,7 @@ function init() {
     event.preventDefault();
     const q = $("q").value.trim();
     if (!q) return $("q").focus();
-    const url = addressOf({ q }, resultModality.texts);
+    const url = addressOf({ q }, modalityFor("texts"));
     navigate(url, [{ url, label: q }]);
   });
   for (const input of document.querySelectorAll("input[name=modality]")) {
@@ -384,7 +386,7 @@ function init() {
 async function loadAbout() {
   try {
     about = await api.about();
-    $("run").textContent = `${ui.plural(about.images, ...NAMES.images)} · ${ui.plural(about.texts, ...NAMES.texts)}`;
+    showModalities();
     $("run").hidden = false;
     $("choose-image").hidden = !about.accepts_images;
     enableVotes(about.writable);
@@ -398,10 +400,28 @@ async function loadAbout() {
   }
 }
 
+// With items of one modality there is nothing to choose: every query finds these.
+function showModalities() {
+  const present = Object.keys(NAMES).filter((name) => about[name]);
+  onlyModality = present.length === 1 ? present[0] : null;
+  const counts = (present.length ? present : Object.keys(NAMES)).map((name) => ui.plural(about[name], ...NAMES[name]));
+  $("run").textContent = counts.join(" · ");
+  $("headline").textContent = onlyModality
+    ? `Search your ${onlyModality} by text or by image.`
+    : "Search images by text, and texts by image.";
+  const { query, modality } = readAddress();
+  showSwitch(query, modality);
+}
+
+function showSwitch(query, modality) {
+  const chosen = query ? modality : modalityFor("texts");
+  $(`modality-${chosen}`).checked = true;
+  $("switch").hidden = chosen === onlyModality;
+}
+
 async function start() {
-  const search = show();
   aboutLoaded = loadAbout();
-  await Promise.all([search, aboutLoaded, loadFilters()]);
+  await Promise.all([show(), aboutLoaded, loadFilters()]);
 }
 
 init();

@@ -121,6 +121,7 @@ function codeDetails(item) {
 function actions(item) {
   const row = ui.el("p", { class: "actions" });
   for (const modality of ["images", "texts"]) {
+    if (about && !about[modality]) continue; // there is none to find
     row.append(link(`Find similar ${modality}`, item, modality));
   }
   if (item.modality === "images" && item.file && about?.originals) {
