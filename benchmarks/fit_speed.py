@@ -1,6 +1,6 @@
 """Time `transhash fit thn` next to busy loops, with default threads and with one forced thread.
 
-    python benchmarks/fit_speed.py --busy 0 2 8
+    python benchmarks/fit_speed.py --busy 0 2 8    # also in a container of one CPU
     git worktree add ../before COMMIT && python benchmarks/fit_speed.py --checkout ../before
     OMP_NUM_THREADS=1 python benchmarks/fit_speed.py --optimizers
 
@@ -148,13 +148,14 @@ def main() -> None:
             finally:
                 for loop in loops:
                     loop.kill()
-            one = median(wall for wall, _ in times["one thread"])
             for label, rows in times.items():
                 walls, used = [wall for wall, _ in rows], median(cpu for _, cpu in rows)
+                ratios = [wall / one for wall, (one, _) in zip(walls, times["one thread"])]
+                spread = stdev(ratios) if len(ratios) > 1 else 0.0
                 print(
                     f"{busy} busy loops, {label}: {median(walls):.1f} s ({min(walls):.1f} - "
                     f"{max(walls):.1f}), CPU {used:.1f} s, "
-                    f"{median(walls) / one:.2f} times one thread",
+                    f"{mean(ratios):.2f} ± {spread:.2f} times one thread",
                     flush=True,
                 )
 

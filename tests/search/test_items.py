@@ -320,6 +320,20 @@ def test_a_file_moved_between_synced_folders_stays_searchable(
     assert verify_run(filled) == []
 
 
+def test_folders_and_tables_can_be_given_several_times(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    for name in ("one", "three"):
+        (tmp_path / name).mkdir()
+        add_photos(tmp_path / name, 2)
+        (tmp_path / f"{name}.csv").write_text(f"id,text\n{name},a boat {name}\n")
+    output(
+        command, "index", "run", "--images", "one", "--images", "three",
+        "--texts", "one.csv", "--texts", "three.csv",
+    )  # fmt: skip
+    assert (len(searchable(run, "images")), len(searchable(run, "texts"))) == (4, 2)
+
+
 def add_photos(folder: Path, count: int) -> None:
     for i in range(count):
         old_photo(folder / f"{i}.png", f"#{i * 7 % 256:02x}30{len(folder.name) * 11 % 256:02x}")

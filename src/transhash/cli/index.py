@@ -27,8 +27,8 @@ _REREAD = typer.Option(
 @app.command()
 def index(
     run: Path = RUN,
-    images: Path | None = typer.Option(None, help="Images to add: folder or table."),
-    texts: Path | None = typer.Option(None, help="Texts to add: folder or table."),
+    images: list[Path] = typer.Option([], help="Images to add: folder or table. Repeatable."),
+    texts: list[Path] = typer.Option([], help="Texts to add: folder or table. Repeatable."),
     codes: list[Path] = typer.Option([], help="Folder written by `transhash encode`. Repeatable."),
     reread: bool = _REREAD,
     index: str | None = INDEX,
@@ -49,17 +49,17 @@ def index(
     if not (images or texts or codes):
         raise DataError("Nothing to index. Pass --images, --texts or --codes.")
     jobs = [(folder, read_job(folder, run)) for folder in codes]  # fail before writing anything
-    image_items = None if images is None else read_images(images)
-    text_items = None if texts is None else read_texts(texts)
+    image_items = [read_images(path) for path in images]
+    text_items = [read_texts(path) for path in texts]
     results = []
     problems: list[Problem] = []
     with SearchEngine.open(run, index, writable=True) as engine:
-        if image_items is not None:
-            problems += image_items.problems
-            results.append(engine.writer.add_images(image_items, progress_bar, reread=reread))
-        if text_items is not None:
-            problems += text_items.problems
-            results.append(engine.writer.add_texts(text_items, progress_bar))
+        for photos in image_items:
+            problems += photos.problems
+            results.append(engine.writer.add_images(photos, progress_bar, reread=reread))
+        for notes in text_items:
+            problems += notes.problems
+            results.append(engine.writer.add_texts(notes, progress_bar))
         for folder, job in jobs:
             shards = progress_bar(read_shards(folder), f"indexing {job.modality}", job.shards)
             results.append(engine.writer.add_codes(job.modality, shards))
