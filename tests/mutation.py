@@ -204,7 +204,7 @@ MUTANTS = (
     ),
     Mutant(
         "hashers/transductive.py",
-        'if default is None or "matching_rounds" in given:',
+        'if default is None or "matching_rounds" in user_settings:',
         "if default is None:",
         "training/test_fit_with_concepts.py -k that_is_given",
     ),
@@ -498,7 +498,7 @@ MUTANTS = (
     ),
     Mutant(
         "model/encoder.py",
-        "pixels = decode_apart(source, features.size)",
+        "pixels = decode_isolated(source, features.size)",
         "pixels = __import__('transhash').features.decode.decode(source, features.size)",
         "search/test_queries.py -k another_process",
     ),

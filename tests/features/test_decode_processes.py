@@ -33,8 +33,8 @@ from transhash.features.decode_processes import (
     _POOLS,
     DecoderPool,
     DecoderProcess,
-    decode_apart,
     decode_batches,
+    decode_isolated,
 )
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="stops processes by signals")
@@ -206,12 +206,12 @@ def test_one_image_is_decoded_in_a_process_that_may_die(
         raise AssertionError("decoded in this process")
 
     monkeypatch.setattr("transhash.features.decode._open_upright", fail)
-    assert np.array_equal(decode_apart(path, 8), expected)
+    assert np.array_equal(decode_isolated(path, 8), expected)
     (decoder,) = pool._idle
     assert decoder.pid is not None
     os.kill(decoder.pid, signal.SIGSTOP)
     replies: list[Pixels | str] = []
-    thread = threading.Thread(target=lambda: replies.append(decode_apart(path, 8)))
+    thread = threading.Thread(target=lambda: replies.append(decode_isolated(path, 8)))
     thread.start()
     while not os.fstat(decoder._file).st_size:  # until the process has work
         time.sleep(0.001)
@@ -219,16 +219,16 @@ def test_one_image_is_decoded_in_a_process_that_may_die(
     os.kill(decoder.pid, signal.SIGCONT)
     thread.join(60)
     assert "SIGSEGV" in str(replies[0])
-    assert np.array_equal(decode_apart(path.read_bytes(), 8), expected)
-    assert "cannot be read" in str(decode_apart(tmp_path / "none.png", 8))
+    assert np.array_equal(decode_isolated(path.read_bytes(), 8), expected)
+    assert "cannot be read" in str(decode_isolated(tmp_path / "none.png", 8))
 
 
 def test_a_forked_process_does_not_use_the_decoder_of_its_parent() -> None:
-    assert not isinstance(decode_apart(encoded(), 8), str)
+    assert not isinstance(decode_isolated(encoded(), 8), str)
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException):
-            os._exit(0 if not isinstance(decode_apart(encoded("JPEG"), 8), str) else 1)
+            os._exit(0 if not isinstance(decode_isolated(encoded("JPEG"), 8), str) else 1)
         os._exit(2)
     assert os.waitpid(pid, 0)[1] == 0
-    assert not isinstance(decode_apart(encoded("GIF"), 8), str)
+    assert not isinstance(decode_isolated(encoded("GIF"), 8), str)

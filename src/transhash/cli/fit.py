@@ -149,7 +149,7 @@ def fit(
         track = progress_bar if world.rank == 0 else no_progress
         fitting = Fit(
             hasher, name, to, extractor, text_features, device, trials=tune, validate=validate,
-            fine_tuning=request, use_concepts=concepts, given_settings=hasher_settings,
+            fine_tuning=request, use_concepts=concepts, user_settings=hasher_settings,
             track=track, world=world,
         )  # fmt: skip
         fitting.check_world()  # fail before reading files

@@ -56,7 +56,7 @@ def open_files(
     ),
     browser: bool = typer.Option(True, help="Open the search page in the browser."),
 ) -> None:
-    """Learn, index and open the search page of a folder; given again, update it.
+    """Make a folder searchable and open its search page. Run it again to update.
 
     The page opens when a sample of the files can be searched. The others are indexed meanwhile.
 

@@ -68,7 +68,7 @@ def first_relevant_precision(items: Counts, relevant: Counts, count: int) -> Flo
 
     In the group that contains the last of them, its s-th relevant item is the last one. Slot x
     counts if fewer than s of the group's relevant items precede it, that is if the s-th of the
-    r - 1 others, among n - 1 places, comes at place Z >= x; summing over x first leaves
+    r - 1 others, among n - 1 positions, comes at position Z >= x; summing over x first leaves
     expectations over Z of harmonic spans. The same with one item fewer gives the second moment.
     """
     sums = precision_sums(items, relevant, int(items.sum(axis=1).max(initial=0)))
@@ -129,11 +129,11 @@ def _slots_sum(
 
 def _first_in_group(n: int, r: int, earlier: int, hits_before: int, s: int) -> float:
     """Return the expected sum of precisions at the first s < r relevant items of one group."""
-    place, probability = _negative_hypergeometric(n - 1, r - 1, s)
-    inside = (hits_before + 1) * (probability @ harmonic_span(earlier, place))
+    position, probability = _negative_hypergeometric(n - 1, r - 1, s)
+    inside = (hits_before + 1) * (probability @ harmonic_span(earlier, position))
     if s > 1:
-        place, probability = _negative_hypergeometric(n - 2, r - 2, s - 1)
-        reach = place + 1 - (earlier + 1) * harmonic_span(earlier, place + 1)
+        position, probability = _negative_hypergeometric(n - 2, r - 2, s - 1)
+        reach = position + 1 - (earlier + 1) * harmonic_span(earlier, position + 1)
         inside += (r - 1) / (n - 1) * (probability @ reach)
     return float(r / n * inside)
 
@@ -152,7 +152,7 @@ def _hypergeometric(n: int, r: int, t: int) -> tuple[Counts, Floats]:
 
 
 def _negative_hypergeometric(n: int, r: int, s: int) -> tuple[Counts, Floats]:
-    """Return the distribution of the place of the s-th relevant item, r of n being relevant."""
+    """Return the distribution of the position of the s-th relevant item, r of n being relevant."""
     mean = s * (n + 1) / (r + 1)
     variance = mean * (n - r) * (r + 1 - s) / ((r + 1) * (r + 2))
     return _distribution(

@@ -43,7 +43,7 @@ class ImageStatistics:
         return cls(mean, float(np.linalg.norm(images - mean, axis=1).mean()))
 
     @classmethod
-    def of_photographs(cls, features: ImageFeatures | None) -> ImageStatistics:
+    def from_photographs(cls, features: ImageFeatures | None) -> ImageStatistics:
         """Return those of ordinary photographs, which the package has for two networks."""
         name = None if features is None else features.name
         tensors = read_tensors(_STATISTICS)

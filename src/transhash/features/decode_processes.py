@@ -168,7 +168,7 @@ class DecoderPool:
 
 
 @contextlib.contextmanager
-def decoding_apart(reader: ImageReader) -> Iterator[ImageReader]:
+def isolated_reader(reader: ImageReader) -> Iterator[ImageReader]:
     """Yield a reader that decodes in processes, as many as threads call it."""
     if current_process().daemon:  # which may not start processes
         yield reader
@@ -180,7 +180,7 @@ def decoding_apart(reader: ImageReader) -> Iterator[ImageReader]:
 _POOLS: dict[int, DecoderPool] = {}  # by process: a forked one must not use those of its parent
 
 
-def decode_apart(source: Path | bytes, size: int) -> Pixels | str:
+def decode_isolated(source: Path | bytes, size: int) -> Pixels | str:
     """Return what `features.decode.decode` does, decoded in a process that stays for the next."""
     content = read_content(source)
     if isinstance(content, str):
@@ -312,7 +312,7 @@ def decode_batches(
         return
     memory = np.empty((batch_size, reader.size, reader.size, 3), np.uint8)
     on_buffer(memory)
-    with ThreadPoolExecutor(max(1, threads)) as pool, decoding_apart(reader) as reader:
+    with ThreadPoolExecutor(max(1, threads)) as pool, isolated_reader(reader) as reader:
         for start in range(0, len(paths), batch_size):
             batch = paths[start : start + batch_size]
             chunks = pool.map(

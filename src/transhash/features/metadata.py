@@ -97,11 +97,11 @@ def _read_xmp(image: Image.Image) -> _Fields:
     def values(name: str) -> list[str]:
         prefix, _, local = name.partition(":")
         tag = f"{{{_NAMESPACES[prefix]}}}{local}"
-        found = [node.attrib[tag] for node in root.iter() if tag in node.attrib]
+        texts = [node.attrib[tag] for node in root.iter() if tag in node.attrib]
         for node in root.iter(tag):
             items = [item.text or "" for item in node.iterfind(".//rdf:li", _NAMESPACES)]
-            found += items or [node.text or ""]
-        return found
+            texts += items or [node.text or ""]
+        return texts
 
     times = [*values("exif:DateTimeOriginal"), *values("photoshop:DateCreated")]
     return (

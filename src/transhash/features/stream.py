@@ -26,8 +26,8 @@ from transhash.features.decode import DecodedFile, ImageReader, ImageSummary, Pi
 from transhash.features.decode_processes import (
     PixelBatch,
     decode_batches,
-    decoding_apart,
     default_workers,
+    isolated_reader,
 )
 from transhash.features.images import ImageFeatures
 from transhash.progress import Track, no_progress, with_progress
@@ -156,7 +156,7 @@ def _with_threads(
 
     Each has a process of its own that decodes.
     """
-    with decoding_apart(reader) as reader:
+    with isolated_reader(reader) as reader:
         yield from _in_threads(features, paths, reader, workers)
 
 

@@ -102,15 +102,15 @@ class Transductive(Hasher):
         return np.asarray(check_width(features, len(center), modality) - center, np.float64)
 
 
-def with_concept_settings(hasher: LearnerT, given: Container[str] = ()) -> LearnerT:
+def with_concept_settings(hasher: LearnerT, user_settings: Container[str] = ()) -> LearnerT:
     """Return the method as it learns from built-in concepts: target items are matched once.
 
     Concepts are single things but target images are scenes, so that matches get worse with every
-    round (docs/auxiliary-set.md). A number of rounds is kept if the user gave it, i.e. if `given`
-    names it, or if it differs from the default.
+    round (docs/auxiliary-set.md). A number of rounds is kept if `user_settings` names it, or if it
+    differs from the default.
     """
     default = {field.name: field.default for field in fields(hasher)}.get("matching_rounds")
-    if default is None or "matching_rounds" in given:
+    if default is None or "matching_rounds" in user_settings:
         return hasher
     if hasher.settings()["matching_rounds"] != default:
         return hasher

@@ -22,7 +22,7 @@ from transhash.errors import DataError, check_type
 from transhash.features import BACKBONE_FILE, FINE_TUNED_SUFFIX, named_library
 from transhash.features.backbone import Backbone, FineTunedFeatures
 from transhash.features.decode import ImageSummary, Pixels
-from transhash.features.decode_processes import decode_apart
+from transhash.features.decode_processes import decode_isolated
 from transhash.features.images import ImageFeatures, ImageSample, image_features
 from transhash.features.pretrained import (
     PretrainedFeatures,
@@ -180,7 +180,7 @@ class Encoder:
         """Return the features of one image, (1, dimensions)."""
         features = require_image_features(self.image_features)
         source = to_image_source(source)
-        pixels = decode_apart(source, features.size)
+        pixels = decode_isolated(source, features.size)
         if isinstance(pixels, str):
             name = "The image" if isinstance(source, bytes) else str(source)
             raise DataError(f"{name} cannot be used: {pixels}. Choose another image.")

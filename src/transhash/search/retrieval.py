@@ -215,8 +215,8 @@ def fuse(
     costs = np.concatenate([costs, matched.costs[0]])
     highest = query.bits if weights is None else int(weights.sum())
     scores = np.maximum(0, 1 - 2 * costs / max(1, highest))
-    _, rows, of_match = np.intersect1d(ids, matches.numbers, return_indices=True)
-    scores[rows] += matches.coverage[of_match]
+    _, rows, match_rows = np.intersect1d(ids, matches.numbers, return_indices=True)
+    scores[rows] += matches.coverage[match_rows]
     order = np.lexsort((ids, distances, costs, -scores))[:k]
     return Ranking(ids[order][None], distances[order][None], costs[order][None])
 

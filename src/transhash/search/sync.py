@@ -22,7 +22,7 @@ from transhash.data.manifest import (
 )
 from transhash.data.tables import MAYBE_CUT, is_complete, is_table
 from transhash.errors import DataError, EmptySourceError
-from transhash.features.decode_processes import decode_apart
+from transhash.features.decode_processes import decode_isolated
 from transhash.progress import Track, no_progress
 from transhash.search.catalog import Catalog
 from transhash.search.sources import FileStamps, ListedItem
@@ -285,8 +285,8 @@ def _may_be_cut(catalog: Catalog, plan: SyncPlan, lost: Container[ListedItem]) -
         return False
     # The end of its last text may be missing, unless the run has just that text.
     key, digest = _item_keys("texts", items)[-1], _read_digest(items, len(items) - 1)[0]
-    found = catalog.find_unchanged("texts", plan.source, key, items.ids[-1], digest)
-    return found is None
+    number = catalog.find_unchanged("texts", plan.source, key, items.ids[-1], digest)
+    return number is None
 
 
 def _lost_folder(source: str, lost: Sequence[ListedItem]) -> str | None:
@@ -327,7 +327,7 @@ def _image_problem(items: Collection[Any], row: int) -> str | None:
     """Return why an image cannot be used, or None."""
     if items.features is not None or isinstance(items.items[row], str):
         return None
-    pixels = decode_apart(items.items[row], 256)
+    pixels = decode_isolated(items.items[row], 256)
     return pixels if isinstance(pixels, str) else None
 
 

@@ -84,7 +84,7 @@ class Fit:
     coverage to the report. `fine_tuning` trains the backbone of the image features first.
     `use_concepts` adds the built-in concepts to captions, where the image features have a
     classifier, unless captions cover the target better; without an auxiliary set they are needed.
-    `given_settings` names the settings of the method that the user chose: no rule changes them.
+    `user_settings` names the settings of the method that the user chose: no rule changes them.
     """
 
     hasher: Hasher
@@ -97,7 +97,7 @@ class Fit:
     validate: bool = True
     fine_tuning: FineTuningRequest | None = None
     use_concepts: bool = False
-    given_settings: Container[str] = ()
+    user_settings: Container[str] = ()
     track: Track = no_progress
     world: World = SINGLE_PROCESS
 
@@ -252,12 +252,12 @@ class Fit:
             own = target_x if target_x is not None else x
             statistics = None if own is None else ImageStatistics.from_features(own)
             if statistics is None or not statistics.distance > 0:  # one image, or copies of it
-                statistics = ImageStatistics.of_photographs(self.image_features)
+                statistics = ImageStatistics.from_photographs(self.image_features)
             concept_y = texts.transform(concept_texts, self.track)
             self.concepts = concepts.pairs(weights, statistics, concept_y)
         if auxiliary is None or x is None or images is None:
             assert self.concepts is not None  # or it was refused
-            self.hasher = with_concept_settings(self.hasher, self.given_settings)
+            self.hasher = with_concept_settings(self.hasher, self.user_settings)
             self.training = TrainingSet(
                 self.concepts.images, self.concepts.texts, self.concepts.relation,
                 target_x, target_y,
@@ -276,7 +276,7 @@ class Fit:
             self.captioned = TrainingSet(x, y, relation, target_x, target_y)
         self.training = self.captioned
         if self.concepts is not None:
-            self.hasher = with_concept_settings(self.hasher, self.given_settings)
+            self.hasher = with_concept_settings(self.hasher, self.user_settings)
             self.training = append_auxiliary(self.training, self.concepts)
         self.images = TrainingImages(images, target_images)
 
@@ -495,7 +495,7 @@ def fit(
         Fit(
             hasher, name, folder, image_features(features, device), text_features,
             device=device, validate=validate, fine_tuning=request, use_concepts=concepts,
-            given_settings=settings or (), track=track,
+            user_settings=settings or (), track=track,
         ).run_files(data)  # fmt: skip
         engine = SearchEngine.open(folder, writable=True)
         engine.temporary = temporary

@@ -18,7 +18,7 @@ from transhash.data.collection import Collection, Images, Problem, label_matrix
 from transhash.data.relation import Rows
 from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
 from transhash.errors import DataError
-from transhash.features.decode_processes import decode_apart
+from transhash.features.decode_processes import decode_isolated
 from transhash.features.images import ImageFeatures
 from transhash.features.stream import extract_readable
 from transhash.features.texts import TextFeatures, text_features
@@ -228,7 +228,7 @@ def _readable(images: Images, size: int, track: Track) -> tuple[Images, list[Pro
     """Return the images that decode; a machine that scores a part has to know them all."""
 
     def find_fault(path: Path) -> str | None:
-        pixels = decode_apart(path, size)
+        pixels = decode_isolated(path, size)
         return pixels if isinstance(pixels, str) else None
 
     if images.features is not None:
