@@ -1,11 +1,12 @@
 """What a release needs besides the build.
 
-    python .ci/release.py sbom           # build/sbom.json: packages and model files, CycloneDX 1.6
-    python .ci/release.py address URL    # project.urls, and absolute links in README.md
+    python .ci/release.py sbom                # build/sbom.json: packages and model files, CycloneDX 1.6
+    python .ci/release.py address URL [DOCS]  # project.urls, and absolute links in README.md
+    python .ci/release.py site FOLDER         # add build/site to a folder of versions to be hosted
 
 `address` prepares a checkout for a package index: .github/workflows/wheels.yml runs it with the
-address of its repository before it builds. `sbom` lists what is installed: run it where transhash
-was installed with the extras to be listed.
+address of its repository before it builds. DOCS is the address where `site` is hosted. `sbom` lists
+what is installed: run it where transhash was installed with the extras to be listed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import hashlib
 import importlib.metadata
 import json
 import re
+import shutil
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -41,16 +43,32 @@ def source_version() -> str:
     return re.findall(r'^__version__ = "(.+?)"', source, re.MULTILINE)[0]
 
 
-def project_urls(pyproject: str, repository: str, tag: str) -> str:
-    """Return pyproject.toml with the addresses of a repository."""
+def project_urls(pyproject: str, repository: str, tag: str, docs: str = "") -> str:
+    """Return pyproject.toml with the addresses of a repository and of the documentation."""
     if "urls" in tomllib.loads(pyproject)["project"]:
         return pyproject
     repository = repository.rstrip("/")
     urls = (
         f'[project.urls]\nRepository = "{repository}"\nIssues = "{repository}/issues"\n'
-        f'Changelog = "{repository}/blob/{tag}/CHANGELOG.md"\n\n'
+        f'Changelog = "{repository}/blob/{tag}/CHANGELOG.md"\n'
+        + (f'Documentation = "{docs.rstrip("/")}/"\n' if docs else "")
     )
-    return pyproject.replace("[project.scripts]\n", f"{urls}[project.scripts]\n", 1)
+    return pyproject.replace("[project.scripts]\n", f"{urls}\n[project.scripts]\n", 1)
+
+
+def add_version_of_site(site: Path, folder: Path, version: str) -> None:
+    """Copy a built site to FOLDER/VERSION; list it for the version menu; open the newest first."""
+    shutil.copytree(site, folder / version, dirs_exist_ok=True)
+
+    def numbers(name: str) -> list[int]:
+        return [int(part) for part in re.findall(r"\d+", name)]
+
+    names = [path.parent.name for path in folder.glob("*/index.html")]
+    names.sort(key=numbers, reverse=True)
+    rows = [{"version": name, "title": name, "aliases": []} for name in names]
+    (folder / "versions.json").write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+    page = f'<meta http-equiv="refresh" content="0; url={names[0]}/index.html">\n'
+    (folder / "index.html").write_text(page, "utf-8")
 
 
 def _normalized(name: str) -> str:
@@ -156,11 +174,14 @@ def software_bill_of_materials() -> dict[str, Any]:
 
 def main(arguments: list[str]) -> None:
     match arguments:
-        case ["address", repository]:
+        case ["address", repository, *docs] if len(docs) < 2:
             tag = f"v{source_version()}"
-            for name, change in (("README.md", absolute_links), ("pyproject.toml", project_urls)):
-                path = ROOT / name
-                path.write_text(change(path.read_text("utf-8"), repository, tag), "utf-8")
+            readme, pyproject = ROOT / "README.md", ROOT / "pyproject.toml"
+            readme.write_text(absolute_links(readme.read_text("utf-8"), repository, tag), "utf-8")
+            text = project_urls(pyproject.read_text("utf-8"), repository, tag, *docs)
+            pyproject.write_text(text, "utf-8")
+        case ["site", folder]:
+            add_version_of_site(ROOT / "build" / "site", Path(folder), source_version())
         case ["sbom"]:
             out = ROOT / "build" / "sbom.json"
             out.parent.mkdir(exist_ok=True)

@@ -25,10 +25,11 @@ def on_config(config: Any) -> Any:
     """Take the site's address from pyproject.toml, if there is one, and show the version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     urls = project.get("urls", {})
-    config.site_url = urls.get("Documentation") or None
     config.repo_url = urls.get("Repository") or None
     source = (ROOT / "src" / "transhash" / "__init__.py").read_text("utf-8")
     (version,) = re.findall(r'^__version__ = "(.+?)"', source, re.MULTILINE)
+    if address := urls.get("Documentation"):
+        config.site_url = f"{address.rstrip('/')}/{version}/"  # .ci/release.py site
     config.copyright = f"transhash {version} · Apache-2.0"
     return config
 

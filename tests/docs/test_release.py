@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import tomllib
 from importlib.metadata import version
@@ -49,7 +50,24 @@ def test_metadata_have_the_addresses_of_the_repository(release: ModuleType) -> N
     del project["urls"]
     assert project == tomllib.loads(before)["project"]
     assert release.project_urls(after, "https://other.example", "v2") == after
+    documented = release.project_urls(
+        before, "https://example.org/me", "v1", "https://docs.example"
+    )
+    urls = tomllib.loads(documented)["project"]["urls"]
+    assert urls["Documentation"] == "https://docs.example/"
     assert release.source_version() == version("transhash")
+
+
+def test_versions_of_the_site_are_listed_newest_first(release: ModuleType, tmp_path: Path) -> None:
+    site, folder = tmp_path / "site", tmp_path / "hosted"
+    site.mkdir()
+    for number in ("0.9.0", "0.10.0", "0.2.1"):
+        (site / "index.html").write_text(number)
+        release.add_version_of_site(site, folder, number)
+    rows = json.loads((folder / "versions.json").read_text())
+    assert [row["version"] for row in rows] == ["0.10.0", "0.9.0", "0.2.1"]
+    assert (folder / "0.2.1" / "index.html").read_text() == "0.2.1"
+    assert "0.10.0/index.html" in (folder / "index.html").read_text()
 
 
 def test_actions_and_images_are_pinned_by_digest() -> None:
