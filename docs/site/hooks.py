@@ -37,6 +37,8 @@ def on_config(config: Any) -> Any:
 def on_files(files: Files, config: Any) -> Files:
     """Use the README as the home page, and render the notebooks."""
     home = (ROOT / "README.md").read_text(encoding="utf-8")
+    if config.repo_url:  # links that `.ci/release.py address` made absolute
+        home = re.sub(rf"\]\({re.escape(config.repo_url)}/(?:blob|raw)/[^/]+/", "](", home)
     home = re.sub(r"\]\(docs/", "](", home)
     files.append(File.generated(config, "index.md", content=home))
     for path in NOTEBOOKS:
