@@ -1,6 +1,6 @@
 """What a release needs besides the build.
 
-    python .ci/release.py sbom                # build/sbom.json: packages and model files, CycloneDX 1.6
+    python .ci/release.py sbom                # build/sbom.json (CycloneDX): packages, model files
     python .ci/release.py address URL [DOCS]  # project.urls, and absolute links in README.md
     python .ci/release.py site FOLDER         # add build/site to a folder of versions to be hosted
 
