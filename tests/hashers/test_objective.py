@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +17,7 @@ from transhash.data.relation import ExtendedRelation, LabelRelation, SparseRelat
 from transhash.hashers.components import leave_one_out_correlations
 from transhash.hashers.deep import Device
 from transhash.hashers.losses import alignment_loss, inner_product_loss, relation_loss
-from transhash.hashers.thn import THN
+from transhash.hashers.thn import THN, transfer
 from transhash.hashers.thn.batches import Batch, Batches, Items
 from transhash.hashers.thn.input_layer import TowerInputs
 from transhash.hashers.thn.objective import (
@@ -26,7 +27,7 @@ from transhash.hashers.thn.objective import (
     Quantization,
     RelationTerm,
 )
-from transhash.hashers.thn.transfer import ModalityData, TransferStep, soft_match
+from transhash.hashers.thn.transfer import ModalityData, TransferStep, nearest_targets, soft_match
 from transhash.hashers.world import SINGLE_PROCESS
 
 from .worlds import World
@@ -285,6 +286,61 @@ def test_target_items_are_matched_by_cosine() -> None:
     np.testing.assert_allclose(value, odds / odds.sum(axis=1, keepdims=True))
 
 
+def test_of_many_matches_the_largest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    target, auxiliary = rng.normal(size=(30, 4)), rng.normal(size=(9, 4))
+    p, graph = soft_match(target, auxiliary, 0.5), nearest_targets(target)
+    smooth = transfer.smooth_matches(p, graph, 0.25)
+    monkeypatch.setattr(transfer, "_MAX_DENSE_ENTRIES", 30 * 9 - 1)
+    monkeypatch.setattr(transfer, "_CHUNK_ROWS", 7)
+    for count in (9, 3):
+        monkeypatch.setattr(transfer, "_MATCHES_PER_ITEM", count)
+        sparse = transfer.match_items(target, auxiliary, 0.5)
+        assert isinstance(sparse, sp.csr_array)
+        expected = np.where(p >= np.sort(p, axis=1)[:, [-count]], p, 0)
+        expected /= expected.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(sparse.toarray(), expected)
+    monkeypatch.setattr(transfer, "_MATCHES_PER_ITEM", 9)
+    sparse = transfer.smooth_matches(sp.csr_array(p), graph, 0.25)
+    assert isinstance(sparse, sp.csr_array)
+    np.testing.assert_allclose(sparse.toarray(), smooth)
+
+
+def test_neighbors_are_the_most_similar_other_target_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "_NEIGHBORS", 2)
+    monkeypatch.setattr(transfer, "_CHUNK_ROWS", 4)
+    angles = np.radians([0, 10, 25, 120, 130, 145, 240, 250, 265])
+    target = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    target -= target.mean(axis=0)
+    x = target / np.linalg.norm(target, axis=1, keepdims=True)
+    graph = nearest_targets(np.concatenate([target, np.zeros((1, 2))]) + 5).toarray()
+    for group in ([0, 1, 2], [3, 4, 5], [6, 7, 8]):
+        for i in group:
+            others = [j for j in group if j != i]
+            cosine = x[others] @ x[i]
+            np.testing.assert_allclose(graph[i, others], cosine / cosine.sum(), rtol=1e-5)
+    np.testing.assert_allclose(graph.sum(axis=1), 1.0)
+    assert graph[9, 9] == 1.0  # it resembles no other
+    monkeypatch.setattr(transfer, "_MAX_NEIGHBOR_SAMPLE", 5)  # rows 0, 2, 4, 6 and 8 of 9
+    sampled = nearest_targets(target).toarray()
+    assert set(np.flatnonzero(sampled.any(axis=0))) <= {0, 2, 4, 6, 8}
+    assert np.flatnonzero(sampled.diagonal()).tolist() == [4]  # resembles none of the sample
+
+
+def test_target_items_do_not_outweigh_auxiliary_ones() -> None:
+    rng = np.random.default_rng(1)
+    auxiliary, target = rng.normal(size=(6, 3)), rng.normal(size=(24, 3))
+    data = ModalityData(auxiliary, np.ones((6, 1)), target)
+    p = soft_match(target - data.target_center, data.auxiliary, 0.1)
+    data.match_target(np.asarray, 0.1, 0.0)
+    smooth = 0.25 * p + 0.75 * nearest_targets(target) @ p
+    np.testing.assert_allclose(data.match, 0.25 * smooth)
+    few = ModalityData(auxiliary, np.ones((6, 1)), target[:5])
+    p = soft_match(target[:5] - few.target_center, few.auxiliary, 0.1)
+    few.match_target(np.asarray, 0.1, 0.0)
+    np.testing.assert_array_equal(few.match, p)
+
+
 def test_the_extended_relation_is_p_s_q() -> None:
     rng = np.random.default_rng(2)
     labels_x, labels_y = np.eye(3, dtype=bool)[[0, 1, 2, 0]], np.eye(3, dtype=bool)[[2, 1, 0]]
@@ -311,6 +367,7 @@ def test_each_domain_has_its_center_and_matched_items_have_more_weight() -> None
     assert len(data.stacked()) == 3  # target items only once matched
     data.match_target(np.asarray, 0.1, 0.5)
     assert data.match is not None
+    assert isinstance(data.match, np.ndarray)
     matched = (data.match @ (auxiliary - data.center)).mean(axis=0)
     assert np.abs(matched).max() > 0.1
     np.testing.assert_allclose(data.target_center, [11.0, 0.0] - 0.5 * matched)

@@ -254,7 +254,7 @@ def test_empty_target_arrays_are_the_same_as_none(training: TrainingSet) -> None
 
 def test_a_sample_of_many_target_items_is_analyzed(monkeypatch: pytest.MonkeyPatch) -> None:
     training = World(classes=6).training(300)
-    monkeypatch.setattr(TransferStep, "max_items", 40)
+    monkeypatch.setattr(TransferStep, "max_target_items", 40)
     transfer = TransferStep(32, 0.05, None, 4, 0.05, 0.5, 0)
     layer, inputs = transfer.build(training, use_target=True)
     assert len(inputs.images) == 300

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from transhash.data.relation import ExtendedRelation, LabelRelation, Relation, SparseRelation
 from transhash.errors import DataError, NotFittedError
 from transhash.hashers import make_hasher
 from transhash.hashers.thn import THN
+from transhash.hashers.transductive import TransductiveIMH
 from transhash.hashers.tuning import map_both_directions
 from transhash.model.encoder import load
 
@@ -81,11 +83,15 @@ RELATIONS: list[Relation] = [
 ]
 
 
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("relation", RELATIONS, ids=["labels", "pairs", "clicks"])
-def test_the_relation_with_target_items_is_the_product_of_the_matches(relation: Relation) -> None:
+def test_the_relation_with_target_items_is_the_product_of_the_matches(
+    relation: Relation, sparse: bool
+) -> None:
     rng = np.random.default_rng(0)
     p, q = rng.dirichlet(np.ones(4), 3), rng.dirichlet(np.ones(5), 2)
-    extended = ExtendedRelation(relation, p, q)
+    form = sp.csr_array if sparse else np.asarray
+    extended = ExtendedRelation(relation, form(p), form(q))
     s = np.vstack([np.eye(4), p]) @ dense(relation) @ np.vstack([np.eye(5), q]).T
     np.testing.assert_allclose(dense(extended), s, atol=1e-6)
     assert extended.shape == (7, 7)
@@ -121,3 +127,15 @@ def test_the_initialization_of_thn_is_linear_and_close_to_the_trained_one() -> N
         == (trained.project_images(training.target_images) > 0)
     ).mean()
     assert 0.8 < agreement < 1
+
+
+def test_imh_takes_as_many_target_items_as_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = World(gap=1.0).training(200, targets=150)
+    monkeypatch.setattr(TransductiveIMH, "max_items", 240)
+    fitted = make_hasher("IMH+target", bits=16).fit(training)
+    assert isinstance(fitted, TransductiveIMH)
+    center = fitted.centers_["image.target"]
+    monkeypatch.setattr(TransductiveIMH, "max_items", 350)
+    everything = make_hasher("IMH+target", bits=16).fit(training)
+    assert isinstance(everything, TransductiveIMH)
+    assert np.abs(everything.centers_["image.target"] - center).max() > 0.01

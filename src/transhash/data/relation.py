@@ -10,7 +10,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ _Float = npt.NDArray[np.float32]
 _Double = npt.NDArray[np.float64]
 _Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
+MatchMatrix: TypeAlias = npt.NDArray[np.float64] | sp.csr_array  # (target items, auxiliary items)
 _MAX_FACTORS = 256  # more label sets than this would be more columns than most features have
 
 
@@ -340,9 +341,9 @@ class GradedRelation(SumRelation):
 class _Mixture:
     """Selected rows of the matrix [I; P]: n items, and further items as mixtures of them."""
 
-    def __init__(self, n: int, p: _Double | None, rows: Rows | None = None) -> None:
+    def __init__(self, n: int, p: MatchMatrix | None, rows: Rows | None = None) -> None:
         self.n, self.p = n, p
-        self._size = n + (0 if p is None else len(p))
+        self._size = n + (0 if p is None else p.shape[0])
         self.rows = np.arange(self._size) if rows is None else rows
 
     def __len__(self) -> int:
@@ -361,6 +362,12 @@ class _Mixture:
             return values
         return np.asarray(values[: self.n] + self.p.T @ values[self.n :])
 
+    def added(self, rows: Rows) -> _Double:
+        """Return dense rows of P, by their row in [I; P]."""
+        assert self.p is not None
+        selected = self.p[rows - self.n]
+        return np.asarray(selected.toarray() if isinstance(selected, sp.csr_array) else selected)
+
     def subset(self, rows: Rows) -> _Mixture:
         return _Mixture(self.n, self.p, self.rows[rows])
 
@@ -368,11 +375,12 @@ class _Mixture:
 class ExtendedRelation:
     """S⁺ = [I; P] S [I; Q]', never formed. P or Q is None if no items of its modality are added.
 
-    s_ij of added items lies between 0 and 1 and counts as known.
+    Rows of P and Q sum to 1 at most, so s_ij of added items lies between 0 and 1; it counts as
+    known.
     """
 
     def __init__(
-        self, relation: Relation, p: _Double | None = None, q: _Double | None = None
+        self, relation: Relation, p: MatchMatrix | None = None, q: MatchMatrix | None = None
     ) -> None:
         n, m = relation.shape
         self.relation, self._images, self._texts = relation, _Mixture(n, p), _Mixture(m, q)
@@ -394,17 +402,16 @@ class ExtendedRelation:
 
     def block(self, rows: Rows, columns: Rows) -> tuple[_Float, _Float | None]:
         n, m = self.relation.shape
-        p, q = self._images.p, self._texts.p
         rows, columns = self._images.rows[rows], self._texts.rows[columns]
         own_x, own_y = rows < n, columns < m
         half = np.empty((len(rows), m))  # rows of [I; P] S
         half[own_x], mask = self.relation.block(rows[own_x], np.arange(m))
-        if p is not None:
-            half[~own_x] = self.relation.transposed_times(p[rows[~own_x] - n].T).T
+        if not own_x.all():
+            half[~own_x] = self.relation.transposed_times(self._images.added(rows[~own_x]).T).T
         s = np.empty((len(rows), len(columns)), np.float32)
         s[:, own_y] = half[:, columns[own_y]]
-        if q is not None:
-            s[:, ~own_y] = half @ q[columns[~own_y] - m].T
+        if not own_y.all():
+            s[:, ~own_y] = half @ self._texts.added(columns[~own_y]).T
         if mask is None:
             return s, None
         known = np.ones(s.shape, np.float32)

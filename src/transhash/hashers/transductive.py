@@ -29,7 +29,7 @@ from transhash.hashers.modules import Center
 from transhash.hashers.projection import check_width
 from transhash.hashers.qch import QCH
 from transhash.hashers.settings import NonNegativeInt, Positive, Proportion
-from transhash.hashers.thn.transfer import ModalityData
+from transhash.hashers.thn.transfer import MAX_TARGET_ITEMS, ModalityData, sample_target
 from transhash.progress import tracked
 
 LearnerT = TypeVar("LearnerT", bound=Learner)
@@ -53,8 +53,10 @@ class Transductive(Hasher):
         n, m = relation.shape
         image_counts = relation.times(np.ones((m, 1)))
         text_counts = relation.transposed_times(np.ones((n, 1)))
-        images = ModalityData(training.images, image_counts, training.target_images)
-        texts = ModalityData(training.texts, text_counts, training.target_texts)
+        target_images = self._sample_target(training.target_images, n)
+        target_texts = self._sample_target(training.target_texts, m)
+        images = ModalityData(training.images, image_counts, target_images)
+        texts = ModalityData(training.texts, text_counts, target_texts)
         super()._fit(TrainingSet(images.auxiliary, texts.auxiliary, relation), options)
         has_target = images.target is not None or texts.target is not None
         matching = self.matching_temperature, self.target_centering
@@ -65,6 +67,9 @@ class Transductive(Hasher):
             super()._fit(TrainingSet(images.stacked(), texts.stacked(), extended), options)
         centers = images.center, images.target_center, texts.center, texts.target_center
         self.centers_ = dict(zip(_CENTERS, centers, strict=True))
+
+    def _sample_target(self, features: Features | None, auxiliary: int) -> Features | None:
+        return sample_target(features, MAX_TARGET_ITEMS, self.seed)
 
     def project_images(self, images: Features) -> npt.NDArray[np.float32]:
         return super().project_images(self._centered(images, "image.target"))
@@ -120,6 +125,9 @@ def with_concept_settings(hasher: LearnerT, user_settings: Container[str] = ()) 
 @dataclass
 class TransductiveIMH(Transductive, IMH):
     name: ClassVar[str] = "IMH+target"
+
+    def _sample_target(self, features: Features | None, auxiliary: int) -> Features | None:
+        return sample_target(features, max(0, self.max_items - auxiliary), self.seed)
 
 
 @dataclass

@@ -40,6 +40,7 @@ from transhash.features.images import ImageFeatures, ImageSample, image_features
 from transhash.features.stream import extract_readable
 from transhash.features.texts import TextFeatures, text_features
 from transhash.hashers import Hasher, find_method, make_hasher
+from transhash.hashers.thn.transfer import MAX_TARGET_ITEMS
 from transhash.hashers.training_loop import fingerprint
 from transhash.hashers.transductive import with_concept_settings
 from transhash.hashers.tuning import Trial, tune
@@ -71,7 +72,7 @@ from transhash.training.validation import (
     validation_summary,
 )
 
-MAX_TARGET_ITEMS = 2000  # unlabeled items used for alignment; the paper takes 500
+_MAX_FINE_TUNING_ITEMS = 2000  # with --fine-tune, which decodes them: 150 kB each
 VALIDATION_FOLDER = "validation"  # in the run folder, while validation is not finished
 
 
@@ -228,9 +229,9 @@ class Fit:
         if auxiliary is not None:
             x, images = self._extract_images(auxiliary.images)
         if data.images is not None:
-            target_x, target_images = self._extract_images(_sample(data.images, rng))
+            target_x, target_images = self._extract_images(self._sample(data.images, rng))
         if data.texts is not None:
-            target_texts = _sample(data.texts, rng)
+            target_texts = self._sample(data.texts, rng)
         captions = list(auxiliary.texts.items) if auxiliary and texts is not None else []
         concept_texts = concepts.texts if concepts else []
         if target_texts is not None and texts is not None:
@@ -365,6 +366,13 @@ class Fit:
             delete_backbone(self.out)
         return self
 
+    def _sample(self, target: Collection[Any], rng: np.random.Generator) -> Collection[Any]:
+        """Return random target items, at most as many as training can take."""
+        count = MAX_TARGET_ITEMS if self.fine_tuning is None else _MAX_FINE_TUNING_ITEMS
+        if len(target) <= count:
+            return target
+        return target.take(np.sort(rng.permutation(len(target))[:count]))
+
     def _draw_image_sample(self) -> ImageSample | None:
         if self.image_features is None:
             return None
@@ -418,13 +426,6 @@ def _read_scores(path: Path, name: str) -> dict[str, Any] | None:
     except DataError:
         return None
     return scores if isinstance(scores, dict) and scores.pop("name", None) == name else None
-
-
-def _sample(collection: Collection[Any], rng: np.random.Generator) -> Collection[Any]:
-    """Return at most MAX_TARGET_ITEMS random items: more cost time and align no better."""
-    if len(collection) <= MAX_TARGET_ITEMS:
-        return collection
-    return collection.take(np.sort(rng.permutation(len(collection))[:MAX_TARGET_ITEMS]))
 
 
 def _transform_texts(features: TextFeatures | None, texts: Texts, track: Track) -> Features:

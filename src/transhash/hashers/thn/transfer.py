@@ -5,28 +5,33 @@ canonical coordinates, and takes over their relations in proportion. With n, m a
 target images and texts, the current image axes A and the temperature τ,
 
     P = softmax over rows of cos(X̂ A, X A) / τ      (n̂, n), Q (m̂, m) for texts
-    S⁺ = [I; P] S [I; Q]'                           (n + n̂, m + m̂)
+    w = min(1, n / n̂)                               the weight of a target item
+    P ← w P + (1 - w) G P                           G: means over the 10 nearest target items
+    S⁺ = [I; w P] S [I; w Q]'                       (n + n̂, m + m̂)
 
-and the components are recomputed from S⁺ over both domains, each with its own center: auxiliary
+w keeps target items, whose relations are guesses, from outweighing auxiliary ones. With more target
+than auxiliary items, the target is dense enough for matches to be shared among neighbors. Then
+the components are recomputed from S⁺ over both domains, each with its own center: auxiliary
 items by their mean over related pairs, target items by mean(X̂) - κ mean(P X). κ = 0 gives both
 domains one mean, which is wrong if their class frequencies differ; κ = 1 gives matched items one
 mean, which trusts the matches. Only S is needed, no classes.
 
-To change the matching rule, change `soft_match`.
+Time and memory are linear in target items. To change the matching rule, change `soft_match`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from transhash.data.feedback import FeedbackRelation
-from transhash.data.relation import ExtendedRelation, GradedRelation, Relation
+from transhash.data.relation import ExtendedRelation, GradedRelation, MatchMatrix, Relation
 from transhash.data.training_set import Features, TrainingSet
 from transhash.hashers.base import Array
 from transhash.hashers.canonical import canonical_analysis, weighted_mean
@@ -43,6 +48,13 @@ from transhash.hashers.thn.initialization import MIN_BITS, RESIDUAL_FRACTION, re
 from transhash.hashers.thn.input_layer import InputLayer, TowerInputs
 from transhash.progress import tracked
 
+MAX_TARGET_ITEMS = 100_000  # of a modality; time and memory are linear in them
+_MAX_DENSE_ENTRIES = 20_000_000  # of P: 160 MB
+_MATCHES_PER_ITEM = 128  # kept of a larger P
+_NEIGHBORS = 10  # of a target item among the others
+_MAX_NEIGHBOR_SAMPLE = 10_000  # target items that neighbors are chosen from
+_CHUNK_ROWS = 1024
+
 
 def soft_match(target: Features, auxiliary: Features, temperature: float) -> Matrix:
     """Return P, the soft assignment of target items to auxiliary items; rows sum to 1."""
@@ -53,6 +65,79 @@ def soft_match(target: Features, auxiliary: Features, temperature: float) -> Mat
     weights = np.exp(logits, out=logits)
     weights /= weights.sum(axis=1, keepdims=True)
     return np.asarray(weights)
+
+
+def match_items(target: Features, auxiliary: Features, temperature: float) -> MatchMatrix:
+    """Return P of `soft_match`; of a large P, only the largest entries of each row."""
+    n_target, n = len(target), len(auxiliary)
+    if n_target * n <= _MAX_DENSE_ENTRIES:
+        return soft_match(target, auxiliary, temperature)
+    return _largest_entries(
+        lambda rows: soft_match(target[rows], auxiliary, temperature), (n_target, n)
+    )
+
+
+def nearest_targets(target: Features) -> sp.csr_array:
+    """Return G (n̂, n̂), the weights of the nearest other target items; rows sum to 1.
+
+    Neighbors are found by the cosine of centered features, among a sample of many target items, so
+    that time is linear. The row of an item that resembles no other is its own.
+    """
+    x = target - target.mean(axis=0, dtype=np.float64)
+    x = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-9)).astype(np.float32)
+    n = len(x)
+    sample = np.unique(np.linspace(0, n - 1, min(n, _MAX_NEIGHBOR_SAMPLE)).astype(np.int64))
+    k = min(_NEIGHBORS, len(sample) - 1)
+    values, columns = np.empty((n, k)), np.empty((n, k), np.int64)
+    for rows in _row_chunks(n):
+        cosine = x[rows] @ x[sample].T
+        cosine[np.arange(*rows.indices(n))[:, None] == sample] = -np.inf
+        nearest = np.argpartition(-cosine, k - 1, axis=1)[:, :k]
+        values[rows] = np.maximum(np.take_along_axis(cosine, nearest, axis=1), 0)
+        columns[rows] = sample[nearest]
+    graph = sp.csr_array((values.ravel(), columns.ravel(), np.arange(n + 1) * k), (n, n))
+    total = values.sum(axis=1)
+    alone = (total <= 0).astype(np.float64)
+    return sp.csr_array(
+        sp.diags_array(1 / np.where(alone, 1, total)) @ graph + sp.diags_array(alone)
+    )
+
+
+def smooth_matches(p: MatchMatrix, graph: sp.csr_array, own_share: float) -> MatchMatrix:
+    """Return own_share · P + (1 - own_share) · G P."""
+    if isinstance(p, sp.csr_array):
+        return _largest_entries(
+            lambda rows: (own_share * p[rows] + (1 - own_share) * (graph[rows] @ p)).toarray(),
+            p.shape,
+        )
+    return np.asarray(own_share * p + (1 - own_share) * (graph @ p))
+
+
+def _largest_entries(dense_rows: Callable[[slice], Matrix], shape: tuple[int, int]) -> sp.csr_array:
+    """Return a matrix with the largest entries of each row, rescaled to a sum of 1."""
+    n, width = shape
+    k = min(_MATCHES_PER_ITEM, width)
+    values, columns = np.empty((n, k)), np.empty((n, k), np.int32)
+    for rows in _row_chunks(n):
+        p = dense_rows(rows)
+        largest = np.argpartition(-p, k - 1, axis=1)[:, :k]
+        columns[rows], values[rows] = largest, np.take_along_axis(p, largest, axis=1)
+    values /= values.sum(axis=1, keepdims=True)
+    return sp.csr_array((values.ravel(), columns.ravel(), np.arange(n + 1) * k), shape)
+
+
+def _row_chunks(n: int) -> Iterator[slice]:
+    return (slice(start, start + _CHUNK_ROWS) for start in range(0, n, _CHUNK_ROWS))
+
+
+def sample_target(features: Features | None, count: int, seed: int) -> Features | None:
+    """Return at most `count` random rows in their order, None without any."""
+    if features is None or not count:
+        return None
+    if len(features) <= count:
+        return features
+    rng = np.random.default_rng([seed, 0xCD])
+    return np.asarray(features[np.sort(rng.permutation(len(features))[:count])])
 
 
 def matched_weights(mean_match: Matrix) -> Matrix:
@@ -88,7 +173,8 @@ class ModalityData:
         self.auxiliary[others] = auxiliary[others] - self.center
         self.auxiliary[~others] = auxiliary[~others] - self.target_center
         self._center_target()
-        self.match: Matrix | None = None
+        self.match: MatchMatrix | None = None  # P times the weight of a target item
+        self._mean_match: Matrix | None = None  # column means of P
 
     def match_target(
         self, project: Callable[[Matrix], Features], temperature: float, target_centering: float
@@ -96,10 +182,13 @@ class ModalityData:
         """Update P from projections of centered features, and the target's center with it."""
         if self.target is None:
             return
-        self.match = soft_match(
-            project(self._centered_target), project(self.auxiliary), temperature
-        )
-        matched_mean = self.match.mean(axis=0, dtype=np.float64) @ self.auxiliary  # mean(P X)
+        p = match_items(project(self._centered_target), project(self.auxiliary), temperature)
+        weight = min(1.0, len(self.auxiliary) / len(self.target))
+        if weight < 1:
+            p = smooth_matches(p, self._graph, own_share=weight)
+        self.match = p * weight
+        self._mean_match = np.asarray(p.mean(axis=0, dtype=np.float64)).ravel()
+        matched_mean = self._mean_match @ self.auxiliary  # mean(P X)
         self.target_center = self.target_mean - target_centering * matched_mean
         self._center_target()
 
@@ -107,16 +196,21 @@ class ModalityData:
         """Return centered features, auxiliary items first; target items only once matched."""
         return self.auxiliary if self.match is None else self._all
 
+    @cached_property
+    def _graph(self) -> sp.csr_array:
+        assert self.target is not None
+        return nearest_targets(self.target)
+
     def _center_target(self) -> None:
         if self.target is not None:
             np.subtract(self.target, self.target_center, out=self._centered_target)
 
     def mmd_weights(self, rows: npt.NDArray[np.int64], n: int) -> Array | None:
         """Return the weights in MMD of n auxiliary items, of which `rows` were matched."""
-        if self.match is None:
+        if self._mean_match is None:
             return None
         weights = np.ones(n, dtype=np.float32)
-        weights[rows] = matched_weights(self.match.mean(axis=0))
+        weights[rows] = matched_weights(self._mean_match)
         return weights
 
 
@@ -134,13 +228,14 @@ class TransferStep:
 
     # Items of a modality in the analysis; further auxiliary items are only projected.
     max_items: ClassVar[int] = 10_000
+    max_target_items: ClassVar[int] = MAX_TARGET_ITEMS
 
     def build(self, training: TrainingSet, use_target: bool) -> tuple[InputLayer, TowerInputs]:
         """Return the layer and its outputs, leave-one-out coordinates of analyzed items."""
         rows, columns, relation = self._sample(training)
         n, m = relation.shape
-        target_images = self._sample_target(training.target_images if use_target else None)
-        target_texts = self._sample_target(training.target_texts if use_target else None)
+        target_images = self._sample_target(training.target_images, use_target)
+        target_texts = self._sample_target(training.target_texts, use_target)
         image_counts = relation.times(np.ones((m, 1)))
         text_counts = relation.transposed_times(np.ones((n, 1)))
         # Most voted texts are typed queries, which belong to neither domain.
@@ -193,11 +288,8 @@ class TransferStep:
         inputs = TowerInputs(z_x, z_y, target_x, target_y, *mmd_weights)
         return InputLayer(image_map, text_map), inputs
 
-    def _sample_target(self, features: Features | None) -> Features | None:
-        if features is None or len(features) <= self.max_items:
-            return features
-        rng = np.random.default_rng([self.seed, 0xCD])
-        return np.asarray(features[np.sort(rng.permutation(len(features))[: self.max_items])])
+    def _sample_target(self, features: Features | None, use_target: bool) -> Features | None:
+        return sample_target(features, self.max_target_items if use_target else 0, self.seed)
 
     def _sample(self, training: TrainingSet) -> tuple[Array, Array, Relation]:
         rng = np.random.default_rng([self.seed, 0xCA])
