@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet --constraint .ci/constraints.txt  # the versions that passed the tests
 SOURCES := pyproject.toml setup.py $(wildcard src/transhash/index/*.c)
 
 # Test files in parallel. Tests that need minutes, a browser or a server run in test-slow.
@@ -42,15 +43,15 @@ setup: .venv/ready  ## create .venv and install
 	@$(PYTHON) -c 'import sys; sys.exit("transhash needs Python 3.11 or newer: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	rm -f src/transhash/index/_hamming*.so  # built for one Python version, it would hide the new one
-	$(PIP) install --quiet -e '.[serve,plots]'
+	$(INSTALL) -e '.[serve,plots]'
 	touch $@
 
 .venv/tools: .venv/ready
-	$(PIP) install --quiet -e '.[serve,plots,milvus,dev]'
+	$(INSTALL) -e '.[serve,plots,milvus,dev]'
 	touch $@
 
 .venv/docs: .venv/ready
-	$(PIP) install --quiet -e '.[docs]'
+	$(INSTALL) -e '.[docs]'
 	touch $@
 
 clean:
