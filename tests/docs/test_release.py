@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 
+import transhash
 from transhash.features import efficientnet
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +56,7 @@ def test_metadata_have_the_addresses_of_the_repository(release: ModuleType) -> N
     )
     urls = tomllib.loads(documented)["project"]["urls"]
     assert urls["Documentation"] == "https://docs.example/"
-    assert release.source_version() == version("transhash")
+    assert release.source_version() == transhash.__version__
 
 
 def test_versions_of_the_site_are_listed_newest_first(release: ModuleType, tmp_path: Path) -> None:
