@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -40,7 +41,9 @@ def test_a_served_run_replies_and_stops_cleanly(run: Path) -> None:
         found = httpx.get(f"{url}api/search/text", params={"q": "a boat"}, timeout=60)
         assert found.json()["hits"]
     finally:
-        process.send_signal(signal.SIGINT)
+        for _ in range(2):  # the second of an impatient user
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.01)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "Traceback" not in stderr

@@ -164,9 +164,9 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # uvicorn would raise the signal again after stopping, before the run is closed.
+        # uvicorn would raise the signal again after stopping, before the run is closed. A second
+        # signal changes nothing: the deadline is near.
         self.exit_deadline.start()
-        self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 
 
