@@ -611,6 +611,8 @@ def score_splits(
             rows.append([s.map for s in scores] + [s.precision_at[10] for s in scores])
         results[name] = rows
         print(f"| {name} | {' | '.join(mean_cells(rows))} |", flush=True)
+        if options.json:  # an interrupted run has the rows so far
+            options.json.write_text(json.dumps(results, indent=1))
     print_differences(results)
     return results
 
