@@ -1,12 +1,13 @@
-"""Measure MAP of THN against the number of target items and of auxiliary pairs.
+"""Measure MAP against the number of target items and of auxiliary pairs.
 
     python benchmarks/curves.py FOLDER --jobs 2 --out runs/curves --figure docs/images/curves.svg
+    python benchmarks/curves.py FOLDER --methods THN CCA+target QCH+target --out runs/curves ...
     python benchmarks/curves.py FOLDER --fine-tune --device cuda --jobs 12 --out runs/curves ...
 
 32 bits, image -> text / text -> image, mean and deviation over (overlapping) splits, with frozen
 features and, with --fine-tune, fine-tuned ones. Target items: that many images and as many texts
-of the database, supervised by labels or by 2,000 pairs. Pairs: that many pairs, with 500 + 500
-target items. Points in the output folder are not computed again.
+of the database, none of them a query, supervised by labels or by 2,000 pairs. Pairs: that many
+pairs, with 500 + 500 target items. Points in the output folder are not computed again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import multiprocessing
 import tempfile
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,6 +55,7 @@ class Point:
     targets: int
     fine_tuned: bool
     split: int
+    method: str = "THN"
 
 
 class WorkerData(NamedTuple):
@@ -73,10 +76,14 @@ def compute(point: Point) -> list[float]:
     benchmark, files, device = _worker[0]
     sizes = replace(benchmark.sizes, target=point.targets, auxiliary=point.auxiliary)
     benchmark = replace(benchmark, supervision=point.supervision, sizes=sizes)
+    rows = benchmark.split(point.split)
+    for queries, target in (
+        (rows.query_images, rows.target_images), (rows.query_texts, rows.target_texts),
+    ):  # fmt: skip
+        assert not np.intersect1d(queries, target).size
     data = build_split(benchmark, point.split)
-    hasher = make_hasher("THN", bits=32, seed=point.split).fit(data.training)
+    hasher = make_hasher(point.method, bits=32, seed=point.split).fit(data.training)
     if point.fine_tuned:
-        rows = benchmark.split(point.split)
         auxiliary, target = (np.load(file, mmap_mode="r") for file in files)
         features = fine_tune(
             EfficientNetLite0(device), auxiliary[rows.auxiliary_images],
@@ -84,17 +91,19 @@ def compute(point: Point) -> list[float]:
             FineTuning(seed=point.split, use_target=point.targets > 0),
         )  # fmt: skip
         data = with_fine_tuned_images(data, benchmark, point.split, features)
-        hasher = make_hasher("THN", bits=32, seed=point.split).fit(data.training)
+        hasher = make_hasher(point.method, bits=32, seed=point.split).fit(data.training)
     return maps(score_directions(build_directions(hasher, data.test), 1))
 
 
-def make_points(curve: str, fine_tuned: bool, database: int, splits: list[int]) -> list[Point]:
+def make_points(
+    curve: str, fine_tuned: bool, database: int, splits: list[int], method: str = "THN"
+) -> list[Point]:
     """Return the points of a curve; all use the same queries and databases."""
     if curve == "pairs":
         counts = [(count, DEFAULT_TARGETS) for count in PAIRS]
     else:
         counts = [(DEFAULT_AUXILIARY, database if n is None else n) for n in TARGETS]
-    return [Point(CURVES[curve], *count, fine_tuned, s) for count in counts for s in splits]
+    return [Point(CURVES[curve], *count, fine_tuned, s, method) for count in counts for s in splits]
 
 
 def by_count(
@@ -118,7 +127,7 @@ def draw(
 
     plt.rcParams.update({"font.size": 10, "svg.hashsalt": "curves", "svg.fonttype": "none"})
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
-    splits = sorted({point.split for point in results})
+    splits = sorted({point.split for point in results if point.method == "THN"})
     only_frozen = list(features) == ["frozen"]
     lines = (
         (0, "target items, labels", "labels", "#d1214f", "o"),
@@ -171,6 +180,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--splits", type=int, nargs="+", default=[100, 101, 102])
     parser.add_argument("--curves", nargs="+", choices=CURVES, default=list(CURVES))
+    parser.add_argument("--methods", nargs="+", default=["THN"])
     parser.add_argument("--fine-tune", action="store_true", help="add fine-tuned points")
     parser.add_argument("--only-fine-tuned", action="store_true", help="omit frozen points")
     parser.add_argument("--device", default="cpu")
@@ -190,7 +200,8 @@ def main() -> None:
         point
         for curve in options.curves
         for fine_tuned in features.values()
-        for point in make_points(curve, fine_tuned, database, options.splits)
+        for method in options.methods
+        for point in make_points(curve, fine_tuned, database, options.splits, method)
     )
     todo = [point for point in points if point not in saved.results]
     with tempfile.TemporaryDirectory() as scratch:
@@ -206,10 +217,10 @@ def main() -> None:
             futures = {pool.submit(compute, point): point for point in todo}
             for future in progress_bar(as_completed(futures), "points", total=len(futures)):
                 saved.add(futures[future], future.result())
-    for curve in options.curves:
+    for curve, method in product(options.curves, options.methods):
         for name, fine_tuned in features.items():
-            print(f"\n| {curve}, {name} | I → T / T → I |\n|---|---|")
-            curve_points = make_points(curve, fine_tuned, database, options.splits)
+            print(f"\n| {curve}, {method}, {name} | I → T / T → I |\n|---|---|")
+            curve_points = make_points(curve, fine_tuned, database, options.splits, method)
             for count, rows in by_count(curve, curve_points, saved.results).items():
                 print(f"| {count:,} | {mean_cell(rows)} |", flush=True)
     if options.figure:

@@ -4,9 +4,9 @@
     python benchmarks/fit_scale.py FOLDER --pairs 100000 --targets 1000000 --keep
 
 Writes random features to .npy files in FOLDER (float32, 1,280 numbers per image and 384 per text,
-7.3 GB), runs the command without and with validation, and prints its wall time, the training time
-and the largest resident size including mapped pages: mean and deviation over repeats. Deletes the
-files unless --keep is given.
+7.3 GB), runs the command without and with validation, and prints its wall and CPU time, the
+training time and the largest resident size including mapped pages: mean and deviation over
+repeats. Deletes the files unless --keep is given.
 """
 
 from __future__ import annotations
@@ -53,15 +53,16 @@ def write_features(folder: Path, pairs: int, targets: int) -> None:
     write({"texts": "texts"}, targets, 0.2)
 
 
-def measure(command: list[str], out: Path) -> tuple[float, float, float]:
-    """Return wall time, training time and the largest resident size in GB."""
+def measure(command: list[str], out: Path) -> tuple[float, float, float, float]:
+    """Return wall time, CPU time, training time and the largest resident size in GB."""
     start = time.perf_counter()
     process = subprocess.Popen([*command, "--out", str(out)], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"{' '.join(command)} failed. See the message above.")
     training = json.loads((out / "report.json").read_text())["training_seconds"]
-    return time.perf_counter() - start, training, usage.ru_maxrss / 2**20
+    cpu = usage.ru_utime + usage.ru_stime
+    return time.perf_counter() - start, cpu, training, usage.ru_maxrss / 2**20
 
 
 def print_means(command: list[str], folder: Path, repeats: int) -> None:
@@ -74,7 +75,9 @@ def print_means(command: list[str], folder: Path, repeats: int) -> None:
         for values in zip(*rows)
     ]
     print(
-        f"{cells[0]} s, THN {cells[1]} s, peak {cells[2]} GB: {' '.join(command[1:])}", flush=True
+        f"{cells[0]} s, CPU {cells[1]} s, THN {cells[2]} s, peak {cells[3]} GB: "
+        f"{' '.join(command[1:])}",
+        flush=True,
     )
 
 
@@ -84,6 +87,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=100_000)
     parser.add_argument("--targets", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--no-validate", action="store_true", help="measure only without it")
     parser.add_argument(
         "--keep", action="store_true", help="keep the feature files, and use existing ones"
     )
@@ -109,7 +113,8 @@ def main() -> None:
             "--images", str(files["images"]), "--texts", str(files["texts"]),
         ]  # fmt: skip
         print_means([*command, "--no-validate"], folder, options.repeats)
-        print_means(command, folder, options.repeats)
+        if not options.no_validate:
+            print_means(command, folder, options.repeats)
     finally:
         if not options.keep:
             for file in files.values():

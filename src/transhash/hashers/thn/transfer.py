@@ -83,9 +83,11 @@ def nearest_targets(target: Features) -> sp.csr_array:
     Neighbors are found by the cosine of centered features, among a sample of many target items, so
     that time is linear. The row of an item that resembles no other is its own.
     """
-    x = target - target.mean(axis=0, dtype=np.float64)
-    x = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-9)).astype(np.float32)
-    n = len(x)
+    n, mean = len(target), target.mean(axis=0, dtype=np.float64)
+    x = np.empty(target.shape, np.float32)
+    for rows in _row_chunks(n):
+        part = target[rows] - mean
+        x[rows] = part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-9)
     sample = np.unique(np.linspace(0, n - 1, min(n, _MAX_NEIGHBOR_SAMPLE)).astype(np.int64))
     k = min(_NEIGHBORS, len(sample) - 1)
     values, columns = np.empty((n, k)), np.empty((n, k), np.int64)
