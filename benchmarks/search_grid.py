@@ -4,6 +4,7 @@
     python benchmarks/search_grid.py FOLDER --threads 2        # two threads, elapsed time
     python benchmarks/search_grid.py FOLDER --default 1e7      # the default ranking only
     python benchmarks/search_grid.py FOLDER --default 1e6 --bits 128 256 --k 24 1000
+    python benchmarks/search_grid.py --removals                # next to new indexes of the rest
 
 FOLDER is a benchmark folder: "learned" are codes of THN for its images, resampled as in
 benchmarks/search.py. Queries are like the items ("own"), texts of the benchmark ("other modality"),
@@ -11,7 +12,7 @@ or random ("far"). One thread, processor time, FAISS with use_heap=False in the 
 without the removed items; ratios above 1 are faster than FAISS. Mean ± deviation over the seeds.
 With several threads, time of single queries and of a batch of all of them: FAISS divides only
 batches among threads. --projections FILE keeps what was trained; --out FILE keeps ratios, and the
-grid has all of them.
+grid has all of them. --removals needs no FOLDER and compares with no FAISS.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from transhash.training.split_data import build_split, load_benchmark_features
 BITS, KS = (16, 32, 64, 128, 256), (1, 10, 100, 1000)
 QUERIES = 20
 REMOVED, BATCH = 75_000, 1_500  # nearest to the queries, and how many in one call
+REMOVALS = (1_000, 5_000, 25_000, 75_000, 200_000)
 Projected = tuple[np.ndarray, np.ndarray]  # of images and of texts
 Clock = Callable[[], float]
 
@@ -100,6 +102,17 @@ def measure_seconds(search: Callable[[slice], Any], batch: int, clock: Clock) ->
     return float(np.min(turns, axis=0).sum())
 
 
+def searcher(
+    index: GroupedIndex, queries: Packed, k: int, weights: BitWeights | None
+) -> Callable[[slice], None]:
+    codes = Codes(queries, index.bits)
+
+    def search(rows: slice) -> None:
+        index.search(codes[rows], k, None if weights is None else weights[rows])
+
+    return search
+
+
 def compare(
     index: GroupedIndex,
     flat: Any,
@@ -109,11 +122,9 @@ def compare(
     batch: int = 1,
 ) -> tuple[float, float]:
     """Return (FAISS time / our time, our ms per query)."""
-    codes = Codes(queries, index.bits)
     clock = time.process_time if index.threads == 1 else time.perf_counter
 
-    def ours(rows: slice) -> None:
-        index.search(codes[rows], k, None if weights is None else weights[rows])
+    ours = searcher(index, queries, k, weights)
 
     def theirs(rows: slice) -> None:
         flat.search(queries[rows], k)
@@ -124,13 +135,17 @@ def compare(
     return other / mine, mine / QUERIES * 1e3
 
 
+def order_by_distance(packed: Packed, queries: Packed, bits: int) -> np.ndarray:
+    """Return rows by the distance to the nearest of the queries."""
+    items, distance = Codes(packed, bits), np.full(len(packed), bits, np.uint16)
+    for q in range(len(queries)):
+        np.minimum(distance, Codes(queries[q : q + 1], bits).hamming(items)[0], out=distance)
+    return np.argsort(distance, kind="stable")
+
+
 def remove_nearest(index: GroupedIndex, packed: Packed, queries: Packed) -> Packed:
     """Remove the items nearest to the queries in small calls; return the other codes."""
-    items = Codes(packed, index.bits)
-    distance = np.full(len(packed), index.bits, np.uint16)
-    for q in range(len(queries)):
-        np.minimum(distance, Codes(queries[q : q + 1], index.bits).hamming(items)[0], out=distance)
-    nearest = np.argsort(distance, kind="stable")[:REMOVED]
+    nearest = order_by_distance(packed, queries, index.bits)[:REMOVED]
     for start in range(0, REMOVED, BATCH):
         index.remove(nearest[start : start + BATCH])
     return np.delete(packed, nearest, axis=0)
@@ -241,9 +256,45 @@ def measure_default(
         print(f"| {name} | {state} | {k} | {ms_cell} | {ratio_cell} |", flush=True)
 
 
+def measure_removals(items: int, seeds: range) -> None:
+    """Compare clustered codes of 128 bits after removals with a new index of the other items."""
+    bits, ratios = 128, dict[tuple[str, int], list[float]]()
+    counts = [count for count in REMOVALS if count < items]
+    for seed in seeds:
+        packed = clustered(items, bits, 10 * seed, 0.02)
+        queries = clustered(QUERIES, bits, 10 * seed + 2, 0.02)
+        weights = np.random.default_rng(seed).integers(1, 60_000, (QUERIES, bits))
+        nearest = order_by_distance(packed, queries, bits)
+        index = GroupedIndex(bits)
+        index.threads, done = 1, 0
+        index.add(np.arange(items), Codes(packed, bits))
+        for count in counts:
+            for start in range(done, count, BATCH):
+                index.remove(nearest[start : min(start + BATCH, count)])
+            done = count
+            new = GroupedIndex(bits)
+            new.threads = 1
+            new.add(*index.export())
+            for name, k in product(("hamming", "weighted"), (1, 24, 1000)):
+                used = weights if name == "weighted" else None
+                ours, theirs = (
+                    measure_seconds(searcher(each, queries, k, used), 1, time.process_time)
+                    for each in (index, new)
+                )
+                ratios.setdefault((f"{name}, k = {k}", count), []).append(ours / theirs)
+    print(f"{items:,} clustered codes of {bits} bits: time / time of a new index of the rest\n")
+    print("| search | " + " | ".join(f"{count:,} removed" for count in counts) + " |")
+    print("|---" * (1 + len(counts)) + "|")
+    for name in dict.fromkeys(key[0] for key in ratios):
+        cells = [ratios[name, count] for count in counts]
+        line = " | ".join(f"{np.mean(cell):.2f} ± {np.std(cell):.2f}" for cell in cells)
+        print(f"| {name} | {line} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--removals", action="store_true", help="measure only these")
     parser.add_argument("--items", type=float, default=1e6)
     parser.add_argument("--default", type=float, help="items; measure only the default ranking")
     parser.add_argument("--bits", type=int, nargs="+", help="code lengths; only these")
@@ -254,9 +305,14 @@ def main() -> None:
     parser.add_argument("--projections", type=Path, help=".npz file")
     parser.add_argument("--out", type=Path, help=".jsonl file to append to")
     options = parser.parse_args()
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    if options.removals:
+        measure_removals(int(options.items), seeds)
+        return
+    if options.folder is None:
+        parser.error("FOLDER is missing")
     faiss.omp_set_num_threads(options.threads)
     projected = project(options.folder, options.projections)
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
     if not options.default:
         rows = []
         lengths = options.bits or BITS
