@@ -22,7 +22,7 @@ from .small_run import LOCAL, build_run
 def _wait_for_the_model() -> Iterator[None]:
     """Let requests wait for the model as long as a busy machine needs, instead of 5 seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warm_up, "_WAIT_SECONDS", 60.0)
+        patch.setattr(warm_up, "_WAIT_SECONDS", 25.0)
         yield
 
 
