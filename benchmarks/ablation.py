@@ -40,7 +40,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "10 initialization only (1 step)": {"steps": 1, "ema_decay": 0.0},
     "12 no weight average": {"ema_decay": 0.0},
     "squared inner product (THN-ip)": {"loss": "inner-product"},
-    "THN-paper": PAPER,
+    "THN-paper, 1,000 steps": {**PAPER, "steps": 1000},
 }
 
 

@@ -192,7 +192,9 @@ def test_the_papers_recipe_collapses_and_warns(
     training: TrainingSet, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Because of unweighted pairs and λ = 1e-2 from the first step; see docs/differences.md."""
-    small = {**SMALL, "image_hidden": (64,), "text_hidden": (64,)}
+    small = {
+        **SMALL, "image_hidden": (64,), "text_hidden": (64,), "quantization_weight": 1e-2
+    }  # fmt: skip
     paper = make_hasher("THN-paper", **{**small, "steps": 300, "learning_rate": 0.03})
     assert isinstance(paper, THN)
     with caplog.at_level(logging.WARNING):
@@ -332,6 +334,7 @@ def test_alexnet_is_fine_tuned_from_pixels_with_fch_ten_times_faster(tmp_path: P
         steps=2,
         batch_size=4,
         target_batch_size=4,
+        learning_rate=0.01,
         weights=str(tmp_path / "alexnet.safetensors"),
     )
     hasher.fit(TrainingSet(pixels, texts, relation, pixels[:4], texts[:4]))

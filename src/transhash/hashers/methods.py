@@ -122,7 +122,7 @@ METHODS: tuple[Method, ...] = (
            "THN (paper's network)",
            {"input_layer": "features", "matching_rounds": 0, "rotation_trials": 0,
             "soft_label_fraction": 0.0, "pseudo_label_weight": 0.0,
-            "image_hidden": (512,), "text_hidden": (1000, 500)}),
+            "image_hidden": (512,), "text_hidden": (1000, 500)}, "thn.PAPER_NETWORK"),
     Method("THN-paper", "thn.THN", "as-published", ("#8c2f39", "#e08c95"), "d",
            "THN (as printed)", default_settings="thn.PAPER"),
     Method("THN", "thn.THN", "proposed", ("#d1214f", "#ff6b8f"), "o"),
