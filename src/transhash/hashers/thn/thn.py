@@ -74,9 +74,9 @@ PAPER_NETWORK: dict[str, Any] = {
     "steps": 1000,
 }
 # The recipe as printed, completed from the authors' Caffe files. The paper leaves open learning
-# rate, λ and steps; these have the best held-out auxiliary MAP of benchmarks/paper_network.py, where
-# λ = 1e-4 is level with 0 (THN-Q) and 16,000 steps still gain. Settings of the canonical input
-# layer, which the paper does not have, have no effect here.
+# rate, λ and steps; these have the best held-out auxiliary MAP of benchmarks/paper_network.py.
+# There λ = 1e-4 is level with 0 (THN-Q), and 16,000 steps still gain. Settings of the canonical
+# input layer, which the paper does not have, have no effect here.
 PAPER: dict[str, Any] = {
     "image_hidden": (512,),
     "text_hidden": (1000, 500),
