@@ -45,6 +45,7 @@ def _built() -> Path:
     """Build the run once for all processes of a test session."""
     cache = os.environ.get("TRANSHASH_CACHE")
     base = Path(cache or tempfile.mkdtemp()) / "small-run"
+    base.parent.mkdir(parents=True, exist_ok=True)
     if base.exists():
         return base
     draft = Path(tempfile.mkdtemp(dir=base.parent))

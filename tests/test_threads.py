@@ -84,3 +84,39 @@ def test_libraries_are_limited_together_and_restored() -> None:
         assert torch.get_num_threads() == 1
         assert all(pool["num_threads"] == 1 for pool in threadpool_info())
     assert torch.get_num_threads() == before
+
+
+def run_after_a_command(code: str, threads: str) -> subprocess.CompletedProcess[str]:
+    """Run `transhash --version`, then `code` in the same process."""
+    limits = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    environment = {name: value for name, value in os.environ.items() if name not in limits}
+    start = (
+        "import sys; sys.argv = ['transhash', '--version']\n"
+        "from transhash.cli import main\n"
+        "try: main()\nexcept SystemExit as stop:\n    if stop.code: raise\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", start + code],
+        env=environment | {"TRANSHASH_THREADS": threads}, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(os.cpu_count() == 1, reason="libraries use one thread anyway")
+def test_a_command_limits_all_libraries_that_it_loads() -> None:
+    run = run_after_a_command(
+        "import faiss, numpy, torch\n"
+        "from threadpoolctl import threadpool_info\n"
+        "pools = [(pool['user_api'], pool['num_threads']) for pool in threadpool_info()]\n"
+        "print(torch.get_num_threads(), *sorted(pools))\n",
+        threads="1",
+    )
+    assert run.returncode == 0, run.stderr
+    openmp, blas = "('openmp', 1)", "('blas', 1)"  # of NumPy and FAISS, and of torch and FAISS
+    assert run.stdout.splitlines()[-1] == f"1 {blas} {blas} {openmp} {openmp}"
+
+
+def test_a_command_explains_an_invalid_number_of_threads() -> None:
+    run = run_after_a_command("", "two")
+    assert run.returncode == 2
+    assert "TRANSHASH_THREADS must be a positive integer, got 'two'. Unset it." in run.stderr
+    assert "Traceback" not in run.stderr

@@ -18,6 +18,9 @@ from typing import Any
 from transhash.errors import DataError
 
 THREADS_VARIABLE = "TRANSHASH_THREADS"
+_LIBRARY_VARIABLES = (  # OpenMP (torch, FAISS), BLAS, and the tokenizers of Hugging Face
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS",
+)  # fmt: skip
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 
@@ -120,8 +123,14 @@ def _blas_libraries() -> Any:
     return ThreadpoolController()  # searching for the libraries takes 10 ms
 
 
-def configure_waiting() -> None:
-    """Make waiting threads sleep instead of spin; call it before numeric libraries are loaded."""
+def configure_libraries() -> None:
+    """Give numeric libraries `cpu_count()` threads, which sleep while they wait.
+
+    Call it before these libraries are loaded. Variables that are set already stay.
+    """
+    threads = str(cpu_count())
+    for name in _LIBRARY_VARIABLES:
+        os.environ.setdefault(name, threads)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     os.environ.setdefault("KMP_BLOCKTIME", "0")

@@ -25,8 +25,7 @@ from rich.text import Text
 
 from transhash.errors import DataError, TranshashError
 from transhash.progress import show_progress
-from transhash.storage import write_json
-from transhash.threads import configure_waiting
+from transhash.threads import configure_libraries
 
 if TYPE_CHECKING:
     from transhash.search.catalog import Catalog
@@ -89,8 +88,6 @@ def load_commands() -> typer.Typer:
 
 def main() -> None:
     """Run the command. Errors meant for the user are printed and exit with code 2."""
-    configure_waiting()  # before numeric libraries are loaded
-    load_commands()
     warnings.filterwarnings("ignore", module=r"PIL\b")  # about odd metadata in users' images
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal may lack some characters
@@ -104,6 +101,8 @@ def main() -> None:
         handlers=[RichHandler(console=err, show_time=False, show_path=False)],
     )
     try:
+        configure_libraries()  # before any of them is loaded
+        load_commands()
         app()
     except TranshashError as error:
         exit_with_error(str(error))
@@ -158,6 +157,8 @@ def print_problems(
         err.print(f"  {_location(**problem)}: {problem['reason']}")
     if limit is not None and len(problems) > limit:
         if list_file.name != "report.json":  # a report already lists them
+            from transhash.storage import write_json  # loads NumPy
+
             write_json(list_file, problems)
         err.print(f"  and {len(problems) - limit} more (full list: {list_file})")
 
