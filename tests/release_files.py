@@ -17,9 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from small_run import copy_small_run
-
 import transhash
+from small_run import copy_small_run
 from transhash.search.engine import SearchEngine
 from transhash.search.feedback import FeedbackStore, StoredVote, VotedImage
 

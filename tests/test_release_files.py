@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from release_files import FOLDER, search
 
 import transhash
+from release_files import FOLDER, search
 from transhash.codes import Codes
 from transhash.data.manifest import read_texts
 from transhash.model.encode_job import encode_shards
