@@ -115,6 +115,7 @@ PAPER: dict[str, Any] = {
 _log = logging.getLogger("transhash")
 _CHECKS = 10  # of codes and checkpoints in a training
 _MAX_STEPS_BETWEEN_CHECKS = 1000
+_STEPS_BETWEEN_FINITE_CHECKS = 50  # at most: a training that diverged ends soon
 
 
 @dataclass
@@ -209,14 +210,16 @@ class THN(DeepHasher):
                 if average:
                     average.update(parameters, step)
                 metrics.write(step, {**terms, "objective": total})
-                if (step + 1) % check_every and step + 1 < self.steps:
+                is_check = step + 1 == self.steps or (step + 1) % check_every == 0
+                if is_check or (step + 1) % _STEPS_BETWEEN_FINITE_CHECKS == 0:
+                    try:
+                        when = f"at step {step + 1}"
+                        check_finite_weights((total, *parameters), when, self.learning_rate)
+                    except DataError:
+                        metrics.discard()
+                        raise
+                if not is_check:
                     continue
-                try:
-                    when = f"at step {step + 1}"
-                    check_finite_weights((total, *parameters), when, self.learning_rate)
-                except DataError:
-                    metrics.discard()
-                    raise
                 if self._check_collapse(towers, batches, step, objective, quiet=world.rank > 0):
                     objective = objective.without_regularizers()
                 metrics.flush()  # before the checkpoint that a resumed run starts from
