@@ -128,6 +128,15 @@ def test_dcmh_loss_matches_its_definition_by_loops() -> None:
     total += sum((float(outputs[:, k].sum()) + float(rest[k])) ** 2 for k in range(B))
     result = float(dcmh_loss(outputs, others, s, rest, 1.0, 1.0))
     assert result == pytest.approx(total / (3 * M))
+    # Codes shared with the partners replace the signs of the outputs in ||B - F||².
+    codes = torch.where(torch.randn(3, B) > 0, 1.0, -1.0).double()
+    own = torch.where(outputs > 0, 1.0, -1.0)
+    shared = float(dcmh_loss(outputs, others, s, rest, 1.0, 1.0, codes=codes))
+    change = sum(
+        (float(v) - float(c)) ** 2 - (float(v) - float(o)) ** 2
+        for v, c, o in zip(outputs.flatten(), codes.flatten(), own.flatten(), strict=True)
+    )
+    assert shared == pytest.approx((total + change) / (3 * M))
 
 
 def test_autograd_equals_the_papers_residual_except_a_factor_2_of_mmd() -> None:

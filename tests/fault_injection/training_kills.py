@@ -35,6 +35,7 @@ from search.forked import forked
 from training.feature_files import write_features
 from transhash.datasets.synthetic import make_synthetic
 from transhash.experiments import read_results
+from transhash.features import BACKBONE_FILE
 from transhash.hashers.training_loop import TrainingLog
 from transhash.model.encoder import Encoder
 
@@ -150,7 +151,8 @@ def kill_fine_tuning(folder: Path, rounds: int, seed: int = 5) -> Tally:
     for number in range(rounds):
         out = folder / f"run-{number}"
         arguments = ("fit", "cvh", *options, "--out", out)
-        for attempt in range(chance.randrange(1, 3)):
+        # The first two rounds leave a checkpoint for certain: one is resumed, one is damaged.
+        for attempt in range(1 if number < 2 else chance.randrange(1, 3)):
             if attempt == 0 and number % 3 < 2:
                 steps = Calls([(TrainingLog, "write")])  # once per step, counted twice
                 call = chance.randrange(2 * 10, 2 * 30) + 1  # after the first checkpoint
@@ -160,8 +162,10 @@ def kill_fine_tuning(folder: Path, rounds: int, seed: int = 5) -> Tally:
             assert code in (0, -signal.SIGKILL), f"round {number}: exit code {code}"
             killed += code != 0
         checkpoint = out / "fine-tuning" / "checkpoint.safetensors"
-        is_damaged = checkpoint.exists() and number % 2 == 1
-        resumed += checkpoint.exists() and not is_damaged
+        # After the last step the backbone is saved first, and the checkpoint is not read again.
+        is_left = checkpoint.exists() and not (out / "fine-tuning" / BACKBONE_FILE).exists()
+        is_damaged = is_left and number % 2 == 1
+        resumed += is_left and not is_damaged
         damaged += is_damaged
         if is_damaged:
             damage(checkpoint, chance)

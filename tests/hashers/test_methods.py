@@ -33,8 +33,8 @@ def test_the_methods_of_the_paper_are_the_default() -> None:
     assert len(PAPER_METHODS) == 9
     others = {method.name for method in METHODS} - set(PAPER_METHODS)
     assert others == {
-        "THN-paper", "kNN", "ridge", "kNN+target", "ridge+target", "ridge-classifier",
-        "ridge-classifier+target", "IMH+target", "CVH+target", "QCH+target",
+        "THN-paper", "DCMH-published", "kNN", "ridge", "kNN+target", "ridge+target",
+        "ridge-classifier", "ridge-classifier+target", "IMH+target", "CVH+target", "QCH+target",
         "DCMH+target", "CCA+target",
         "THN-no-mmd", "THN-no-soft-labels", "THN-no-pseudo-labels", "THN-paper-network",
     }  # fmt: skip

@@ -18,7 +18,7 @@ from transhash.hashers.thn import THN
 
 from .test_residual_bits import labels_and_pairs
 from .tiny_backbone import SIZE, TinyBackbone, draw_images
-from .worlds import World
+from .worlds import World, relation_sort
 
 RNG = np.random.default_rng(0)
 IMAGES, TEXTS = RNG.normal(size=(500, 64), scale=3), RNG.normal(size=(500, 100), scale=3)
@@ -37,7 +37,8 @@ def hasher(request: pytest.FixtureRequest) -> Hasher:
             for name, value in QUICK.items()
             if name in method.settings() and name not in method.fixed_settings
         }
-        return make_hasher(method.name, bits=16, **quick).fit(World(gap=1.0).training(200))
+        training = World(gap=1.0).training(200, relation_sort(method.name))
+        return make_hasher(method.name, bits=16, **quick).fit(training)
     thn = THN(bits=64, steps=20).fit(labels_and_pairs(World(classes=4), 400)[2])
     assert thn.input_layer_.residual_bits
     return thn

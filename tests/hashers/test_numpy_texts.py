@@ -11,7 +11,7 @@ from transhash.hashers.thn import THN
 from transhash.model.query_encoder import make_text_projector, numpy_arrays_for_texts
 
 from .test_residual_bits import labels_and_pairs
-from .worlds import World
+from .worlds import World, relation_sort
 
 QUICK = {"steps": 20, "batch_size": 64, "target_batch_size": 32, "epochs": 1}
 NUMPY = {"CVH", "QCH", "IMH"} | {m.name for m in METHODS if m.class_path == "thn.THN"}
@@ -23,7 +23,7 @@ def test_numpy_projections_equal_those_of_torch(method: str) -> None:
     quick = {name: value for name, value in QUICK.items() if name in known}
     if method == "CCA+target":
         del quick["steps"]
-    training = World(gap=1.0).training(150)
+    training = World(gap=1.0).training(150, relation_sort(method))
     hasher = make_hasher(method, bits=16, **quick).fit(training)
     state = hasher.state()
     names = numpy_arrays_for_texts(state)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from transhash.data.relation import LabelRelation, Relation, SparseRelation
 from transhash.data.training_set import AuxiliarySet, TrainingSet
+from transhash.hashers import find_method
 
 Array = npt.NDArray[np.float32]
 
@@ -87,6 +88,11 @@ class World:
         x, y = self.draw(n, target), self.draw(n, target)
         relation = LabelRelation(x.one_hot(self.classes), y.one_hot(self.classes))
         return AuxiliarySet(x.images, y.texts, relation)
+
+
+def relation_sort(method: str) -> str:
+    """Return a sort of relation that the method learns from."""
+    return "pairs" if find_method(method).fixed_settings.get("shared_code") else "labels"
 
 
 def dense(relation: Relation) -> npt.NDArray[np.float64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -34,6 +35,7 @@ def forked(
             os.dup2(write_end, 2)
             sys.stdout, sys.stderr = open(1, "w"), open(2, "w")  # noqa: SIM115 (not pytest's)
             sys.argv = ["transhash", *map(str, arguments)]
+            logging.getLogger().handlers.clear()  # pytest's; the command sets up its own
             signal.alarm(seconds)  # ends a service that should not have started
             prepare()
             command()

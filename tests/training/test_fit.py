@@ -26,10 +26,12 @@ from transhash.errors import DataError
 from transhash.hashers import METHODS, make_hasher
 from transhash.model.encoder import Encoder
 
-HASHERS = [method.name for method in METHODS if method.has_codes]
+# Files and arrays here relate items by class; a method with one code per pair refuses that.
+FREE = [method for method in METHODS if not method.fixed_settings.get("shared_code")]
+HASHERS = [method.name for method in FREE if method.has_codes]
 STEPPED = [
     method.name
-    for method in METHODS
+    for method in FREE
     if "learning_rate" in method.settings() and method.fixed_settings.get("steps") != 0
 ]
 LONG = ("--set", "steps=1000000", "--no-validate")

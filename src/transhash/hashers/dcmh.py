@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from transhash.data.relation import GradedRelation, Relation, Rows
 from transhash.data.training_set import Features, TrainingSet
+from transhash.errors import DataError
 from transhash.hashers.base import Array, FitOptions, Setting
 from transhash.hashers.deep import DeepHasher, Device, Tower, learning_rates
-from transhash.hashers.losses import dcmh_loss, pair_weights
+from transhash.hashers.losses import dcmh_loss, pair_weights, signs
 from transhash.hashers.modules import Affine
 from transhash.hashers.settings import NonNegative, Positive, PositiveInt
 from transhash.hashers.training_loop import (
@@ -26,6 +28,13 @@ from transhash.hashers.training_loop import (
 )
 
 _OUTPUT_DEVIATION = 0.01  # of the output layer's initial weights
+# The schedule of the original.
+PUBLISHED: dict[str, Any] = {
+    "epochs": 500,
+    "batch_size": 128,
+    "learning_rate": 10**-1.5,
+    "final_learning_rate": 1e-6,
+}
 
 
 @dataclass
@@ -46,6 +55,9 @@ class DCMH(DeepHasher):
     # rates that learn in 15, the buffered sum lags behind the network and oscillates.
     eta: NonNegative = 0.01
     balanced: bool = True  # ours: related and unrelated pairs have equal weight in sum
+    shared_code: bool = False  # as published: one code for both items of a pair
+    max_gradient_norm: Positive | None = 5.0  # ours, None in the original
+    final_learning_rate: NonNegative = 0.0  # reached after the last epoch; 1e-6 in the original
 
     name: ClassVar[str] = "DCMH"
 
@@ -73,13 +85,19 @@ class DCMH(DeepHasher):
             for name in inputs
         }
         all_rows = {name: np.arange(len(rows)) for name, rows in inputs.items()}
+        codes: dict[str, Tensor] = {}  # B; empty if each modality has codes of its own
+        if self.shared_code:
+            texts_of_images = device.rows(_texts_of_images(relation))
+            codes = _shared_codes(buffers, texts_of_images)
         step = 0
         towers.train()
         for epoch in options.track(range(self.epochs), "training DCMH", total=self.epochs):
             lr_factor = 1 - epoch / self.epochs
+            rate = self.final_learning_rate
+            rate += (self.learning_rate - self.final_learning_rate) * lr_factor
             for name, other in (("image", "text"), ("text", "image")):
                 for group in optimizers[name].param_groups:
-                    group["lr"] = self.learning_rate * lr_factor
+                    group["lr"] = rate
                 for _ in range(max(1, len(inputs[name]) // self.batch_size)):
                     step += 1
                     rows = np.unique(draw(len(inputs[name]), self.batch_size, self.seed, step, 0))
@@ -97,12 +115,17 @@ class DCMH(DeepHasher):
                     rest = buffers[name].sum(dim=0) - outputs.detach().sum(dim=0)
                     loss = dcmh_loss(
                         outputs, buffers[other], device.tensor(s), rest, self.gamma, self.eta,
-                        weights, mask,
+                        weights, mask, codes[name][where] if codes else None,
                     )  # fmt: skip
                     optimizers[name].zero_grad()
                     loss.backward()  # type: ignore[no-untyped-call]
-                    torch.nn.utils.clip_grad_norm_(towers[name].parameters(), 5.0)
+                    if self.max_gradient_norm is not None:
+                        torch.nn.utils.clip_grad_norm_(
+                            towers[name].parameters(), self.max_gradient_norm
+                        )
                     optimizers[name].step()
+            if self.shared_code:
+                codes = _shared_codes(buffers, texts_of_images)
             check_finite_weights(towers.parameters(), f"in epoch {epoch + 1}", self.learning_rate)
         self.towers_ = towers
 
@@ -164,3 +187,25 @@ def _feature_scales(training: TrainingSet) -> dict[str, Array]:
             scales[f"scale.{name}.mean"] = mean.astype(np.float32)
             scales[f"scale.{name}.size"] = np.array(size, dtype=np.float32)
     return scales
+
+
+def _texts_of_images(relation: Relation) -> Rows:
+    """Return the row of each image's text, or raise a DataError if items are not in pairs."""
+    pairs = relation.pairs if isinstance(relation, GradedRelation) else relation
+    n, m = pairs.shape
+    texts, images = pairs.times(np.ones((m, 1))), pairs.transposed_times(np.ones((n, 1)))
+    if (texts != 1).any() or (images != 1).any():
+        raise DataError(
+            f"With shared_code every image has one text and every text one image, but {n} images "
+            f"and {m} texts have {pairs.positives} related pairs. Use pairs that share no item, "
+            "or DCMH with shared_code = False."
+        )
+    return np.rint(pairs.times(np.arange(m, dtype=np.float64)[:, None])[:, 0]).astype(np.int64)
+
+
+def _shared_codes(buffers: Mapping[str, Tensor], texts_of_images: Tensor) -> dict[str, Tensor]:
+    """Return B = sgn(F + G), in the order of the images and of the texts."""
+    codes = signs(buffers["image"] + buffers["text"][texts_of_images])
+    text_codes = torch.empty_like(codes)
+    text_codes[texts_of_images] = codes
+    return {"image": codes, "text": text_codes}

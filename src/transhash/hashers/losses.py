@@ -151,17 +151,25 @@ def dcmh_loss(
     eta: float,
     weights: tuple[float, float] = (1.0, 1.0),
     known: Tensor | None = None,
+    codes: Tensor | None = None,
 ) -> Tensor:
     """Return DCMH's J per pair, for one batch of one modality and all items of the other.
 
     `outputs` (B, b) are those of the batch, `others` (n, b) the other modality's buffer, `rest`
-    (b,) the sum of this modality's buffer outside the batch.
+    (b,) the sum of this modality's buffer outside the batch, `codes` (B, b) the rows of B, by
+    default the signs of `outputs`.
     """
     likelihood = relation_loss(outputs, others, s, weights, known, scale=0.5)
-    code = torch.where(outputs.detach() > 0, 1.0, -1.0)
-    quantization = (code - outputs).pow(2).sum()
+    if codes is None:
+        codes = signs(outputs.detach())
+    quantization = (codes - outputs).pow(2).sum()
     balance = (outputs.sum(dim=0) + rest).pow(2).sum()
     return likelihood + (gamma * quantization + eta * balance) / (len(outputs) * len(others))
+
+
+def signs(values: Tensor) -> Tensor:
+    """Return sgn of the values, -1 for 0 as in codes."""
+    return torch.where(values > 0, 1.0, -1.0)
 
 
 def _mean(values: Tensor, known: Tensor | None) -> Tensor:

@@ -87,6 +87,11 @@ METHODS: tuple[Method, ...] = (
     Method("QCH", "qch.QCH", "baseline", ("#0c8560", "#3fcf9c"), "^"),
     Method("HTH", "hth.HTH", "baseline", ("#c96a00", "#ffab4d"), "P"),
     Method("DCMH", "dcmh.DCMH", "baseline", ("#1668c7", "#6fb1ff"), "v"),
+    # One code for both items of a pair, so it learns from pairs only.
+    Method("DCMH-published", "dcmh.DCMH", "as-published", ("#0b3a70", "#8fb8e8"), "7",
+           "DCMH (as published)",
+           {"shared_code": True, "optimizer": "sgd", "gamma": 1.0, "eta": 1.0, "balanced": False,
+            "max_gradient_norm": None}, "dcmh.PUBLISHED"),
     Method("kNN+target", "baselines.NearestNeighbors", "real-valued", ("#365314", "#d9f99d"), "5",
            "kNN + target data (real-valued)", {"center_target": True}),
     Method("ridge+target", "baselines.RidgeRegression", "real-valued", ("#164e63", "#a5f3fc"), "6",
