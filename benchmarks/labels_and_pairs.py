@@ -1,6 +1,7 @@
-"""Compare THN trained on labels with THN trained on labels and pairs.
+"""Compare methods trained on labels with the same methods trained on labels and pairs.
 
     python benchmarks/labels_and_pairs.py FOLDER --bits 32 64 128
+    python benchmarks/labels_and_pairs.py FOLDER --methods DCMH-published --supervision both
 
 Both train on the same rows of a split. Prints MAP of the target by class (image -> text / text ->
 image) with Hamming and with weighted ranking, and the rank of a held-out caption's own image among
@@ -11,6 +12,7 @@ deviation over splits.
 from __future__ import annotations
 
 import argparse
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +23,12 @@ from transhash.data.collection import label_matrix
 from transhash.data.relation import GradedRelation, LabelRelation, Relation
 from transhash.data.training_set import TrainingSet
 from transhash.features.images import EfficientNetLite0
-from transhash.hashers.thn import THN
+from transhash.hashers import make_hasher
 from transhash.progress import progress_bar
 from transhash.scoring.directions import build_directions, score_directions
 from transhash.training.split_data import build_split, load_benchmark_features
+
+SUPERVISION = {"labels": "labels", "both": "labels and pairs"}  # names in the table
 
 
 def rank_in_class(scores: npt.NDArray[np.float64], related: npt.NDArray[np.bool_]) -> float:
@@ -45,31 +49,34 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--bits", type=int, nargs="+", default=[32, 64])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--methods", nargs="+", default=["THN"])
+    parser.add_argument("--supervision", nargs="+", default=SUPERVISION,
+                        choices=SUPERVISION)  # fmt: skip
     options = parser.parse_args()
     benchmark, _ = load_benchmark_features(options.folder, EfficientNetLite0(), track=progress_bar)
     images, captions = benchmark.auxiliary_images, benchmark.auxiliary_texts
     assert images.features is not None
     assert images.labels is not None
     labels = label_matrix(images.labels, sorted(set().union(*images.labels)))
-    print("| bits | supervision | MAP, Hamming | weighted | rank, Hamming | weighted |")
-    print("|---|---|---|---|---|---|")
-    for bits in options.bits:
-        results: dict[str, list[list[float]]] = {"labels": [], "labels and pairs": []}
+    print("| method | bits | supervision | MAP, Hamming | weighted | rank, Hamming | weighted |")
+    print("|---|---|---|---|---|---|---|")
+    for method, bits in product(options.methods, options.bits):
+        results: dict[str, list[list[float]]] = {name: [] for name in options.supervision}
         for seed in range(options.seeds):
             split, rows = build_split(benchmark, seed), benchmark.split(seed).auxiliary_images
             rest = np.setdiff1d(np.arange(len(images)), rows)
             by_label = LabelRelation(labels[rows], labels[rows])
             relations: dict[str, Relation] = {
                 "labels": by_label,
-                "labels and pairs": GradedRelation(by_label, row_pairs(len(rows))),
+                "both": GradedRelation(by_label, row_pairs(len(rows))),
             }
             texts = split.text_features.transform(captions.take(rows).items)
             held_out_texts = split.text_features.transform(captions.take(rest).items)
             related = labels[rest] @ labels[rest].T
             target = split.training.target_images, split.training.target_texts
-            for name, relation in relations.items():
-                training = TrainingSet(images.features[rows], texts, relation, *target)
-                hasher = THN(bits=bits, seed=seed).fit(training)
+            for name in options.supervision:
+                training = TrainingSet(images.features[rows], texts, relations[name], *target)
+                hasher = make_hasher(method, bits=bits, seed=seed).fit(training)
                 z_x, z_y = hasher.project_auxiliary(images.features[rest], held_out_texts)
                 signs = np.where(z_x > 0, 1.0, -1.0)
                 results[name].append(
@@ -82,8 +89,8 @@ def main() -> None:
                 )
         for name, values in results.items():
             cells = mean_cells(values)
-            both = f"{cells[0]} / {cells[1]} | {cells[2]} / {cells[3]}"
-            print(f"| {bits} | {name} | {both} | {cells[4]} | {cells[5]} |", flush=True)
+            scores = f"{cells[0]} / {cells[1]} | {cells[2]} / {cells[3]} | {cells[4]} | {cells[5]}"
+            print(f"| {method} | {bits} | {SUPERVISION[name]} | {scores} |", flush=True)
 
 
 if __name__ == "__main__":
