@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import torch
 from dying import Calls
 
 from experiments import tiny
@@ -226,6 +227,7 @@ def main() -> None:
     kill = {"fit": kill_fit, "fine-tune": kill_fine_tuning, "experiment": kill_experiment}[
         options.command
     ]
+    torch.set_num_threads(1)  # a forked process has none of the other threads, and waits for them
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRANSHASH_CACHE"] = f"{folder}/cache"
         print(kill(Path(folder), options.rounds, options.seed))
