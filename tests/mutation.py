@@ -359,9 +359,21 @@ MUTANTS = (
     ),
     Mutant(
         "hashers/losses.py",
-        "code = torch.where(outputs.detach() > 0, 1.0, -1.0)",
-        "code = torch.where(outputs.detach() > 0, -1.0, 1.0)",
+        "return torch.where(values > 0, 1.0, -1.0)",
+        "return torch.where(values > 0, -1.0, 1.0)",
         "test_losses.py",
+    ),
+    Mutant(
+        "hashers/dcmh.py",
+        "text_codes[texts_of_images] = codes",
+        "text_codes[:] = codes",
+        "hashers/test_dcmh.py",
+    ),
+    Mutant(
+        "hashers/dcmh.py",
+        "if (texts != 1).any() or (images != 1).any():",
+        "if (texts != 1).any():",
+        "hashers/test_dcmh.py",
     ),
     Mutant(
         "hashers/baselines.py",
