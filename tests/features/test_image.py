@@ -22,6 +22,7 @@ from transhash.features.images import (
     EfficientNetLite0,
     ImageSample,
     image_features,
+    unit_rows,
 )
 from transhash.features.stream import extract_all, stream_images, upscale
 from transhash.storage import content_digest
@@ -406,6 +407,10 @@ def test_an_image_far_from_every_training_image_is_unknown(tmp_path: Path) -> No
     unknown = [sample.is_unknown(row[None]) for row in own[100:]]
     assert sum(unknown) <= 5
     assert sample.is_unknown(-own[:1])
+    between = own[:1] / np.linalg.norm(own[0]) + 3 * np.eye(40)[:1]
+    cosines = unit_rows(between) @ unit_rows(own[:100]).T
+    assert 0 < cosines.max() < sample.min_cosine
+    assert sample.is_unknown(between)
     sample.save(tmp_path / "sample.safetensors")
     again = ImageSample.load(tmp_path / "sample.safetensors")
     assert again.min_cosine == sample.min_cosine

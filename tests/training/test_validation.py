@@ -221,6 +221,17 @@ def test_coverage_is_high_in_the_same_domain_lower_in_another_and_zero_for_noise
     ]
 
 
+def test_an_auxiliary_item_is_not_among_its_own_neighbors() -> None:
+    # Four classes of exactly ten pairs: without itself, an item has one neighbor of another class,
+    # and its captions agree less than those of a target item, which has none.
+    of_class = np.repeat(np.eye(4, dtype=np.float32), 10, axis=0)
+    noise = 0.01 * np.random.default_rng(0).standard_normal((40, 4)).astype(np.float32)
+    keys = [str(row) for row in range(40)]
+    pairs = SparseRelation.from_pairs(keys, keys)
+    training = TrainingSet(of_class + noise, of_class, pairs, np.eye(4, dtype=np.float32))
+    assert measure_coverage(training, None, None)["images"]["coverage"] > 1.1
+
+
 def test_words_that_are_missing_from_the_captions_are_counted_and_listed() -> None:
     captions = ["a red dog"] * 20 + ["a blue boat"] * 20
     texts = ["dogs run"] * 10 + ["a boat sinks", "the boat floats"] * 5 + ["zebra stripes"] * 6
