@@ -715,7 +715,7 @@ MUTANTS = (
         "search/sync.py",
         "if item.key == last else None",
         "if item.key == last else after_last",
-        "search/test_items.py -k cut",
+        "search/test_items.py -k another_order",
     ),
     Mutant(
         "search/sync.py",
@@ -757,7 +757,7 @@ MUTANTS = (
         "storage.py",
         "    if stat.S_ISREG(mode):",
         "    if True:",
-        "search/test_corrupt_run.py -k pipe",
+        "test_storage.py -k pipe",
     ),
     Mutant(
         "service/originals.py",

@@ -19,6 +19,7 @@ from transhash.storage import (
     WriterLock,
     atomic_file,
     atomic_folder,
+    open_regular,
     read_json,
     recover_folder,
     seek_and_read,
@@ -151,3 +152,15 @@ def test_drafts_of_living_processes_and_young_drafts_stay(
         assert young.exists()
         assert not dead.exists()
     assert not recover_folder(tmp_path / "model")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_only_regular_files_are_opened_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    os.mkfifo(tmp_path / "pipe")
+    with open_regular(tmp_path / "file") as file:
+        assert file.read() == b"content"
+    with pytest.raises(OSError, match="is not a regular file"):
+        open_regular(tmp_path / "pipe")
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        open_regular(tmp_path)

@@ -430,6 +430,16 @@ def test_a_table_that_was_cut_off_removes_nothing(
     assert "removed 2" in output(command, "sync", "run", name, "--allow-shrink")
 
 
+def test_a_table_in_another_order_is_not_taken_for_one_that_was_cut_off(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    table, lines = tmp_path / "cut.csv", TABLES["cut.csv"].splitlines(keepends=True)
+    table.write_text("".join(lines))
+    command("sync", "run", "cut.csv")
+    table.write_text("".join([lines[0], *lines[2:5], *lines[7:], lines[1]]))  # the first is last
+    assert "removed 2" in output(command, "sync", "run", "cut.csv")
+
+
 def test_a_parquet_file_that_was_cut_off_removes_nothing_whatever_is_allowed(
     run: Path, tmp_path: Path, command: Command
 ) -> None:
