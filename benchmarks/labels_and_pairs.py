@@ -1,7 +1,7 @@
 """Compare methods trained on labels with the same methods trained on labels and pairs.
 
     python benchmarks/labels_and_pairs.py FOLDER --bits 32 64 128
-    python benchmarks/labels_and_pairs.py FOLDER --methods DCMH-published --supervision both
+    python benchmarks/labels_and_pairs.py FOLDER --methods DCMH DCMH-published --supervision both
 
 Both train on the same rows of a split. Prints MAP of the target by class (image -> text / text ->
 image) with Hamming and with weighted ranking, and the rank of a held-out caption's own image among
