@@ -367,7 +367,7 @@ def rank_with_search(
             query, own = queries[i : i + 1], weights[i : i + 1]
             nearest = rank_codes(query, own, numbers, images.packed)
             rarities = catalog.words.rarities(query_words(text, words.stop_words_))
-            matches = catalog.words.search("images", rarities, images.packed.shape[1])
+            matches = catalog.words.rank("images", rarities, images.packed.shape[1])
             found: dict[SearchMode, Rows] = {
                 "codes": nearest.ids[0],
                 "keywords": matches.numbers,

@@ -516,8 +516,8 @@ MUTANTS = (
     ),
     Mutant(
         "search/retrieval.py",
-        "np.lexsort((ids, distances, costs, -scores))[:k]",
-        "np.lexsort((ids, distances, costs))[:k]",
+        "keys = (ids[best], distances[best], costs[best], -scores[best])",
+        "keys = (ids[best], distances[best], costs[best])",
         "search/test_hybrid.py -k fusion",
     ),
     Mutant(
@@ -525,6 +525,42 @@ MUTANTS = (
         "np.minimum(scores, shares)",
         "np.minimum(scores, sum(rarities.values()))",
         "search/test_hybrid.py -k covers",
+    ),
+    Mutant(
+        "search/keywords.py",
+        "            if changed:\n",
+        "            if False:\n",
+        "search/test_common_words.py -k change",
+    ),
+    Mutant(
+        "search/keywords.py",
+        "if changes == self._changes and key not in self._values:",
+        "if key not in self._values:",
+        "search/test_common_words.py -k before_a_change",
+    ),
+    Mutant(
+        "search/keywords.py",
+        "        if not values:\n            found",
+        "        if True:\n            found",
+        "search/test_common_words.py -k filters",
+    ),
+    Mutant(
+        "search/keywords.py",
+        "codes[order[is_first]]",
+        "codes[is_first]",
+        "search/test_common_words.py -k codes",
+    ),
+    Mutant(
+        "search/retrieval.py",
+        "scores >= np.partition(scores, -k)[-k]",
+        "scores > np.partition(scores, -k)[-k]",
+        "search/test_hybrid.py -k fusion",
+    ),
+    Mutant(
+        "search/catalog_file.py",
+        "version = by_others, self.base.total_changes",
+        "version = by_others, 0",
+        "search/test_common_words.py -k change",
     ),
     Mutant(
         "search/keywords.py",
@@ -540,8 +576,8 @@ MUTANTS = (
     ),
     Mutant(
         "search/retrieval.py",
-        "fuse(query, own, _select(nearest, np.s_[i : i + 1]), matches, k)",
-        "fuse(query, own, _select(nearest, np.s_[i : i + 1]), matches, len(nearest.ids[0]))",
+        "fuse(query, own, near, matches, k)",
+        "fuse(query, own, near, matches, len(near.ids[0]))",
         "search/test_hybrid.py -k takes_no_place",
     ),
     Mutant(

@@ -195,25 +195,6 @@ def test_an_item_that_only_the_catalog_has_takes_no_place_of_another(run: Path) 
         ]  # fmt: skip
 
 
-def test_a_word_that_many_items_have_ranks_items_with_a_rarer_one(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("transhash.search.keywords._MAX_CANDIDATES", 2)
-    texts = ["a red boat", "a red car", *(f"boat {i}" for i in range(4))]
-    texts += [f"house {i}" for i in range(20)]  # so that no word is in half of the items
-    with SearchEngine.open(run, writable=True) as engine:
-        engine.add_texts(texts)
-        words = engine.catalog.words
-        rarities = words.rarities(["boat", "red"])
-        width = engine.query_encoder.bits // 8
-        found = words.search("texts", rarities, width, exhaustive=False)
-        items = engine.catalog.get(found.numbers.tolist())
-        assert [items[number].text for number in found.numbers.tolist()] == texts[:2]
-        share = rarities["red"] / sum(rarities.values())
-        assert found.coverage[0] > share + 0.2 > found.coverage[1]
-        assert len(words.search("texts", rarities, width).numbers) == 6
-
-
 def test_codes_are_no_reason_in_a_keyword_search(run: Path) -> None:
     with SearchEngine.open(run, writable=True) as engine:
         engine.add_texts(["a red boat"])

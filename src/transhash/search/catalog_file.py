@@ -224,6 +224,15 @@ class CatalogFile:
         with self.errors():
             return self.base.execute(sql, values).fetchone()
 
+    def has_changed(self) -> bool:
+        """Return whether the file may have changed since this thread last asked."""
+        with self.errors():
+            by_others = self.base.execute("PRAGMA data_version").fetchone()[0]
+        version = by_others, self.base.total_changes
+        before = getattr(self._local, "version", None)
+        self._local.version = version
+        return version != before
+
     def find_row(self, where: str, *values: Any) -> tuple[int, ItemRow] | None:
         """Return the number and the row of one item."""
         row = self.fetch_one(f"SELECT number, {ITEM_COLUMNS} FROM items WHERE {where}", *values)

@@ -117,15 +117,16 @@ def resolve_hits(
         queries.packed, ranking.ids, ranking.distances, strict=True
     ):
         hits = []
-        for number, distance in zip(map(int, numbers), map(int, distances)):
+        code = query.tobytes()
+        for number, distance in zip(numbers.tolist(), distances.tolist()):
             item = items.get(number)
             if item is None:
                 continue
-            differing = _differing_bits(query.tobytes(), item.code)
+            differing = _differing_bits(code, item.code)
             if len(differing) != distance:
                 if outdated is None:
                     outdated = catalog.pending(index_url)
-                differing = _differing_bits(query.tobytes(), outdated.get(number) or item.code)
+                differing = _differing_bits(code, outdated.get(number) or item.code)
             if len(differing) == distance:
                 hits.append(make_hit(item, distance, differing, objects or {}))
             else:
@@ -164,9 +165,12 @@ def make_hit(
 
 def _differing_bits(a: bytes, b: bytes) -> tuple[int, ...]:
     """Return the positions in which two packed codes differ; the first bit is 0."""
-    bits = len(a) * 8
-    difference = int.from_bytes(a, "big") ^ int.from_bytes(b, "big")
-    return tuple(i for i in range(bits) if difference >> (bits - 1 - i) & 1)
+    return tuple(
+        8 * i + bit for i, (x, y) in enumerate(zip(a, b)) if x != y for bit in _SET_BITS[x ^ y]
+    )
+
+
+_SET_BITS = [[bit for bit in range(8) if byte >> (7 - bit) & 1] for byte in range(256)]
 
 
 _CELL, _GAP, _STRIP = 200, 16, 10

@@ -10,8 +10,10 @@ import json
 import math
 import re
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
 
 SearchMode = Literal["hybrid", "codes", "keywords"]
 DEFAULT_SEARCH: SearchMode = "hybrid"
+Condition = tuple[str, Sequence[str]]  # on rows of `items`, with the values of its parameters
+ALL: Condition = ("1", ())
+_Floats = npt.NDArray[np.float64]
+_Numbers = npt.NDArray[np.int64]
+_NO_NUMBERS = np.empty(0, np.int64)
+_Read = TypeVar("_Read")
 
 # Columns of the table, the reason shown for a match in each, and its weight in BM25. Words that
 # were chosen to name one item count twice.
@@ -51,9 +59,12 @@ KEYWORD_SCHEMA = (
     f"WHEN ({_OLD}) IS NOT ({_NEW}) BEGIN {_DELETE}; {_INSERT}; END",
 )
 MAX_MATCHES = 10_000  # best by BM25; a search with that many matches needs no more of them
-# Items that a hybrid search may find by their words alone, apart from those of the rarest word. It
-# takes about a microsecond per item. Words beyond it only rank items that have a rarer one.
-_MAX_CANDIDATES = 5_000
+# Words that more items have count by their presence alone in a hybrid search. BM25 takes about two
+# microseconds per item and search, presence a fiftieth of that.
+_MAX_RANKED = 2_000
+# Items that one word finds in a hybrid search. Those of a more common word are spread evenly.
+_MAX_PRESENT = 50_000
+_CACHE_BYTES = 64 << 20
 _MAX_QUERY_WORDS = 32  # the rarest of a long query
 # Nobody expects these to matter. Other languages: the model's own stop words.
 FUNCTION_WORDS = frozenset(
@@ -88,11 +99,61 @@ def check_search(mode: str) -> SearchMode:
 
 
 class KeywordMatches(NamedTuple):
-    """Items that have words of a query, best first, equal ones by number."""
+    """Items that have words of a query."""
 
-    numbers: npt.NDArray[np.int64]
+    numbers: _Numbers
     coverage: npt.NDArray[np.float64]  # 0 to 1: of what the words of the query say
     codes: npt.NDArray[np.uint8]  # packed
+
+    def coverage_of(self, numbers: npt.ArrayLike) -> dict[int, float]:
+        """Return the coverage of those of the items that match."""
+        rows = np.isin(self.numbers, numbers)
+        return dict(zip(self.numbers[rows].tolist(), self.coverage[rows].tolist()))
+
+
+class _Presence(NamedTuple):
+    """Items that have a word, in ascending order."""
+
+    numbers: _Numbers
+    codes: npt.NDArray[np.uint8]  # packed
+
+
+class _WordCache:
+    """What was read about words, as long as the catalog does not change; threads share it."""
+
+    def __init__(self, file: CatalogFile) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._values: OrderedDict[tuple[str, ...], Any] = OrderedDict()  # last used last
+        self._bytes = 0
+        self._changes = 0
+
+    def get(self, key: tuple[str, ...], read: Callable[[], _Read]) -> _Read:
+        """Return what `read` returned when it was last called with this key, if it still holds."""
+        changed = self._file.has_changed()
+        with self._lock:
+            if changed:
+                self._values.clear()
+                self._bytes = 0
+                self._changes += 1
+            changes = self._changes
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key]  # type: ignore[no-any-return]
+        value = read()
+        with self._lock:
+            # What was read before a change must not be kept after it.
+            if changes == self._changes and key not in self._values:
+                self._values[key] = value
+                self._bytes += _size(value)
+                while self._bytes > _CACHE_BYTES:
+                    self._bytes -= _size(self._values.popitem(last=False)[1])
+        return value
+
+
+def _size(value: object) -> int:
+    arrays = value.numbers.nbytes + value.codes.nbytes if isinstance(value, _Presence) else 0
+    return 500 + arrays  # about what a key and its entry take
 
 
 class KeywordIndex:
@@ -100,76 +161,133 @@ class KeywordIndex:
 
     def __init__(self, file: CatalogFile) -> None:
         self._file = file
+        self._cache = _WordCache(file)
 
     def rarities(self, words: Sequence[str]) -> dict[str, float]:
         """Return the weight of each word in BM25, of the rarest words if there are many."""
-        count = int(self._file.fetch_one("SELECT COUNT(*) FROM items")[0])
-        sql = "SELECT COUNT(*) FROM words WHERE words MATCH ?"
+        count = self._cache.get(
+            ("items",), lambda: int(self._file.fetch_one("SELECT COUNT(*) FROM items")[0])
+        )
         rarities = {}
         for word in dict.fromkeys(words):
-            with_word = self._file.fetch_one(sql, _expression(word))[0]
+            with_word = self._count(word)
             # As in FTS5, so that coverage is a fraction of its scores.
             rarities[word] = max(1e-6, math.log((count - with_word + 0.5) / (with_word + 0.5)))
         rarest = sorted(rarities, key=lambda word: -rarities[word])[:_MAX_QUERY_WORDS]
         return {word: rarities[word] for word in rarest}
 
-    def search(
-        self,
-        modality: Modality,
-        rarities: Mapping[str, float],
-        width: int,
-        condition: str = "1",
-        values: Sequence[str] = (),
-        *,
-        exhaustive: bool = True,
+    def _count(self, word: str) -> int:
+        sql = "SELECT COUNT(*) FROM words WHERE words MATCH ?"
+        return self._cache.get(
+            ("count", word), lambda: int(self._file.fetch_one(sql, _expression(word))[0])
+        )
+
+    def rank(
+        self, modality: Modality, rarities: Mapping[str, float], width: int, where: Condition = ALL
     ) -> KeywordMatches:
         """Return the items that have any of the words, ranked by BM25, with codes of `width` bytes.
 
         The coverage of an item is its BM25 score divided by that of an item of average length that
         has every word once in a field of weight one: rare words count most. It is at most the share
         of the words that the item has, so that one of two in its name does not count like both.
-        Unless `exhaustive`, items that have only words of thousands of items are left out.
+        Equal items are ordered by number.
         """
-        words = list(rarities) if exhaustive else self._selective(rarities)
+        numbers, scores, shares, codes = self._rank(modality, rarities, width, where)
+        return KeywordMatches(numbers, _coverage(scores, shares, rarities), codes)
+
+    def match(
+        self,
+        modality: Modality,
+        rarities: Mapping[str, float],
+        width: int,
+        where: Condition = ALL,
+        nearest: _Numbers = _NO_NUMBERS,
+    ) -> KeywordMatches:
+        """Return the items that have any of the words, as `rank` does, in bounded time.
+
+        They are ordered by number. A word that thousands of items have counts as if they were of
+        average length and had it once. Of the items with a word that more than 50,000 have, only
+        as many are returned, spread evenly, and those among the `nearest`.
+        """
+        ranked: dict[str, float] = {}
+        left = _MAX_RANKED
+        for word in sorted(rarities, key=lambda word: -rarities[word]):
+            left -= self._count(word)
+            if left < 0:
+                break
+            ranked[word] = rarities[word]
+        numbers, scores, shares, codes = self._rank(modality, ranked, width, where)
+        parts = [(numbers, scores, shares, codes)]
+        for word in rarities:
+            if word not in ranked:
+                numbers, codes = self._presence(word, modality, width, where, nearest)
+                weights = np.full(len(numbers), rarities[word])
+                parts.append((numbers, weights, weights, codes))
+        numbers, scores, shares, codes = map(np.concatenate, zip(*parts))
+        order = np.argsort(numbers, kind="stable")  # merges what is sorted already
+        numbers = numbers[order]
+        is_first = np.append(True, numbers[1:] > numbers[:-1])[: len(numbers)]
+        rows = np.cumsum(is_first) - 1
+        coverage = _coverage(
+            np.bincount(rows, scores[order]), np.bincount(rows, shares[order]), rarities
+        )
+        return KeywordMatches(numbers[is_first], coverage, codes[order[is_first]])
+
+    def _rank(
+        self, modality: Modality, rarities: Mapping[str, float], width: int, where: Condition
+    ) -> tuple[_Numbers, _Floats, _Floats, npt.NDArray[np.uint8]]:
+        """Return the best items by BM25: numbers, scores, shares of the words, and codes."""
         weights = ", ".join(str(weight) for _, weight in _FIELDS.values())
+        condition, values = where
         rows = self._file.fetch(
             f"SELECT items.number, -bm25(words, {weights}) AS score, code FROM words "
             f"JOIN items ON items.number = words.rowid WHERE words MATCH ? AND modality = ? "
             f"AND {condition} ORDER BY score DESC, items.number LIMIT {MAX_MATCHES}",
-            _any_of(words), modality, *values,
-        ) if words else []  # fmt: skip
+            _any_of(rarities), modality, *values,
+        ) if rarities else []  # fmt: skip
         numbers = np.array([row[0] for row in rows], np.int64)
         scores = np.array([row[1] for row in rows], np.float64)
-        packed = np.frombuffer(b"".join(row[2] for row in rows), np.uint8).reshape(-1, width)
+        codes = np.frombuffer(b"".join(row[2] for row in rows), np.uint8).reshape(-1, width)
         shares = np.zeros(len(numbers))
         for word, rarity in rarities.items():
-            if words == [word]:  # which all of them have
+            if len(rarities) == 1:  # which all of them have
                 shares += rarity
                 continue
-            both = f"({_any_of(words)}) AND {_expression(word)}"
-            having = self._file.fetch("SELECT rowid FROM words WHERE words MATCH ?", both)
-            has_word = np.isin(numbers, [number for (number,) in having])
-            shares += rarity * has_word
-            if word not in words:
-                scores += rarity * has_word
-        order = np.lexsort((numbers, -scores))
-        coverage = np.minimum(scores, shares) / (sum(rarities.values()) or 1.0)
-        return KeywordMatches(numbers[order], coverage[order], packed[order])
+            sql = "SELECT rowid FROM words WHERE words MATCH ?"
+            having = self._file.fetch(sql, _expression(word))
+            shares += rarity * np.isin(numbers, [number for (number,) in having])
+        return numbers, scores, shares, codes
 
-    def _selective(self, rarities: Mapping[str, float]) -> list[str]:
-        """Return the rarest word, and the next ones that few items have."""
-        words: list[str] = []
-        left = _MAX_CANDIDATES
-        for word in sorted(rarities, key=lambda word: -rarities[word]):
-            left -= self._file.fetch_one(
-                f"SELECT COUNT(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT {left + 1})",
-                _expression(word),
-            )[0]
-            if words and left < 0:
-                break
-            words.append(word)
-            left = max(0, left)
-        return words
+    def _presence(
+        self, word: str, modality: Modality, width: int, where: Condition, nearest: _Numbers
+    ) -> _Presence:
+        """Return the items that have a common word."""
+        condition, values = where
+        sql = (
+            "SELECT items.number, code FROM words CROSS JOIN items ON items.number = words.rowid "
+            f"WHERE words MATCH ? AND modality = ? AND {condition}"
+        )
+
+        def read(more: str, *parameters: object) -> _Presence:
+            rows = self._file.fetch(f"{sql} AND {more}", *parameters)
+            codes = np.frombuffer(b"".join(code for _, code in rows), np.uint8)
+            numbers = np.array([number for number, _ in rows], np.int64)
+            return _Presence(numbers, codes.reshape(-1, width))
+
+        parameters = (_expression(word), modality, *values)
+        # Numbers are scattered, because those of one modality or source may have a pattern.
+        step = -(-self._count(word) // _MAX_PRESENT)
+        spread = f"(words.rowid * 2654435761 >> 16) % {step} = 0" if step > 1 else "1"
+        if not values:
+            found = self._cache.get((word, modality), lambda: read(spread, *parameters))
+        else:
+            found = read(spread, *parameters)
+        if step <= 1:
+            return found
+        left, right = (found.numbers.searchsorted(nearest, side) for side in ("left", "right"))
+        others = json.dumps(nearest[left == right].tolist())
+        near = read("words.rowid IN (SELECT value FROM json_each(?))", *parameters, others)
+        return _Presence(*(np.concatenate(parts) for parts in zip(found, near)))
 
     def matched_fields(
         self, numbers: Sequence[int], words: Collection[str]
@@ -261,6 +379,10 @@ def _expression(word: str) -> str:
     """Return a word as an FTS5 string, which has no syntax; parts of a name are adjacent."""
     joined = "".join(letter for letter in word if letter.isalnum())
     return f'"{joined}"' if joined == word else f'("{joined}" OR "{word}")'
+
+
+def _coverage(scores: _Floats, shares: _Floats, rarities: Mapping[str, float]) -> _Floats:
+    return np.minimum(scores, shares) / (sum(rarities.values()) or 1.0)
 
 
 def _any_of(words: Collection[str]) -> str:

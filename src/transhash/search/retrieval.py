@@ -53,60 +53,76 @@ class Retrieval:
         """Return the k best items of each query; copies of one item are one of them."""
         count = k + k // 2 + _SPARE_RESULTS
         while True:
-            results = self.search(codes, count, modality, weights)
+            results = self._search(codes, count, modality, weights)
             collapsed = [self._collapse(hits) for hits in results]
             if all(len(part) >= k or len(hits) < count for part, hits in zip(collapsed, results)):
-                return [Hits(part[:k], self.catalog) for part in collapsed]
+                return self._with_reasons([part[:k] for part in collapsed])
             count *= 4
 
     def search(
         self, codes: Codes, k: int, modality: Modality, weights: BitWeights | None
     ) -> list[Hits]:
         """Return the k best items of each query."""
+        return self._with_reasons(self._search(codes, k, modality, weights))
+
+    def _search(
+        self, codes: Codes, k: int, modality: Modality, weights: BitWeights | None
+    ) -> list[Hits]:
+        """Return the k best items of each query, without the fields that have its words."""
         keywords = self.keywords
         if keywords is None:
-            ranking = self._nearest(codes, k, modality, weights)
-            return resolve_hits(
-                self.catalog, self.index_url, self.run, codes, ranking, self.objects
-            )
+            return self._resolve(codes, self._nearest(codes, k, modality, weights))
         nearest = None if keywords.alone else self._nearest(codes, k, modality, weights)
         results = []
         for i, rarities in enumerate(keywords.rarities):
             query = codes[i : i + 1]
-            matches = self.catalog.words.search(
-                modality, rarities, codes.bits // 8, *self.filters.sql(), exhaustive=keywords.alone
-            )
+            arguments = modality, rarities, codes.bits // 8, self.filters.sql()
             if nearest is None:
+                matches = self.catalog.words.rank(*arguments)
                 numbers = matches.numbers[:k]
                 distances = query.hamming(Codes(matches.codes[:k], codes.bits))
                 ranking = Ranking(numbers[None], distances.astype(np.int32))
             else:
                 own = None if weights is None else weights[i : i + 1]
-                ranking = fuse(query, own, _select(nearest, np.s_[i : i + 1]), matches, k)
-            hits = resolve_hits(
-                self.catalog, self.index_url, self.run, query, ranking, self.objects
-            )[0]
-            coverage = dict(zip(matches.numbers.tolist(), matches.coverage.tolist()))
-            results.append(Hits(self._with_reasons(hits, rarities, coverage), self.catalog))
+                near = _select(nearest, np.s_[i : i + 1])
+                matches = self.catalog.words.match(*arguments, near.ids[0])
+                ranking = fuse(query, own, near, matches, k)
+            coverage = matches.coverage_of(ranking.ids[0])
+            hits = [
+                replace(hit, coverage=coverage.get(hit.item.number, 0.0))
+                for hit in self._resolve(query, ranking)[0]
+            ]
+            results.append(Hits(hits, self.catalog))
         return results
 
-    def _with_reasons(
-        self, hits: Hits, rarities: Mapping[str, float], coverage: Mapping[int, float]
-    ) -> list[Hit]:
+    def _resolve(self, codes: Codes, ranking: Ranking) -> list[Hits]:
+        return resolve_hits(self.catalog, self.index_url, self.run, codes, ranking, self.objects)
+
+    def _with_reasons(self, results: Sequence[Sequence[Hit]]) -> list[Hits]:
         """Return the hits with the fields that have words of the query, and whether they are near.
 
         Codes give no reason where they do not count.
         """
-        alone = self.keywords is not None and self.keywords.alone
-        numbers = [hit.item.number for hit in hits if hit.item.number in coverage]
-        fields = self.catalog.words.matched_fields(numbers, rarities)
+        if self.keywords is None:
+            return [Hits(hits, self.catalog) for hits in results]
         explained = []
-        for hit in hits:
-            matched = fields.get(hit.item.number, ())
-            if not alone and (not matched or 4 * hit.distance <= 8 * len(hit.item.code)):
-                matched = (*matched, SIMILAR)
-            covered = coverage.get(hit.item.number, 0.0)
-            explained.append(replace(hit, matched=matched, coverage=covered))
+        for hits, rarities in zip(results, self.keywords.rarities):
+            numbers = [hit.item.number for hit in hits if hit.coverage]
+            fields = self.catalog.words.matched_fields(numbers, rarities)
+            reasons = [fields.get(hit.item.number, ()) for hit in hits]
+            if not self.keywords.alone:
+                reasons = [
+                    (*reason, SIMILAR)
+                    if not reason or 4 * hit.distance <= 8 * len(hit.item.code)
+                    else reason
+                    for hit, reason in zip(hits, reasons)
+                ]
+            explained.append(
+                Hits(
+                    (replace(hit, matched=reason) for hit, reason in zip(hits, reasons)),
+                    self.catalog,
+                )
+            )
         return explained
 
     def _nearest(
@@ -187,7 +203,8 @@ def collapse_duplicates(hits: Sequence[Hit], contents: Mapping[int, Content]) ->
             first_of.setdefault(digest, group)
         groups[group].append(hit)
     return [
-        replace(first, duplicates=tuple(hit.item for hit in others)) for first, *others in groups
+        replace(first, duplicates=tuple(hit.item for hit in others)) if others else first
+        for first, *others in groups
     ]
 
 
@@ -207,17 +224,23 @@ def fuse(
     is_item = nearest.ids[0] >= 0
     ids, distances = nearest.ids[0][is_item], nearest.distances[0][is_item]
     costs = distances if nearest.costs is None else nearest.costs[0][is_item]
-    others = ~np.isin(matches.numbers, ids)
-    matched = rank_codes(query, weights, matches.numbers[others], matches.codes[others])
-    ids = np.concatenate([ids, matched.ids[0]])
-    distances = np.concatenate([distances, matched.distances[0]]).astype(np.int32)
-    assert matched.costs is not None
-    costs = np.concatenate([costs, matched.costs[0]])
-    highest = query.bits if weights is None else int(weights.sum())
-    scores = np.maximum(0, 1 - 2 * costs / max(1, highest))
-    _, rows, match_rows = np.intersect1d(ids, matches.numbers, return_indices=True)
-    scores[rows] += matches.coverage[match_rows]
-    order = np.lexsort((ids, distances, costs, -scores))[:k]
+    is_near = np.isin(matches.numbers, ids)
+    others = Codes(matches.codes[~is_near], query.bits)
+    other_distances, other_costs = _compare(query, weights, others)
+    highest = max(1, query.bits if weights is None else int(weights.sum()))
+    coverage = matches.coverage_of(ids)
+    ids = np.concatenate([ids, matches.numbers[~is_near]])
+    distances = np.concatenate([distances, other_distances]).astype(np.int32)
+    covered = [coverage.get(number, 0.0) for number in ids[: len(costs)].tolist()]
+    costs = np.concatenate([costs, other_costs])
+    scores = np.maximum(0, 1 - 2 * costs / highest)
+    scores += np.concatenate([covered, matches.coverage[~is_near]])
+    # Sorting all would take longer than all the rest.
+    best = np.arange(len(ids))
+    if len(ids) > k:
+        best = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
+    keys = (ids[best], distances[best], costs[best], -scores[best])
+    order = best[np.lexsort(keys)[:k]]
     return Ranking(ids[order][None], distances[order][None], costs[order][None])
 
 
@@ -228,10 +251,16 @@ def rank_codes(
     packed: npt.NDArray[np.uint8],
 ) -> Ranking:
     """Return all items for one query: smallest cost first, then by Hamming distance and number."""
-    items = Codes(packed, query.bits)
-    distances = query.hamming(items)[0].astype(np.int32)
-    costs = distances.astype(np.int64)
-    if weights is not None:
-        costs = costs_to_items(query.packed[0], packed, weights[0])
+    distances, costs = _compare(query, weights, Codes(packed, query.bits))
     order = np.lexsort((numbers, distances, costs))
     return Ranking(numbers[order][None], distances[order][None], costs[order][None])
+
+
+def _compare(
+    query: Codes, weights: BitWeights | None, items: Codes
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Return the distances and the costs of items."""
+    distances = query.hamming(items)[0].astype(np.int32)
+    if weights is None:
+        return distances, distances.astype(np.int64)
+    return distances, costs_to_items(query.packed[0], items.packed, weights[0])
