@@ -228,9 +228,9 @@ class KeywordIndex:
         numbers = numbers[order]
         is_first = np.append(True, numbers[1:] > numbers[:-1])[: len(numbers)]
         rows = np.cumsum(is_first) - 1
-        coverage = _coverage(
-            np.bincount(rows, scores[order]), np.bincount(rows, shares[order]), rarities
-        )
+        scores = np.bincount(rows, scores[order]).astype(np.float64)  # integers if there are none
+        shares = np.bincount(rows, shares[order]).astype(np.float64)
+        coverage = _coverage(scores, shares, rarities)
         return KeywordMatches(numbers[is_first], coverage, codes[order[is_first]])
 
     def _rank(
@@ -284,10 +284,13 @@ class KeywordIndex:
             found = read(spread, *parameters)
         if step <= 1:
             return found
-        left, right = (found.numbers.searchsorted(nearest, side) for side in ("left", "right"))
-        others = json.dumps(nearest[left == right].tolist())
+        numbers, codes = found
+        is_new = numbers.searchsorted(nearest) == numbers.searchsorted(nearest, "right")
+        others = json.dumps(nearest[is_new].tolist())
         near = read("words.rowid IN (SELECT value FROM json_each(?))", *parameters, others)
-        return _Presence(*(np.concatenate(parts) for parts in zip(found, near)))
+        return _Presence(
+            np.concatenate([numbers, near.numbers]), np.concatenate([codes, near.codes])
+        )
 
     def matched_fields(
         self, numbers: Sequence[int], words: Collection[str]

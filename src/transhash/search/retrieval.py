@@ -20,7 +20,7 @@ from transhash.search.keywords import KeywordMatches
 from transhash.search.writer import ItemObjects
 
 MAX_RESULTS = 10_000  # that every index backend can return without counting its items first
-_SPARE_RESULTS = 20  # read in addition, so that there are k without their duplicates
+_SPARE_RESULTS = 8  # read in addition, so that there are k without their duplicates
 # Of 255, in any of the 8 x 8 RGB pixels. Measured by benchmarks/duplicates.py: copies that were
 # encoded again and scaled differ by at most 11, different images of that set by 24 or more.
 _MAX_DIFFERENCE = 12
@@ -51,7 +51,7 @@ class Retrieval:
         self, codes: Codes, k: int, modality: Modality, weights: BitWeights | None
     ) -> list[Hits]:
         """Return the k best items of each query; copies of one item are one of them."""
-        count = k + k // 2 + _SPARE_RESULTS
+        count = k + k // 4 + _SPARE_RESULTS
         while True:
             results = self._search(codes, count, modality, weights)
             collapsed = [self._collapse(hits) for hits in results]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import os
 import threading
 import time
 import uuid
@@ -101,17 +102,18 @@ class ReloadingEngine:
 
 def _file_identities(run: Path) -> dict[str, tuple[int, int]]:
     """Return device and inode of the run's files; missing files are left out."""
-    folders = [run / "index" / modality for modality in MODALITIES]
+    # Not with Path: this is done for every search.
+    folders = [f"{run}/index/{modality}" for modality in MODALITIES]
     identities = {}
-    for path in (run / "catalog.sqlite", *folders):
+    for path in (f"{run}/catalog.sqlite", *folders):
         try:
-            stat = path.stat()
+            stat = os.stat(path)
         except OSError:
             continue
-        identities[str(path)] = (stat.st_dev, stat.st_ino)
-    for path in (folder / "index.json" for folder in folders):
-        if path.exists():  # existence only: it is replaced with every generation of the index
-            identities[str(path)] = (0, 0)
+        identities[path] = (stat.st_dev, stat.st_ino)
+    for path in (f"{folder}/index.json" for folder in folders):
+        if os.path.exists(path):  # existence only: each generation of the index replaces it
+            identities[path] = (0, 0)
     return identities
 
 
@@ -228,10 +230,11 @@ class SearchService:
         options: ResultOptions = DEFAULT_OPTIONS,
     ) -> schemas.SearchOut:
         start = time.perf_counter()
-        projections = self.engine.query_encoder.project_texts([text])
+        encoder = self.engine.query_encoder
+        projections = encoder.project_texts([text])
         code = Codes.from_projections(projections)
         query = schemas.QueryOut(text=text, code=_bit_string(code.packed[0].tobytes()))
-        features = self.engine.query_encoder.text_features
+        features = encoder.text_features
         if features is not None:
             query.known_words = list(dict.fromkeys(features.known_words(text)))
             unknown = dict.fromkeys(features.unknown_words(text))
@@ -470,19 +473,20 @@ class SearchService:
         # Codes of a query that the model does not know are arbitrary.
         is_unknown = query.unknown_image or query.known_words == []
         curve = None if is_unknown else self._calibrate(query_modality, modality)
+        total = self._total(modality)
         return schemas.SearchOut(
             query=query,
             modality=modality,
             ranking=ranking,
             search=search,
             rerank_pool=self._rerank_pool(k, modality, ranking),
-            total=self._total(modality),
+            total=total,
             bits=code.bits,
             took_ms=_milliseconds_since(start),
             max_relevance=relevance_label(curve[0]) if curve else None,  # the curve never rises
             is_chance=search != "keywords"
             and not options.filters
-            and is_chance(hits, self._total(modality)),
+            and is_chance(hits, total),
             hits=[_hit_out(hit, curve) for hit in hits],
         )
 
