@@ -3,6 +3,7 @@
     python benchmarks/curves.py FOLDER --jobs 2 --out runs/curves --figure docs/images/curves.svg
     python benchmarks/curves.py FOLDER --methods THN CCA+target QCH+target --out runs/curves ...
     python benchmarks/curves.py FOLDER --fine-tune --device cuda --jobs 12 --out runs/curves ...
+    python benchmarks/curves.py FOLDER --fine-tune --features efficientnet-lite2 --targets all ...
 
 32 bits, image -> text / text -> image, mean and deviation over (overlapping) splits, with frozen
 features and, with --fine-tune, fine-tuned ones. Target items: that many images and as many texts
@@ -16,6 +17,7 @@ import argparse
 import json
 import multiprocessing
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -27,16 +29,16 @@ import torch
 from common import maps, mean_cell
 
 from transhash.data.benchmark import Benchmark, Supervision
-from transhash.features.images import EfficientNetLite0
+from transhash.features.images import image_features
 from transhash.hashers import make_hasher
 from transhash.hashers.fine_tuning import FineTuning, fine_tune
 from transhash.hashers.fine_tuning.batches import decode_all
 from transhash.progress import no_progress, progress_bar
 from transhash.scoring.directions import build_directions, score_directions
-from transhash.training.fine_tune import with_fine_tuned_images
+from transhash.training.fine_tune import require_backbone, with_fine_tuned_images
 from transhash.training.split_data import build_split, load_benchmark_features
 
-TARGETS = (0, 100, 500, 2000, None)  # None: the entire database
+TARGETS = ("0", "100", "500", "2000", "all")  # all: the entire database
 PAIRS = (100, 200, 500, 1000, 2000)
 DEFAULT_TARGETS, DEFAULT_AUXILIARY = 500, 2000
 CURVES: dict[str, Supervision] = {
@@ -61,6 +63,7 @@ class Point:
 class WorkerData(NamedTuple):
     benchmark: Benchmark
     pixels: list[Path]  # of auxiliary and target images, only for fine-tuning
+    features: str
     device: str
 
 
@@ -73,7 +76,7 @@ def _init_worker(data: WorkerData) -> None:
 
 
 def compute(point: Point) -> list[float]:
-    benchmark, files, device = _worker[0]
+    benchmark, files, name, device = _worker[0]
     sizes = replace(benchmark.sizes, target=point.targets, auxiliary=point.auxiliary)
     benchmark = replace(benchmark, supervision=point.supervision, sizes=sizes)
     rows = benchmark.split(point.split)
@@ -86,7 +89,7 @@ def compute(point: Point) -> list[float]:
     if point.fine_tuned:
         auxiliary, target = (np.load(file, mmap_mode="r") for file in files)
         features = fine_tune(
-            EfficientNetLite0(device), auxiliary[rows.auxiliary_images],
+            require_backbone(image_features(name, device)), auxiliary[rows.auxiliary_images],
             target[rows.target_images], data.training, hasher,
             FineTuning(seed=point.split, use_target=point.targets > 0),
         )  # fmt: skip
@@ -96,13 +99,17 @@ def compute(point: Point) -> list[float]:
 
 
 def make_points(
-    curve: str, fine_tuned: bool, database: int, splits: list[int], method: str = "THN"
+    curve: str,
+    fine_tuned: bool,
+    targets: Sequence[int],
+    splits: Sequence[int],
+    method: str = "THN",
 ) -> list[Point]:
     """Return the points of a curve; all use the same queries and databases."""
     if curve == "pairs":
         counts = [(count, DEFAULT_TARGETS) for count in PAIRS]
     else:
-        counts = [(DEFAULT_AUXILIARY, database if n is None else n) for n in TARGETS]
+        counts = [(DEFAULT_AUXILIARY, count) for count in targets]
     return [Point(CURVES[curve], *count, fine_tuned, s, method) for count in counts for s in splits]
 
 
@@ -118,7 +125,10 @@ def by_count(
 
 
 def draw(
-    results: dict[Point, list[float]], features: dict[str, bool], path: Path, database: int
+    results: dict[Point, list[float]],
+    features: dict[str, bool],
+    path: Path,
+    targets: Sequence[int],
 ) -> None:
     import matplotlib
 
@@ -136,7 +146,7 @@ def draw(
     )
     for column, curve, label, color, marker in lines:
         for name, fine_tuned in features.items():
-            points = make_points(curve, fine_tuned, database, splits)
+            points = make_points(curve, fine_tuned, targets, splits)
             if not all(point in results for point in points):
                 continue
             rows = by_count(curve, points, results)
@@ -180,7 +190,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--splits", type=int, nargs="+", default=[100, 101, 102])
     parser.add_argument("--curves", nargs="+", choices=CURVES, default=list(CURVES))
+    parser.add_argument("--targets", nargs="+", default=TARGETS, help="numbers of items, or all")
     parser.add_argument("--methods", nargs="+", default=["THN"])
+    parser.add_argument("--features", default="efficientnet-lite0", help="image features")
     parser.add_argument("--fine-tune", action="store_true", help="add fine-tuned points")
     parser.add_argument("--only-fine-tuned", action="store_true", help="omit frozen points")
     parser.add_argument("--device", default="cpu")
@@ -188,10 +200,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--figure", type=Path)
     options = parser.parse_args()
-    backbone = EfficientNetLite0(options.device)
+    backbone = image_features(options.features, options.device)
     benchmark, _ = load_benchmark_features(options.folder, backbone, track=progress_bar)
     split = benchmark.split(options.splits[0])
     database = min(len(split.database_images), len(split.database_texts))
+    targets = [database if count == "all" else int(count) for count in options.targets]
     features = {} if options.only_fine_tuned else {"frozen": False}
     if options.fine_tune or options.only_fine_tuned:
         features["fine-tuned"] = True
@@ -201,7 +214,7 @@ def main() -> None:
         for curve in options.curves
         for fine_tuned in features.values()
         for method in options.methods
-        for point in make_points(curve, fine_tuned, database, options.splits, method)
+        for point in make_points(curve, fine_tuned, targets, options.splits, method)
     )
     todo = [point for point in points if point not in saved.results]
     with tempfile.TemporaryDirectory() as scratch:
@@ -212,7 +225,7 @@ def main() -> None:
                 pixels = decode_all(images.items, backbone.size, options.device, no_progress)
                 np.save(files[-1], pixels)
         spawn = multiprocessing.get_context("spawn")
-        data = WorkerData(benchmark, files, options.device)
+        data = WorkerData(benchmark, files, options.features, options.device)
         with ProcessPoolExecutor(options.jobs, spawn, _init_worker, (data,)) as pool:
             futures = {pool.submit(compute, point): point for point in todo}
             for future in progress_bar(as_completed(futures), "points", total=len(futures)):
@@ -220,11 +233,11 @@ def main() -> None:
     for curve, method in product(options.curves, options.methods):
         for name, fine_tuned in features.items():
             print(f"\n| {curve}, {method}, {name} | I → T / T → I |\n|---|---|")
-            curve_points = make_points(curve, fine_tuned, database, options.splits, method)
+            curve_points = make_points(curve, fine_tuned, targets, options.splits, method)
             for count, rows in by_count(curve, curve_points, saved.results).items():
                 print(f"| {count:,} | {mean_cell(rows)} |", flush=True)
     if options.figure:
-        draw(saved.results, features, options.figure, database)
+        draw(saved.results, features, options.figure, targets)
 
 
 if __name__ == "__main__":

@@ -484,9 +484,7 @@ class SearchService:
             bits=code.bits,
             took_ms=_milliseconds_since(start),
             max_relevance=relevance_label(curve[0]) if curve else None,  # the curve never rises
-            is_chance=search != "keywords"
-            and not options.filters
-            and is_chance(hits, total),
+            is_chance=search != "keywords" and not options.filters and is_chance(hits, total),
             hits=[_hit_out(hit, curve) for hit in hits],
         )
 
