@@ -1,0 +1,148 @@
+"""Measure self-training: rounds of fine-tuning, each taught by THN on the backbone of the last one.
+
+    python benchmarks/self_training.py FOLDER --device cuda --jobs 6 --out runs/self-training
+    python benchmarks/self_training.py FOLDER --set blocks=6 --splits 0 --out ...   # on two cores
+
+Teachers see whole images, the network random crops (weak to strong); pseudo-labels are calibrated
+probabilities of relations, and texts, which are nearly always right, keep the images apart. MAP at
+32 bits, image -> text / text -> image, mean and deviation over splits, after each round; round 0
+is the pretrained backbone. Rounds in the output folder are not computed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from common import interval_cell, maps, mean_cell, test_ratios
+
+from transhash.cli.fit import parse_settings
+from transhash.data.benchmark import Benchmark, Supervision
+from transhash.features.backbone import Backbone, FineTunedFeatures, Stages
+from transhash.features.images import image_features
+from transhash.hashers import make_hasher
+from transhash.hashers.fine_tuning import FineTuning, fine_tune
+from transhash.hashers.fine_tuning.batches import decode_all
+from transhash.progress import no_progress, progress_bar
+from transhash.scoring.directions import build_directions, score_directions
+from transhash.training.fine_tune import require_backbone, with_fine_tuned_images
+from transhash.training.split_data import build_split, load_benchmark_features
+
+
+class TunedBackbone(FineTunedFeatures):
+    """A fine-tuned backbone that can be fine-tuned further."""
+
+    def trainable(self) -> Stages:
+        stages = self.base.trainable()
+        arrays = {name: torch.from_numpy(array) for name, array in self.weights.items()}
+        stages.load_state_dict(arrays, strict=False)
+        return stages
+
+
+class WorkerData(NamedTuple):
+    benchmark: Benchmark
+    pixels: list[Path]  # of auxiliary and target images
+    options: argparse.Namespace
+
+
+_worker: list[WorkerData] = []
+
+
+def _init_worker(data: WorkerData) -> None:
+    torch.set_num_threads(1)
+    _worker.append(data)
+
+
+def compute(supervision: Supervision, split: int) -> list[list[float]]:
+    """Return MAP in both directions after each round."""
+    benchmark, files, options = _worker[0]
+    benchmark = replace(benchmark, supervision=supervision)
+    rows = benchmark.split(split)
+    auxiliary, target = (np.load(file, mmap_mode="r") for file in files)
+    data = build_split(benchmark, split)
+    backbone: Backbone = require_backbone(image_features(options.features, options.device))
+
+    def rounds() -> Iterator[list[float]]:
+        nonlocal data, backbone
+        for number in range(options.rounds + 1):
+            hasher = make_hasher("THN", bits=32, seed=split).fit(data.training)
+            yield maps(score_directions(build_directions(hasher, data.test), 1))
+            if number == options.rounds:
+                return
+            settings = FineTuning(**{"seed": split + 1000 * number, **options.settings})
+            features = fine_tune(
+                backbone, auxiliary[rows.auxiliary_images], target[rows.target_images],
+                data.training, hasher, settings,
+            )  # fmt: skip
+            data = with_fine_tuned_images(data, benchmark, split, features)
+            base = backbone.base if isinstance(backbone, TunedBackbone) else backbone
+            backbone = TunedBackbone(base, features.weights)
+
+    return list(rounds())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--splits", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--supervision", nargs="+", default=["labels", "pairs"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--targets", default="all", help="number of target items, or all")
+    parser.add_argument("--features", default="efficientnet-lite0", help="image features")
+    parser.add_argument("--set", nargs="*", default=[], help="settings of FineTuning")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    options.settings = parse_settings(options.set)
+    backbone = image_features(options.features, options.device)
+    benchmark, _ = load_benchmark_features(options.folder, backbone, track=progress_bar)
+    first = benchmark.split(options.splits[0])
+    database = min(len(first.database_images), len(first.database_texts))
+    targets = database if options.targets == "all" else int(options.targets)
+    benchmark = replace(benchmark, sizes=replace(benchmark.sizes, target=targets))
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / "rounds.json"
+    saved: dict[str, list[list[float]]] = json.loads(path.read_text()) if path.exists() else {}
+    todo = [
+        (kind, split)
+        for kind, split in product(options.supervision, options.splits)
+        if len(saved.get(f"{kind} {split}", ())) <= options.rounds
+    ]
+    with tempfile.TemporaryDirectory() as scratch:
+        files: list[Path] = []
+        for images in (benchmark.auxiliary_images, benchmark.images) if todo else ():
+            files.append(Path(scratch) / f"{len(files)}.npy")
+            size = require_backbone(backbone).size
+            np.save(files[-1], decode_all(images.items, size, options.device, no_progress))
+        spawn = multiprocessing.get_context("spawn")
+        data = WorkerData(benchmark, files, options)
+        with ProcessPoolExecutor(options.jobs, spawn, _init_worker, (data,)) as pool:
+            futures = {pool.submit(compute, kind, split): (kind, split) for kind, split in todo}
+            for future in progress_bar(as_completed(futures), "runs", total=len(futures)):
+                kind, split = futures[future]
+                saved[f"{kind} {split}"] = future.result()
+                path.write_text(json.dumps(saved, indent=1))
+    ratios = test_ratios(build_split(benchmark, options.splits[0]).test)
+    print("| supervision | round | I → T / T → I | minus round 1, points |\n|---|---|---|---|")
+    for kind in options.supervision:
+        values = np.array([saved[f"{kind} {s}"][: options.rounds + 1] for s in options.splits])
+        for number in range(options.rounds + 1):
+            gains = 100 * (values[:, number] - values[:, min(1, options.rounds)])
+            cells = [interval_cell(gains[:, i], ratios[i]) for i in (0, 1)]
+            mean = mean_cell(values[:, number].tolist())
+            print(f"| {kind} | {number} | {mean} | {' / '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
