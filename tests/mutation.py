@@ -558,6 +558,12 @@ MUTANTS = (
     ),
     Mutant(
         "search/catalog_file.py",
+        "if not one.is_alive()]",
+        "if False]",
+        "search/test_catalog.py -k threads",
+    ),
+    Mutant(
+        "search/catalog_file.py",
         "version = by_others, self.base.total_changes",
         "version = by_others, 0",
         "search/test_common_words.py -k change",

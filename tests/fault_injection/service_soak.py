@@ -57,6 +57,8 @@ class Sources:
             else:
                 self._write(path, self._image(rng.randrange(256)))
             self._rows ^= {-1 - rng.randrange(self.MORE)}
+            # Stays: a table that loses every row it has gained looks cut off.
+            self._rows.add(-1 - self.MORE)
             self._write_table()
 
     def ids(self) -> tuple[set[str], set[str]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
+import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +17,7 @@ from transhash.data.manifest import read_images, read_texts
 from transhash.errors import DataError, EngineError
 from transhash.model.encode_job import encode_shards
 from transhash.model.shards import read_shards
+from transhash.search.catalog import Catalog
 from transhash.search.engine import SearchEngine
 from transhash.search.writer import IndexResult
 
@@ -187,3 +191,20 @@ def test_rows_of_precomputed_features_are_items(run: Path, tmp_path: Path) -> No
     assert index_images(run, tmp_path / "x.npy") == (3, 0, 0, 0)
     assert index_images(run, tmp_path / "y.npy") == (3, 0, 0, 0)
     assert index_images(run, tmp_path / "x.npy") == (0, 0, 3, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_threads_that_ended_keep_no_files_open(indexed_run: Path) -> None:
+    def open_files() -> int:
+        names = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+        return sum("catalog.sqlite" in name for name in names)
+
+    before = open_files()  # of other tests
+    with Catalog(indexed_run / "catalog.sqlite") as catalog:
+        for _ in range(20):
+            thread = threading.Thread(target=catalog.count, args=("images",))
+            thread.start()
+            thread.join()
+        assert catalog.count("images")
+        assert open_files() <= before + 6  # database and log, of this thread and the last one
+    assert open_files() <= before

@@ -106,7 +106,7 @@ class CatalogFile:
         self._immutable = False
         self._opened = False  # whether a connection has succeeded
         self._local = threading.local()
-        self._connections: list[sqlite3.Connection] = []
+        self._connections: dict[threading.Thread, sqlite3.Connection] = {}
         self._lock = threading.Lock()
         if read_only and not path.exists():
             raise self._not_indexed()
@@ -185,7 +185,10 @@ class CatalogFile:
             if not self.read_only:
                 base.execute("PRAGMA synchronous=FULL")  # some builds of SQLite do less
             with self._lock:
-                self._connections.append(base)
+                # Every sync has threads of its own, and a service runs for months.
+                for thread in [one for one in self._connections if not one.is_alive()]:
+                    self._connections.pop(thread).close()
+                self._connections[threading.current_thread()] = base
         return base
 
     @contextmanager
@@ -248,7 +251,7 @@ class CatalogFile:
 
     def close(self) -> None:
         with self._lock:
-            for base in self._connections:
+            for base in self._connections.values():
                 base.close()
             self._connections.clear()
         self._local = threading.local()
