@@ -16,7 +16,7 @@ from transhash.search.engine import SearchEngine
 from .test_page import IMAGES, search, upload
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
 pytestmark = pytest.mark.browser
 
@@ -53,3 +53,13 @@ def test_a_search_for_texts_can_be_left(page: Page) -> None:
     page.get_by_label("Images", exact=True).check()
     page.wait_for_selector(IMAGES)
     assert page.locator("#switch").is_hidden()
+
+
+def test_an_image_dropped_before_the_page_knows_the_collection_finds_images(page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/api/about", lambda route: held.append(route))
+    page.goto("/")
+    upload(page, "photo.png", image_bytes())
+    page.wait_for_timeout(200)
+    held.pop().continue_()
+    page.wait_for_selector(IMAGES)

@@ -308,8 +308,9 @@ function openResult(number, card) {
   }
 }
 
-function searchByImage(file) {
+async function searchByImage(file) {
   if (!file) return;
+  await aboutLoaded; // it says what can be found
   if (about && !about.accepts_images) {
     showMessage("This model cannot read images.", "It was trained on precomputed features.");
     return;
@@ -323,10 +324,11 @@ function searchByImage(file) {
 
 function init() {
   if (matchMedia("(max-width: 640px)").matches) $("q").placeholder = "Type a query";
-  $("search").addEventListener("submit", (event) => {
+  $("search").addEventListener("submit", async (event) => {
     event.preventDefault();
     const q = $("q").value.trim();
     if (!q) return $("q").focus();
+    await aboutLoaded; // it says what can be found
     const url = addressOf({ q }, modalityFor("texts"));
     navigate(url, [{ url, label: q }]);
   });
