@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from transhash.data.benchmark import Benchmark
 from transhash.data.relation import Rows, SparseRelation
 from transhash.data.training_set import TrainingSet
 from transhash.evaluation import Scores
+from transhash.hashers.fine_tuning.batches import decode_all
+from transhash.progress import no_progress
 from transhash.report.summary import confidence_interval
 from transhash.training.split_data import SplitData, TestSet
 
@@ -51,6 +54,15 @@ def interval_cell(gains: Sequence[float], test_ratio: float) -> str:
     interval = confidence_interval([float(gain) for gain in gains], test_ratio)
     half = (interval[1] - interval[0]) / 2 if interval else 0.0
     return f"{np.mean(gains):+.1f} ± {half:.1f}"
+
+
+def save_pixels(benchmark: Benchmark, size: int, device: str, folder: Path) -> list[Path]:
+    """Decode all auxiliary and all target images into a file each, which processes can share."""
+    files = []
+    for name, images in ("auxiliary", benchmark.auxiliary_images), ("target", benchmark.images):
+        files.append(folder / f"{name}.npy")
+        np.save(files[-1], decode_all(images.items, size, device, no_progress))
+    return files
 
 
 def row_pairs(count: int) -> SparseRelation:

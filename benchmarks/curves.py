@@ -26,14 +26,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from common import maps, mean_cell
+from common import maps, mean_cell, save_pixels
 
 from transhash.data.benchmark import Benchmark, Supervision
 from transhash.features.images import image_features
 from transhash.hashers import make_hasher
 from transhash.hashers.fine_tuning import FineTuning, fine_tune
-from transhash.hashers.fine_tuning.batches import decode_all
-from transhash.progress import no_progress, progress_bar
+from transhash.progress import progress_bar
 from transhash.scoring.directions import build_directions, score_directions
 from transhash.training.fine_tune import require_backbone, with_fine_tuned_images
 from transhash.training.split_data import build_split, load_benchmark_features
@@ -220,10 +219,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         files: list[Path] = []
         if any(point.fine_tuned for point in todo):
-            for images in (benchmark.auxiliary_images, benchmark.images):
-                files.append(Path(scratch) / f"{len(files)}.npy")
-                pixels = decode_all(images.items, backbone.size, options.device, no_progress)
-                np.save(files[-1], pixels)
+            size = require_backbone(backbone).size
+            files = save_pixels(benchmark, size, options.device, Path(scratch))
         spawn = multiprocessing.get_context("spawn")
         data = WorkerData(benchmark, files, options.features, options.device)
         with ProcessPoolExecutor(options.jobs, spawn, _init_worker, (data,)) as pool:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from common import interval_cell, maps, mean_cell, test_ratios
+from common import interval_cell, maps, mean_cell, save_pixels, test_ratios
 
 from transhash.cli.fit import parse_settings
 from transhash.data.benchmark import Benchmark, Supervision
@@ -32,8 +32,7 @@ from transhash.features.backbone import Backbone, FineTunedFeatures, Stages
 from transhash.features.images import image_features
 from transhash.hashers import make_hasher
 from transhash.hashers.fine_tuning import FineTuning, fine_tune
-from transhash.hashers.fine_tuning.batches import decode_all
-from transhash.progress import no_progress, progress_bar
+from transhash.progress import progress_bar
 from transhash.scoring.directions import build_directions, score_directions
 from transhash.training.fine_tune import require_backbone, with_fine_tuned_images
 from transhash.training.split_data import build_split, load_benchmark_features
@@ -120,11 +119,8 @@ def main() -> None:
         if len(saved.get(f"{kind} {split}", ())) <= options.rounds
     ]
     with tempfile.TemporaryDirectory() as scratch:
-        files: list[Path] = []
-        for images in (benchmark.auxiliary_images, benchmark.images) if todo else ():
-            files.append(Path(scratch) / f"{len(files)}.npy")
-            size = require_backbone(backbone).size
-            np.save(files[-1], decode_all(images.items, size, options.device, no_progress))
+        size = require_backbone(backbone).size
+        files = save_pixels(benchmark, size, options.device, Path(scratch)) if todo else []
         spawn = multiprocessing.get_context("spawn")
         data = WorkerData(benchmark, files, options)
         with ProcessPoolExecutor(options.jobs, spawn, _init_worker, (data,)) as pool:

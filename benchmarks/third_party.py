@@ -367,10 +367,12 @@ def rank_with_search(
             query, own = queries[i : i + 1], weights[i : i + 1]
             nearest = rank_codes(query, own, numbers, images.packed)
             rarities = catalog.words.rarities(query_words(text, words.stop_words_))
-            matches = catalog.words.rank("images", rarities, images.packed.shape[1])
+            width = images.packed.shape[1]
+            ranked = catalog.words.rank("images", rarities, width)
+            matches = catalog.words.match("images", rarities, width, nearest=nearest.ids[0])
             found: dict[SearchMode, Rows] = {
                 "codes": nearest.ids[0],
-                "keywords": matches.numbers,
+                "keywords": ranked.numbers,
                 "hybrid": fuse(query, own, nearest, matches, len(numbers)).ids[0],
             }
             for mode, ids in found.items():
