@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from transhash.data.benchmark import Benchmark
+from transhash.data.benchmark import Benchmark, SplitRows
 from transhash.data.relation import Rows, SparseRelation
 from transhash.data.training_set import TrainingSet
 from transhash.evaluation import Scores
+from transhash.features.backbone import FineTunedFeatures
 from transhash.hashers.fine_tuning.batches import decode_all
 from transhash.progress import no_progress
 from transhash.report.summary import confidence_interval
@@ -63,6 +64,18 @@ def save_pixels(benchmark: Benchmark, size: int, device: str, folder: Path) -> l
         files.append(folder / f"{name}.npy")
         np.save(files[-1], decode_all(images.items, size, device, no_progress))
     return files
+
+
+def with_features_of(
+    data: SplitData, rows: SplitRows, features: FineTunedFeatures, pixels: Sequence[Path]
+) -> SplitData:
+    """Return the split with all image features from the backbone; pixels as `save_pixels` wrote."""
+    # Copies on write: torch warns about arrays that it cannot write to.
+    auxiliary, target = (features.extract(np.load(file, mmap_mode="c")) for file in pixels)
+    return data.replace_images(
+        auxiliary[rows.auxiliary_images], target[rows.target_images],
+        auxiliary[rows.held_out_images], target[rows.query_images], target[rows.database_images],
+    )  # fmt: skip
 
 
 def row_pairs(count: int) -> SparseRelation:

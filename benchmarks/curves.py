@@ -26,15 +26,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from common import maps, mean_cell, save_pixels
+from common import maps, mean_cell, save_pixels, with_features_of
 
+from transhash.cli.fit import parse_settings
 from transhash.data.benchmark import Benchmark, Supervision
 from transhash.features.images import image_features
 from transhash.hashers import make_hasher
 from transhash.hashers.fine_tuning import FineTuning, fine_tune
 from transhash.progress import progress_bar
 from transhash.scoring.directions import build_directions, score_directions
-from transhash.training.fine_tune import require_backbone, with_fine_tuned_images
+from transhash.training.fine_tune import require_backbone
 from transhash.training.split_data import build_split, load_benchmark_features
 
 TARGETS = ("0", "100", "500", "2000", "all")  # all: the entire database
@@ -64,6 +65,7 @@ class WorkerData(NamedTuple):
     pixels: list[Path]  # of auxiliary and target images, only for fine-tuning
     features: str
     device: str
+    settings: dict[str, Any]  # of fine-tuning
 
 
 _worker: list[WorkerData] = []
@@ -75,7 +77,7 @@ def _init_worker(data: WorkerData) -> None:
 
 
 def compute(point: Point) -> list[float]:
-    benchmark, files, name, device = _worker[0]
+    benchmark, files, name, device, settings = _worker[0]
     sizes = replace(benchmark.sizes, target=point.targets, auxiliary=point.auxiliary)
     benchmark = replace(benchmark, supervision=point.supervision, sizes=sizes)
     rows = benchmark.split(point.split)
@@ -90,9 +92,9 @@ def compute(point: Point) -> list[float]:
         features = fine_tune(
             require_backbone(image_features(name, device)), auxiliary[rows.auxiliary_images],
             target[rows.target_images], data.training, hasher,
-            FineTuning(seed=point.split, use_target=point.targets > 0),
+            FineTuning(seed=point.split, use_target=point.targets > 0, **settings),
         )  # fmt: skip
-        data = with_fine_tuned_images(data, benchmark, point.split, features)
+        data = with_features_of(data, rows, features, files)
         hasher = make_hasher(point.method, bits=32, seed=point.split).fit(data.training)
     return maps(score_directions(build_directions(hasher, data.test), 1))
 
@@ -103,10 +105,11 @@ def make_points(
     targets: Sequence[int],
     splits: Sequence[int],
     method: str = "THN",
+    pairs: Sequence[int] = PAIRS,
 ) -> list[Point]:
     """Return the points of a curve; all use the same queries and databases."""
     if curve == "pairs":
-        counts = [(count, DEFAULT_TARGETS) for count in PAIRS]
+        counts = [(count, DEFAULT_TARGETS) for count in pairs]
     else:
         counts = [(DEFAULT_AUXILIARY, count) for count in targets]
     return [Point(CURVES[curve], *count, fine_tuned, s, method) for count in counts for s in splits]
@@ -190,10 +193,12 @@ def main() -> None:
     parser.add_argument("--splits", type=int, nargs="+", default=[100, 101, 102])
     parser.add_argument("--curves", nargs="+", choices=CURVES, default=list(CURVES))
     parser.add_argument("--targets", nargs="+", default=TARGETS, help="numbers of items, or all")
+    parser.add_argument("--pairs", type=int, nargs="+", default=PAIRS, help="numbers of pairs")
     parser.add_argument("--methods", nargs="+", default=["THN"])
     parser.add_argument("--features", default="efficientnet-lite0", help="image features")
     parser.add_argument("--fine-tune", action="store_true", help="add fine-tuned points")
     parser.add_argument("--only-fine-tuned", action="store_true", help="omit frozen points")
+    parser.add_argument("--set", nargs="*", default=[], help="settings of fine-tuning")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
@@ -213,7 +218,7 @@ def main() -> None:
         for curve in options.curves
         for fine_tuned in features.values()
         for method in options.methods
-        for point in make_points(curve, fine_tuned, targets, options.splits, method)
+        for point in make_points(curve, fine_tuned, targets, options.splits, method, options.pairs)
     )
     todo = [point for point in points if point not in saved.results]
     with tempfile.TemporaryDirectory() as scratch:
@@ -222,7 +227,8 @@ def main() -> None:
             size = require_backbone(backbone).size
             files = save_pixels(benchmark, size, options.device, Path(scratch))
         spawn = multiprocessing.get_context("spawn")
-        data = WorkerData(benchmark, files, options.features, options.device)
+        settings = parse_settings(options.set)
+        data = WorkerData(benchmark, files, options.features, options.device, settings)
         with ProcessPoolExecutor(options.jobs, spawn, _init_worker, (data,)) as pool:
             futures = {pool.submit(compute, point): point for point in todo}
             for future in progress_bar(as_completed(futures), "points", total=len(futures)):
@@ -230,7 +236,9 @@ def main() -> None:
     for curve, method in product(options.curves, options.methods):
         for name, fine_tuned in features.items():
             print(f"\n| {curve}, {method}, {name} | I → T / T → I |\n|---|---|")
-            curve_points = make_points(curve, fine_tuned, targets, options.splits, method)
+            curve_points = make_points(
+                curve, fine_tuned, targets, options.splits, method, options.pairs
+            )
             for count, rows in by_count(curve, curve_points, saved.results).items():
                 print(f"| {count:,} | {mean_cell(rows)} |", flush=True)
     if options.figure:

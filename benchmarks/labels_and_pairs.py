@@ -2,6 +2,8 @@
 
     python benchmarks/labels_and_pairs.py FOLDER --bits 32 64 128
     python benchmarks/labels_and_pairs.py FOLDER --methods DCMH DCMH-published --supervision both
+    python benchmarks/labels_and_pairs.py FOLDER --methods DCMH-published --supervision both \
+      --features alexnet --set weights=alexnet.pth device=cuda precision=bfloat16   # from pixels
 
 Both train on the same rows of a split. Prints MAP of the target by class (image -> text / text ->
 image) with Hamming and with weighted ranking, and the rank of a held-out caption's own image among
@@ -19,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 from common import maps, mean_cells, row_pairs
 
+from transhash.cli.fit import parse_settings
 from transhash.data.collection import label_matrix
 from transhash.data.relation import GradedRelation, LabelRelation, Relation
 from transhash.data.training_set import TrainingSet
-from transhash.features.images import EfficientNetLite0
+from transhash.features.images import image_features
 from transhash.hashers import make_hasher
 from transhash.progress import progress_bar
 from transhash.scoring.directions import build_directions, score_directions
@@ -48,12 +51,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--bits", type=int, nargs="+", default=[32, 64])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--splits", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--methods", nargs="+", default=["THN"])
     parser.add_argument("--supervision", nargs="+", default=SUPERVISION,
                         choices=SUPERVISION)  # fmt: skip
+    parser.add_argument("--features", default="efficientnet-lite0", help="image features")
+    parser.add_argument("--set", nargs="*", default=[], help="settings of the methods")
     options = parser.parse_args()
-    benchmark, _ = load_benchmark_features(options.folder, EfficientNetLite0(), track=progress_bar)
+    settings = parse_settings(options.set)
+    features = image_features(options.features, settings.get("device", "cpu"))
+    benchmark, _ = load_benchmark_features(options.folder, features, track=progress_bar)
     images, captions = benchmark.auxiliary_images, benchmark.auxiliary_texts
     assert images.features is not None
     assert images.labels is not None
@@ -62,7 +69,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for method, bits in product(options.methods, options.bits):
         results: dict[str, list[list[float]]] = {name: [] for name in options.supervision}
-        for seed in range(options.seeds):
+        for seed in options.splits:
             split, rows = build_split(benchmark, seed), benchmark.split(seed).auxiliary_images
             rest = np.setdiff1d(np.arange(len(images)), rows)
             by_label = LabelRelation(labels[rows], labels[rows])
@@ -76,7 +83,7 @@ def main() -> None:
             target = split.training.target_images, split.training.target_texts
             for name in options.supervision:
                 training = TrainingSet(images.features[rows], texts, relations[name], *target)
-                hasher = make_hasher(method, bits=bits, seed=seed).fit(training)
+                hasher = make_hasher(method, bits=bits, seed=seed, **settings).fit(training)
                 z_x, z_y = hasher.project_auxiliary(images.features[rest], held_out_texts)
                 signs = np.where(z_x > 0, 1.0, -1.0)
                 results[name].append(

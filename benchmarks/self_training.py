@@ -5,8 +5,9 @@
 
 Teachers see whole images, the network random crops (weak to strong); pseudo-labels are calibrated
 probabilities of relations, and texts, which are nearly always right, keep the images apart. MAP at
-32 bits, image -> text / text -> image, mean and deviation over splits, after each round; round 0
-is the pretrained backbone. Rounds in the output folder are not computed again.
+32 bits, image -> text / text -> image, mean and deviation over splits, after each round, beside two
+criteria that need no target labels (benchmarks/unsupervised_criterion.py); round 0 is the
+pretrained backbone. Runs in the output folder are not computed again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import argparse
 import json
 import multiprocessing
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from itertools import product
@@ -24,7 +24,16 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from common import interval_cell, maps, mean_cell, save_pixels, test_ratios
+from common import (
+    interval_cell,
+    maps,
+    mean_cell,
+    mean_cells,
+    save_pixels,
+    test_ratios,
+    with_features_of,
+)
+from unsupervised_criterion import score_criteria
 
 from transhash.cli.fit import parse_settings
 from transhash.data.benchmark import Benchmark, Supervision
@@ -34,8 +43,11 @@ from transhash.hashers import make_hasher
 from transhash.hashers.fine_tuning import FineTuning, fine_tune
 from transhash.progress import progress_bar
 from transhash.scoring.directions import build_directions, score_directions
-from transhash.training.fine_tune import require_backbone, with_fine_tuned_images
+from transhash.storage import write_json
+from transhash.training.fine_tune import require_backbone
 from transhash.training.split_data import build_split, load_benchmark_features
+
+CRITERIA = ("round trip", "information")
 
 
 class TunedBackbone(FineTunedFeatures):
@@ -62,32 +74,38 @@ def _init_worker(data: WorkerData) -> None:
     _worker.append(data)
 
 
-def compute(supervision: Supervision, split: int) -> list[list[float]]:
-    """Return MAP in both directions after each round."""
+def compute(supervision: Supervision, split: int) -> None:
+    """Write MAP in both directions and the criteria after each round."""
     benchmark, files, options = _worker[0]
     benchmark = replace(benchmark, supervision=supervision)
     rows = benchmark.split(split)
     auxiliary, target = (np.load(file, mmap_mode="r") for file in files)
-    data = build_split(benchmark, split)
+    frozen = data = build_split(benchmark, split)
     backbone: Backbone = require_backbone(image_features(options.features, options.device))
+    results: list[list[float]] = []
+    for number in range(options.rounds + 1):
+        hasher = make_hasher("THN", bits=32, seed=split).fit(data.training)
+        criteria = score_criteria(
+            hasher, data.training, data.held_out, frozen.training, frozen.held_out
+        )
+        scores = maps(score_directions(build_directions(hasher, data.test), 1))
+        results.append([*scores, *(criteria[name] for name in CRITERIA)])
+        write_json(options.out / f"{supervision}-{split}.json", results)
+        if number == options.rounds:
+            return
+        settings = FineTuning(**{"seed": split + 1000 * number, **options.settings})
+        features = fine_tune(
+            backbone, auxiliary[rows.auxiliary_images], target[rows.target_images],
+            data.training, hasher, settings,
+        )  # fmt: skip
+        data = with_features_of(data, rows, features, files)
+        base = backbone.base if isinstance(backbone, TunedBackbone) else backbone
+        backbone = TunedBackbone(base, features.weights)
 
-    def rounds() -> Iterator[list[float]]:
-        nonlocal data, backbone
-        for number in range(options.rounds + 1):
-            hasher = make_hasher("THN", bits=32, seed=split).fit(data.training)
-            yield maps(score_directions(build_directions(hasher, data.test), 1))
-            if number == options.rounds:
-                return
-            settings = FineTuning(**{"seed": split + 1000 * number, **options.settings})
-            features = fine_tune(
-                backbone, auxiliary[rows.auxiliary_images], target[rows.target_images],
-                data.training, hasher, settings,
-            )  # fmt: skip
-            data = with_fine_tuned_images(data, benchmark, split, features)
-            base = backbone.base if isinstance(backbone, TunedBackbone) else backbone
-            backbone = TunedBackbone(base, features.weights)
 
-    return list(rounds())
+def read_rounds(out: Path, supervision: str, split: int) -> list[list[float]]:
+    path = out / f"{supervision}-{split}.json"
+    return json.loads(path.read_text()) if path.exists() else []
 
 
 def main() -> None:
@@ -111,33 +129,32 @@ def main() -> None:
     targets = database if options.targets == "all" else int(options.targets)
     benchmark = replace(benchmark, sizes=replace(benchmark.sizes, target=targets))
     options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / "rounds.json"
-    saved: dict[str, list[list[float]]] = json.loads(path.read_text()) if path.exists() else {}
-    todo = [
-        (kind, split)
-        for kind, split in product(options.supervision, options.splits)
-        if len(saved.get(f"{kind} {split}", ())) <= options.rounds
-    ]
+    runs = list(product(options.supervision, options.splits))
+    todo = [run for run in runs if len(read_rounds(options.out, *run)) <= options.rounds]
     with tempfile.TemporaryDirectory() as scratch:
         size = require_backbone(backbone).size
         files = save_pixels(benchmark, size, options.device, Path(scratch)) if todo else []
         spawn = multiprocessing.get_context("spawn")
         data = WorkerData(benchmark, files, options)
         with ProcessPoolExecutor(options.jobs, spawn, _init_worker, (data,)) as pool:
-            futures = {pool.submit(compute, kind, split): (kind, split) for kind, split in todo}
+            futures = [pool.submit(compute, *run) for run in todo]
             for future in progress_bar(as_completed(futures), "runs", total=len(futures)):
-                kind, split = futures[future]
-                saved[f"{kind} {split}"] = future.result()
-                path.write_text(json.dumps(saved, indent=1))
+                future.result()
     ratios = test_ratios(build_split(benchmark, options.splits[0]).test)
-    print("| supervision | round | I → T / T → I | minus round 1, points |\n|---|---|---|---|")
+    print(
+        f"| supervision | round | I → T / T → I | minus round 1, points | {' | '.join(CRITERIA)} |"
+    )
+    print(f"|---|---|---|---|{'---|' * len(CRITERIA)}")
     for kind in options.supervision:
-        values = np.array([saved[f"{kind} {s}"][: options.rounds + 1] for s in options.splits])
+        rounds = [read_rounds(options.out, kind, split) for split in options.splits]
+        values = np.array([one[: options.rounds + 1] for one in rounds])
         for number in range(options.rounds + 1):
-            gains = 100 * (values[:, number] - values[:, min(1, options.rounds)])
-            cells = [interval_cell(gains[:, i], ratios[i]) for i in (0, 1)]
-            mean = mean_cell(values[:, number].tolist())
-            print(f"| {kind} | {number} | {mean} | {' / '.join(cells)} |", flush=True)
+            scores = values[:, number]
+            gains = 100 * (scores - values[:, min(1, options.rounds)])
+            difference = " / ".join(interval_cell(gains[:, i], ratios[i]) for i in (0, 1))
+            criteria = " | ".join(mean_cells(scores[:, 2:].tolist()))
+            mean = mean_cell(scores[:, :2].tolist())
+            print(f"| {kind} | {number} | {mean} | {difference} | {criteria} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ AUXILIARY, TARGET, WORDS = 2000, 500, 400
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--steps", type=int, default=FineTuning().steps)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--blocks", type=int)
     parser.add_argument("--repeats", type=int, default=1)
     options = parser.parse_args()

@@ -858,6 +858,12 @@ MUTANTS = (
     ),
     Mutant(
         "hashers/fine_tuning/loop.py",
+        "wanted = settings.step_count(len(pixels[1]) if use_target else 0)",
+        "wanted = settings.step_count(len(pixels[0]))",
+        f"{TUNING} -k add_steps",
+    ),
+    Mutant(
+        "hashers/fine_tuning/loop.py",
         'if plan.get("name") != self.name:',
         "if True:",
         "hashers/test_fine_tuning.py -k budget",

@@ -18,7 +18,7 @@ from transhash.features.backbone import FineTunedFeatures
 from transhash.hashers import make_hasher
 from transhash.hashers.base import Hasher
 from transhash.hashers.deep import Device
-from transhash.hashers.fine_tuning import FineTuning, fine_tune
+from transhash.hashers.fine_tuning import FineTuning, fine_tune, loop
 from transhash.hashers.fine_tuning.batches import (
     CachedViews,
     FineTuningBatches,
@@ -199,6 +199,24 @@ def test_a_budget_is_measured_once_and_stored(
     tune(scene, teacher, {"minutes": 2e-6}, folder=tmp_path)  # another name, so measured again
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 20
     assert TimeBudget(tmp_path, "another", SINGLE_PROCESS).steps is None
+
+
+@pytest.mark.parametrize(("images", "steps"), [(0, 300), (500, 300), (1920, 300), (1921, 301)])
+def test_many_target_images_take_more_steps(images: int, steps: int) -> None:
+    assert FineTuning().step_count(images) == steps
+    assert FineTuning(target_batch_size=48).step_count(images) == max(300, -(-images * 15 // 48))
+    assert FineTuning(steps=7).step_count(images) == 7
+
+
+def test_only_images_that_are_trained_on_add_steps(
+    scene: Scene, teacher: Hasher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "_DEFAULT_STEPS", 2)
+    monkeypatch.setattr(loop, "_TARGET_PASSES", 1)
+    for use_target, steps in (False, 2), (True, -(-len(scene.target_images) // 8)):
+        settings = {"steps": None, "target_batch_size": 8, "use_target": use_target}
+        tune(scene, teacher, settings, folder=tmp_path / str(steps))
+        assert json.loads((tmp_path / str(steps) / "plan.json").read_text())["steps"] == steps
 
 
 def test_steps_fit_into_the_remaining_time() -> None:

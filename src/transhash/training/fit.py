@@ -72,7 +72,7 @@ from transhash.training.validation import (
     validation_summary,
 )
 
-_MAX_FINE_TUNING_ITEMS = 2000  # with --fine-tune, which decodes them: 150 kB each
+_MAX_FINE_TUNING_ITEMS = 10_000  # with --fine-tune, which decodes them: 150 kB each
 VALIDATION_FOLDER = "validation"  # in the run folder, while validation is not finished
 
 

@@ -68,6 +68,8 @@ _TIMED_STEPS = 2
 _TIMED_IMAGES = 32
 _MIN_STEPS = 20  # within any budget
 _WARM_UP_STEPS = 50
+_DEFAULT_STEPS = 300
+_TARGET_PASSES = 15
 _CHECK_STEPS = 10  # between checks and possible checkpoints
 
 
@@ -76,7 +78,7 @@ class FineTuning:
     """Settings; all ours, as the paper fine-tunes AlexNet without target images or teacher."""
 
     blocks: PositiveInt | None = None  # number of last blocks to train; None: all
-    steps: PositiveInt = 300
+    steps: PositiveInt | None = None  # None: 300, or 15 passes over the target images if more
     minutes: Positive | None = None  # limit; fewer steps by the speed measured at the start
     batch_size: PositiveInt = 96  # auxiliary images per step
     target_batch_size: PositiveInt = 96  # unlabeled target images per step
@@ -108,6 +110,13 @@ class FineTuning:
         if self.blocks is not None and self.blocks > stages:
             raise DataError(f"{name} has {stages} blocks, got blocks = {self.blocks}. Use fewer.")
         return 0 if self.blocks is None else stages - self.blocks
+
+    def step_count(self, target_images: int) -> int:
+        """Return how many steps to take without a time limit."""
+        if self.steps is not None:
+            return self.steps
+        passes = math.ceil(_TARGET_PASSES * target_images / self.target_batch_size)
+        return max(_DEFAULT_STEPS, passes)
 
     def view_count(self, first: int, device: str) -> int:
         """Return how many views of an image to cache; none on a GPU, where new crops are cheap."""
@@ -171,18 +180,18 @@ def steps_within(seconds: float, step_seconds: float, max_steps: int) -> int:
 
 
 def steps_within_budget(
-    settings: FineTuning, start: float, step: Callable[[], Mapping[str, Tensor]]
+    minutes: float | None, steps: int, start: float, step: Callable[[], Mapping[str, Tensor]]
 ) -> int:
-    """Return `settings.steps`, or what fits into the minutes since `start` by timing `step`."""
-    if settings.minutes is None:
-        return settings.steps
+    """Return `steps`, or what fits into the minutes since `start` by timing `step`."""
+    if minutes is None:
+        return steps
     step()  # the first one is slower
     begin = time.monotonic()
     for _ in range(_TIMED_STEPS):
         sum(float(term.detach()) for term in step().values())  # waits for a GPU
     now = time.monotonic()
-    remaining = 60 * settings.minutes - (now - start)
-    return steps_within(remaining, (now - begin) / _TIMED_STEPS, settings.steps)
+    remaining = 60 * minutes - (now - start)
+    return steps_within(remaining, (now - begin) / _TIMED_STEPS, steps)
 
 
 def views_within_budget(settings: FineTuning, views: int, random: RandomViews, images: int) -> int:
@@ -273,8 +282,9 @@ def fine_tune(
         return terms
 
     if budget.steps is None:
+        wanted = settings.step_count(len(pixels[1]) if use_target else 0)
         steps = steps_within_budget(
-            settings, start_time, lambda: compute_gradients(0, settings.steps)
+            settings.minutes, wanted, start_time, lambda: compute_gradients(0, wanted)
         )
         budget.set(count, steps)
     assert budget.steps is not None
