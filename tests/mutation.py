@@ -767,8 +767,8 @@ MUTANTS = (
     ),
     Mutant(
         "training/open_run.py",
-        "        size = max(1, round(share * len(items)))",
-        "        size = len(items)",
+        "    return [_take(items, max(_MIN_ITEMS, round(share * len(items)))) for items in collections]",
+        "    return collections",
         "service/test_open.py -k texts_alone",
     ),
     Mutant(
@@ -855,6 +855,30 @@ MUTANTS = (
         "return 0 if self.blocks is None else stages - self.blocks",
         "return 0",
         f"{TUNING} -k all_stages",
+    ),
+    Mutant(
+        "data/relation.py",
+        "partners_first = max(n, m) > count and left < enough",
+        "partners_first = False",
+        "data/test_relation.py -k stay_together",
+    ),
+    Mutant(
+        "hashers/thn/initialization.py",
+        "c -= math.log(hits.sum() / misses.sum())",
+        "pass",
+        "hashers/test_thn.py -k calibrated",
+    ),
+    Mutant(
+        "hashers/thn/thn.py",
+        "self.warnings_ = checkpoint.warnings",
+        "pass",
+        "hashers/test_thn.py -k resumed_after",
+    ),
+    Mutant(
+        "training/fit.py",
+        "self._check_index()",
+        "pass",
+        "training/test_fit_python.py -k indexed_run",
     ),
     Mutant(
         "hashers/fine_tuning/loop.py",

@@ -1,7 +1,13 @@
 import numpy as np
 import pytest
 
-from transhash.data.relation import GradedRelation, LabelRelation, Relation, SparseRelation
+from transhash.data.relation import (
+    GradedRelation,
+    LabelRelation,
+    Relation,
+    SparseRelation,
+    draw_items,
+)
 from transhash.data.training_set import AuxiliarySet, TrainingSet
 from transhash.errors import DataError
 
@@ -188,3 +194,22 @@ def test_a_split_holds_out_images_and_texts_independently() -> None:
 
 def _ones(n: int, m: int) -> LabelRelation:
     return LabelRelation(np.ones((n, 1)), np.ones((m, 1)))
+
+
+def test_few_pairs_stay_together_when_items_are_drawn() -> None:
+    order = np.random.default_rng(1).permutation(300)
+    pairs = SparseRelation.from_triples(list(enumerate(order)), [1.0] * 300, (300, 300))
+    draw = draw_items(pairs, 60, 600, np.random.default_rng(0))
+    assert draw.partners_first
+    assert len(draw.images) == len(draw.texts) == 60
+    assert pairs.subset(draw.images, draw.texts).positives == 60
+    independent = draw_items(pairs, 60, 5, np.random.default_rng(0))  # 12 pairs are expected
+    assert not independent.partners_first
+    assert pairs.subset(independent.images, independent.texts).positives < 30
+
+
+def test_all_items_are_drawn_if_they_are_few() -> None:
+    relation = LabelRelation(LX, LY)
+    draw = draw_items(relation, 9, 10**9, np.random.default_rng(0))
+    assert [part.tolist() for part in draw[:2]] == [list(range(9)), list(range(7))]
+    assert not draw.partners_first

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import scipy.sparse as sp
 
 from transhash.data.relation import GradedRelation, LabelRelation, SparseRelation
 from transhash.data.training_set import TrainingSet
@@ -99,3 +100,14 @@ def test_a_model_with_residual_bits_is_saved_and_loaded(tmp_path: Path) -> None:
 def test_short_codes_have_no_residual_bits() -> None:
     _, _, both = labels_and_pairs(World(), 200)
     assert THN(bits=32, steps=2).fit(both).relation_bits == 32
+
+
+def test_labels_without_a_pair_in_the_analysis_have_no_residual_bits() -> None:
+    labels, _, both = labels_and_pairs(World(), 300)
+    none = SparseRelation.from_triples([(0, 0), (1, 1)], [1, 1], labels.shape)
+    none = none.subset(np.arange(300), np.roll(np.arange(300), 7))  # keeps both pairs
+    few = TrainingSet(both.images, both.texts, GradedRelation(labels, none))
+    assert THN(bits=64, steps=0).fit(few).relation_bits == 60
+    lost = SparseRelation(sp.csr_array(labels.shape, dtype=np.float32))
+    without = TrainingSet(both.images, both.texts, GradedRelation(labels, lost))
+    assert THN(bits=64, steps=0).fit(without).relation_bits == 64

@@ -21,7 +21,12 @@ from transhash.hashers.deep import AlexNet
 from transhash.hashers.thn import PAPER, THN
 from transhash.hashers.thn.initialization import calibrate_relation
 from transhash.hashers.thn.transfer import TransferStep
-from transhash.hashers.training_loop import collapse_warning, fingerprint, lr_factor
+from transhash.hashers.training_loop import (
+    Checkpoint,
+    collapse_warning,
+    fingerprint,
+    lr_factor,
+)
 from transhash.storage import write_tensors
 
 from .worlds import World
@@ -352,3 +357,41 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
         AlexNet(8).load_weights(tmp_path / "other.safetensors")
     with pytest.raises(DataError, match="does not exist"):
         AlexNet(8).load_weights(tmp_path / "missing.pth")
+
+
+def test_a_fit_resumed_after_a_collapse_continues_without_q_and_d(
+    training: TrainingSet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def collapse_once() -> None:
+        messages = iter(["codes collapsed: test"])
+        monkeypatch.setattr(
+            "transhash.hashers.thn.thn.collapse_warning", lambda codes: next(messages, None)
+        )
+
+    settings = {**SMALL, "quantization_weight": 1.0, "quantization_start": 0.0}
+    monkeypatch.setattr(Checkpoint, "is_due", lambda _: True)
+    collapse_once()
+    whole = THN(**settings).fit(training)
+    collapse_once()
+    with pytest.raises(Killed):
+        THN(**settings).fit(training, folder=tmp_path, track=kill_after(41))
+    resumed = THN(**settings).fit(training, folder=tmp_path)  # no message is left
+    assert resumed.warnings_ == whole.warnings_
+    assert len(whole.warnings_) == 1
+    assert all(np.array_equal(resumed.state()[name], whole.state()[name]) for name in whole.state())
+
+
+def test_many_pairs_are_calibrated_as_few_are() -> None:
+    rng = np.random.default_rng(0)
+
+    def calibrate(n: int) -> tuple[float, float] | None:
+        x = rng.standard_normal((n, 8)).astype(np.float32)
+        y = (x + rng.standard_normal((n, 8))).astype(np.float32)
+        pairs = SparseRelation.from_pairs(*[[str(i) for i in range(n)]] * 2)
+        return calibrate_relation(x, y, pairs, seed=0)
+
+    small, large = calibrate(1_000), calibrate(100_000)  # 10 of these pairs are left by chance
+    assert small is not None
+    assert large is not None
+    assert large[0] == pytest.approx(small[0], rel=0.15)
+    assert small[1] - large[1] == pytest.approx(np.log(100), abs=0.7)  # pairs are 100 times rarer

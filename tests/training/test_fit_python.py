@@ -134,3 +134,17 @@ def test_images_in_files_are_identified_by_their_path(tmp_path: Path) -> None:
             hit for hit in engine.similar_to_text("red", k=9, collapse=False) if hit.row is not None
         ]
         assert {hit.row: hit.object for hit in hits} == dict(enumerate(mixed))
+
+
+def test_a_fit_into_an_indexed_run_keeps_its_model_unless_it_is_the_same(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"method": "QCH", "bits": 8, "concepts": False}
+    texts = ["a red one", "a blue one"]
+    run = tmp_path / "run"
+    transhash.fit(pairs(8), texts=texts, out=run, **options).close()
+    config = (run / "config.json").read_bytes()
+    transhash.fit(pairs(8), texts=texts, out=run, **options).close()  # rerun
+    with pytest.raises(DataError, match="has an index of another model"):
+        transhash.fit(pairs(12), texts=texts, out=run, **options)
+    assert (run / "config.json").read_bytes() == config
+    with transhash.SearchEngine.open(run) as again:
+        assert len(again.similar_to_text("red", modality="texts")) == 2

@@ -64,8 +64,13 @@ def clicked(n: int) -> TrainingSet:
     return replace(paired(n), relation=SparseRelation.from_triples(clicks, values, (n, n)))
 
 
-def scores_of(hasher: Hasher, training: TrainingSet, folder: Path) -> dict[str, Any]:
-    return Fit(hasher, hasher.name, folder).validation_scores(training)
+def scores_of(
+    hasher: Hasher, training: TrainingSet, folder: Path, appended: TrainingSet | None = None
+) -> dict[str, Any]:
+    fit = Fit(hasher, hasher.name, folder)
+    if appended is not None:
+        fit.captioned, fit.concepts = training, appended
+    return fit.validation_scores(training)
 
 
 @pytest.mark.parametrize("has_classes", [True, False])
@@ -186,6 +191,8 @@ def test_finished_scores_are_reused_by_the_same_fit_only(
     assert scores_of(hasher, training, tmp_path) == scores
     with pytest.raises(AssertionError, match="fitted again"):
         scores_of(make_hasher("CVH", bits=16), training, tmp_path)
+    with pytest.raises(AssertionError, match="fitted again"):
+        scores_of(hasher, training, tmp_path, appended=paired(5))
 
 
 def coverage_of(target_x: np.ndarray, target_y: np.ndarray) -> dict[str, Any]:

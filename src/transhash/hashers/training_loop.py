@@ -273,8 +273,10 @@ class Checkpoint:
         modules: nn.ModuleDict,
         optimizer: ForeachOptimizer,
         average: WeightAverage | None,
+        warnings: Sequence[str] = (),
     ) -> None:
         tensors: dict[str, npt.NDArray[Any]] = {"step": np.array(step), "name": self.name}
+        tensors["warnings"] = np.frombuffer(json.dumps(list(warnings)).encode(), np.uint8)
         for name, value in modules.state_dict().items():
             tensors[f"model.{name}"] = value.detach().cpu().numpy()
         for name, value in optimizer.state().items():
@@ -290,6 +292,7 @@ class Checkpoint:
         self, modules: nn.ModuleDict, optimizer: ForeachOptimizer, average: WeightAverage | None
     ) -> int:
         """Return the step to resume from; 0 without a checkpoint of the same training."""
+        self.warnings: list[str] = []  # of the steps before
         if not self.path.exists():
             return 0
         try:
@@ -312,6 +315,7 @@ class Checkpoint:
         )
         for number, own in enumerate(average.values if average else ()):
             own.copy_(values[f"average.{number}"])
+        self.warnings = json.loads(tensors["warnings"].tobytes())
         return int(tensors["step"])
 
     def remove(self) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
@@ -24,7 +25,7 @@ from transhash.data.collection import (
     Problem,
     Texts,
 )
-from transhash.data.feedback import append_auxiliary, drop_votes
+from transhash.data.feedback import FeedbackRelation, append_auxiliary, drop_votes
 from transhash.data.training_set import AuxiliarySet, Features, TrainingSet
 from transhash.errors import DataError, check_type
 from transhash.features import check_image_features
@@ -46,9 +47,10 @@ from transhash.hashers.transductive import with_concept_settings
 from transhash.hashers.tuning import Trial, tune
 from transhash.hashers.world import SINGLE_PROCESS, World
 from transhash.model.encoder import Encoder
-from transhash.model.files import TrainedVotes, check_votes_allowed
+from transhash.model.files import TrainedVotes, check_votes_allowed, model_digest
 from transhash.progress import Track, no_progress, phase, report_to, show_progress
-from transhash.search.engine import SearchEngine
+from transhash.search.catalog import Catalog
+from transhash.search.engine import SearchEngine, check_not_served
 from transhash.storage import WriterLock, read_json, write_json
 from transhash.threads import cpu_count, limit_threads
 from transhash.training.fine_tune import (
@@ -165,7 +167,8 @@ class Fit:
             return {"skipped": "Training on pixels a second time would take too long."}
         hasher, folder, world = self.hasher, self.out / VALIDATION_FOLDER, self.world
         settings = {name: value for name, value in hasher.settings().items() if name != "device"}
-        name = fingerprint(settings, training)
+        appended = self.captioned is not None and self.concepts is not None
+        name = fingerprint({**settings, "concepts": appended}, training)
         scores = world.compute_once(lambda: _read_scores(folder / "scores.json", name))
         if scores is not None:
             return scores
@@ -358,6 +361,7 @@ class Fit:
                 retrieval = score_validation(split, self.hasher)
             self.report["validation"] = self._validation_report(retrieval)
         if self.world.rank == 0:
+            self._check_index()
             write_json(self.out / "report.json", self.report)
             with phase("saving"):
                 write_json(self.out / "diagnostics.json", alignment_map(self.hasher, self.training))
@@ -365,6 +369,21 @@ class Fit:
             shutil.rmtree(self.out / VALIDATION_FOLDER, ignore_errors=True)
             delete_backbone(self.out)
         return self
+
+    def _check_index(self) -> None:
+        """Refuse to replace the model of an index by another one, which could not search it."""
+        path = self.out / "catalog.sqlite"
+        if not path.exists():
+            return
+        with TemporaryDirectory(prefix="transhash-") as folder:
+            self.encoder.save(folder)
+            digest = model_digest(Path(folder))
+        with Catalog(path, read_only=True) as catalog:
+            if catalog.get_or_set("model", digest) != digest:
+                raise DataError(
+                    f"{self.out} has an index of another model. It was left as it is: choose a new "
+                    "folder, or pass what that model was trained on."
+                )
 
     def _sample(self, target: Collection[Any], rng: np.random.Generator) -> Collection[Any]:
         """Return random target items, at most as many as training can take."""
@@ -406,7 +425,11 @@ class Fit:
     def _validation_report(self, retrieval: dict[str, Any] | None) -> dict[str, Any]:
         """Return scores, coverage, their summary in sentences, and warnings."""
         training = drop_votes(self.training)
-        captions = None if self.captions is None else self.captions[: len(training.texts)]
+        captions, relation = self.captions, self.training.relation
+        if captions is not None:
+            if isinstance(relation, FeedbackRelation):  # texts of votes precede those of concepts
+                captions = list(compress(captions, ~relation.voted_texts))
+            captions = captions[: len(training.texts)]
         coverage = measure_coverage(training, captions, self.target_texts)
         summary, warnings = coverage_summary(coverage)
         if retrieval is not None:
@@ -493,6 +516,7 @@ def fit(
         )
         temporary = TemporaryDirectory(prefix="transhash-") if out is None else None
         folder = Path(temporary.name if temporary else out or "")
+        check_not_served(folder)
         Fit(
             hasher, name, folder, image_features(features, device), text_features,
             device=device, validate=validate, fine_tuning=request, use_concepts=concepts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -56,7 +57,10 @@ def allocate(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         return np.empty(shape, dtype)
     cache_folder().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=cache_folder()) as file:  # deleted when this process ends
-        file.truncate(size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error here, not SIGBUS
+        else:
+            file.truncate(size)
         return np.memmap(file, dtype, "r+", shape=shape)
 
 

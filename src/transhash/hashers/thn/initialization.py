@@ -22,7 +22,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from transhash.data.relation import Relation, SparseRelation
+from transhash.data.relation import Relation, SparseRelation, draw_items
 from transhash.hashers.canonical import canonical_analysis
 from transhash.hashers.components import MAX_RANK, select_components
 from transhash.hashers.projection import Matrix
@@ -33,6 +33,7 @@ RESIDUAL_FRACTION = 1 / 16  # of the bits
 MIN_BITS = 64  # of a code with residual bits
 _RESIDUAL_DEVIATION = 0.5  # of their projections; those of the towers are near 1
 _MAX_SAMPLE = 1000  # items of a modality that are compared
+_ENOUGH_PAIRS = 100  # related ones, for a calibration
 
 
 @phase("calibration of the relation")
@@ -46,8 +47,9 @@ def calibrate_relation(
 
     Takes leave-one-out coordinates. Returns None if there are too few known pairs.
     """
-    rng = np.random.default_rng([seed, 0xCB])
-    rows, columns = (np.sort(rng.permutation(n)[:_MAX_SAMPLE]) for n in relation.shape)
+    rows, columns, partners_first = draw_items(
+        relation, _MAX_SAMPLE, _ENOUGH_PAIRS, np.random.default_rng([seed, 0xCB])
+    )
     s, known = relation.block(rows, columns)
     cosine = (_unit_rows(images[rows]) @ _unit_rows(texts[columns]).T).astype(np.float64)
     mask = np.ones(s.shape, dtype=bool) if known is None else known > 0
@@ -68,6 +70,9 @@ def calibrate_relation(
         return float(value), np.array([(slope * middle).sum(), slope.sum()])
 
     a, c = minimize(cost, np.array([5.0, -1.0]), jac=True, method="L-BFGS-B").x
+    if partners_first:  # the share of related pairs among all, not among those drawn
+        c += math.log(relation.positives / (relation.known - relation.positives))
+        c -= math.log(hits.sum() / misses.sum())
     return (max(float(a), 0.5), float(c)) if np.isfinite([a, c]).all() else None
 
 

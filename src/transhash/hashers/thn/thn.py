@@ -184,13 +184,16 @@ class THN(DeepHasher):
         optimizer = make_optimizer(self.optimizer, self._parameter_groups(towers))
         average = WeightAverage(parameters, self.ema_decay) if self.ema_decay else None
         checkpoint, start = None, 0
+        self.warnings_: list[str] = []
         if folder is not None:
             checkpoint = Checkpoint(folder, fingerprint(self._resumable(), training))
             start = checkpoint.load(towers, optimizer, average)
             world.check_start(start, folder)
+            self.warnings_ = checkpoint.warnings
+            if self.warnings_ and self.recover_from_collapse:
+                objective = objective.without_regularizers()
         metrics = TrainingLog(folder if world.rank == 0 else None, start)
         check_every = max(1, min(self.steps // _CHECKS, _MAX_STEPS_BETWEEN_CHECKS))
-        self.warnings_: list[str] = []
         towers.train()
         with torch.random.fork_rng():  # dropout is seeded by step
             for step in options.track(
@@ -224,7 +227,7 @@ class THN(DeepHasher):
                     objective = objective.without_regularizers()
                 metrics.flush()  # before the checkpoint that a resumed run starts from
                 if checkpoint and world.rank == 0 and checkpoint.is_due():
-                    checkpoint.save(step + 1, towers, optimizer, average)
+                    checkpoint.save(step + 1, towers, optimizer, average, self.warnings_)
         metrics.close()
         if average:
             average.copy_to(parameters)

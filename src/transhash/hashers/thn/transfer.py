@@ -31,7 +31,13 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from transhash.data.feedback import FeedbackRelation
-from transhash.data.relation import ExtendedRelation, GradedRelation, MatchMatrix, Relation
+from transhash.data.relation import (
+    ExtendedRelation,
+    GradedRelation,
+    MatchMatrix,
+    Relation,
+    draw_items,
+)
 from transhash.data.training_set import Features, TrainingSet
 from transhash.hashers.base import Array
 from transhash.hashers.canonical import canonical_analysis, weighted_mean
@@ -272,7 +278,7 @@ class TransferStep:
         image_axes, text_axes = analysis.image_axes * weights, analysis.text_axes * weights
         residual: tuple[Matrix | None, Matrix | None] = (None, None)
         graded = relation.base if isinstance(relation, FeedbackRelation) else relation
-        if isinstance(graded, GradedRelation) and self.bits >= MIN_BITS:
+        if isinstance(graded, GradedRelation) and graded.pairs.positives and self.bits >= MIN_BITS:
             residual = residual_bit_axes(
                 images.auxiliary, texts.auxiliary, image_axes, text_axes, graded.pairs, self.ridge,
                 int(self.bits * RESIDUAL_FRACTION), self.seed,
@@ -294,10 +300,11 @@ class TransferStep:
         return sample_target(features, self.max_target_items if use_target else 0, self.seed)
 
     def _sample(self, training: TrainingSet) -> tuple[Array, Array, Relation]:
-        rng = np.random.default_rng([self.seed, 0xCA])
-        rows, columns = (
-            np.sort(rng.permutation(n)[: self.max_items]) for n in training.relation.shape
-        )
+        relation = training.relation
+        rows, columns, _ = draw_items(
+            relation.pairs if isinstance(relation, GradedRelation) else relation,
+            self.max_items, 10 * self.max_items, np.random.default_rng([self.seed, 0xCA]),
+        )  # fmt: skip
         if (len(rows), len(columns)) == training.relation.shape:
             return rows, columns, training.relation
         return rows, columns, training.relation.subset(rows, columns)
