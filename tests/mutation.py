@@ -564,8 +564,8 @@ MUTANTS = (
     ),
     Mutant(
         "search/catalog_file.py",
-        "version = by_others, self.base.total_changes",
-        "version = by_others, 0",
+        "return by_others, self.base.total_changes",
+        "return by_others, 0",
         "search/test_common_words.py -k change",
     ),
     Mutant(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from transhash.data.collection import AuxiliaryCollection, Collection
 from transhash.data.manifest import read_images
 from transhash.data.relation import SparseRelation
 from transhash.errors import DataError
+from transhash.features import decode
 from transhash.training.fit_data import add_embedded_captions, embedded_captions, read_fit_data
 
 
@@ -30,6 +33,28 @@ def folder(tmp_path: Path) -> Path:
 def test_images_with_captions_of_their_own_are_pairs(folder: Path) -> None:
     pairs = embedded_captions(read_images(folder))
     assert pairs == [(i, f"A boat {i}") for i in range(4)]
+
+
+def test_a_file_that_is_too_large_is_not_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = read_images(folder)
+    with (folder / "00.jpg").open("ab") as file:
+        file.write(bytes(5000))
+    monkeypatch.setattr(decode, "MAX_FILE_BYTES", 4000)
+    assert embedded_captions(images) == [(i, f"A boat {i}") for i in (1, 2, 3)]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_among_the_images_is_not_waited_for(folder: Path) -> None:
+    pipe = folder / "pipe.jpg"
+    os.mkfifo(pipe)
+    writer = threading.Timer(10, pipe.write_bytes, [(folder / "00.jpg").read_bytes()])
+    writer.daemon = True
+    writer.start()  # a reader that waits is not blocked forever
+    images = Collection(["pipe", "boat"], [pipe, folder / "01.jpg"])
+    assert embedded_captions(images) == [(1, "A boat 1")]
+    writer.cancel()
 
 
 def test_they_are_further_rows_of_the_auxiliary_set(folder: Path) -> None:

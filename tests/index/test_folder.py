@@ -273,3 +273,27 @@ def test_faiss_can_search_exported_codes(folder: Path) -> None:
     assert (distances == 0).all()
     assert faiss_ids[:, 0].tolist() == ids[:20].tolist()
     index.close()
+
+
+def test_the_log_of_items_that_come_and_go_stays_short(tmp_path: Path) -> None:
+    with GroupedIndex.open(tmp_path / "index", 32) as index:
+        index.flush_at = 100
+        index.add(np.arange(50), random_codes(50))
+        generations = set()
+        for step in range(300):
+            if step == 140:  # what an earlier writer left in the log counts as well
+                index.close()
+                index = GroupedIndex.open(tmp_path / "index", None)
+                index.flush_at = 100
+            index.add([1000], random_codes(1, seed=step))
+            index.remove([1000])
+            assert index._log is not None
+            assert index._log.end < 100 * 50  # bytes of a record with one item
+            generations.add(index._generation.number)
+        assert len(generations) < 10  # not at every change
+        index.close()
+    with GroupedIndex.open(tmp_path / "index", None) as again:
+        again.verify()
+        ids, codes = again.export()
+        assert ids.tolist() == list(range(50))
+        assert np.array_equal(codes.packed, random_codes(50).packed)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import transhash
 from scale.command import Command
@@ -16,6 +17,7 @@ from transhash.data.inputs import to_images
 from transhash.errors import DataError
 from transhash.features.images import EfficientNetLite0
 from transhash.model.encoder import Encoder
+from transhash.threads import single_blas_thread
 
 
 @pytest.fixture
@@ -86,3 +88,19 @@ def test_what_has_no_features_is_refused(run: Path, command: Command) -> None:
     with pytest.raises(DataError, match="either features or run"):
         transhash.extract_features("photos", features="efficientnet-lite0", run=run)
     assert not list(Path().glob("a.*"))
+
+
+def test_encoding_that_overlaps_with_a_search_gives_blas_its_threads_back(run: Path) -> None:
+    def blas_threads() -> set[int]:
+        return {info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"}
+
+    encoder = Encoder.load(run)
+    with threadpool_limits(2, "blas"):
+        before = blas_threads()
+        assert before == {2}
+        batches = encoder.encode_batches(to_images("photos"), "images", 1)
+        next(batches)
+        with single_blas_thread():  # begins and ends later
+            assert len(list(batches)) == 1
+            assert blas_threads() == {1}
+        assert blas_threads() == before

@@ -226,3 +226,14 @@ def test_filters_hold_for_items_of_common_words(
             assert {str(hit.item.text).split()[2] for hit in hits} == {name}
             assert len(hits) == 5
             assert all(hit.coverage for hit in hits)
+
+
+def test_the_word_count_is_a_word_like_any_other(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keywords, "_MAX_RANKED", 0)
+    with SearchEngine.open(run, writable=True) as engine:
+        engine.add_texts(["count the birds", "images of birds", "a boat"])
+        assert engine.similar_to_text("images", 5, "images") == []
+        assert engine.similar_to_text("count birds", 5, "images") == []
+        assert engine.similar_to_text("count birds", 1, "texts")[0].item.text == "count the birds"

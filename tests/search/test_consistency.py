@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from transhash.data.collection import Collection, Modality
-from transhash.errors import EngineError, TranshashError
+from transhash.errors import DataError, EngineError, TranshashError
 from transhash.search.consistency import compare
 from transhash.search.engine import SearchEngine
 from transhash.search.verify import verify_run
@@ -204,3 +204,20 @@ def test_sqlite_errors_name_the_file(indexed: Path) -> None:
     (indexed / "catalog.sqlite").write_bytes(b"not a database" * 1000)
     with pytest.raises(TranshashError, match="corrupt"):
         SearchEngine.open(indexed)
+
+
+def test_a_catalog_that_another_thread_closed_is_not_called_corrupt(indexed: Path) -> None:
+    with SearchEngine.open(indexed) as engine:
+        file = engine.catalog._file
+        base = file.base
+        engine.close()
+        with pytest.raises(EngineError, match=r"catalog\.sqlite was closed"), file.errors():
+            base.execute("SELECT 1")
+
+
+def test_an_id_of_another_type_is_not_taken_for_a_corrupt_catalog(indexed: Path) -> None:
+    with SearchEngine.open(indexed, writable=True) as engine:
+        with pytest.raises(DataError, match=r"^The id is a list\. Pass"):
+            engine.similar_to_id("texts", ["boat"])  # type: ignore[arg-type]
+        with pytest.raises(DataError, match=r"^The id is a list\. Pass"):
+            engine.remove("texts", [["boat"]])  # type: ignore[list-item]

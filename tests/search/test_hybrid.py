@@ -299,6 +299,15 @@ def test_a_date_that_is_none_is_refused(date: str) -> None:
         SearchFilter(after=date)
 
 
+@pytest.mark.parametrize("search", ["hybrid", "codes", "keywords"])
+def test_no_queries_have_no_results_whatever_the_filters(
+    run: Path, photos: Path, search: str
+) -> None:
+    with SearchEngine.open(run) as engine:
+        for filters in (None, SearchFilter(folder="2020")):
+            assert engine.similar_to_texts([], search=search, filters=filters) == []  # type: ignore[arg-type]
+
+
 def test_a_selective_filter_gives_k_results_in_the_order_of_the_codes(run: Path) -> None:
     names = [f"{'rare' if i % 50 == 0 else 'often'}/{i}" for i in range(1500)]
     texts = [f"a {'boat' if i % 3 else 'cat'} {i} {i % 7} house" for i in range(1500)]

@@ -248,6 +248,13 @@ def test_remove_removes_by_id_and_names_unknown_ids(filled: Path, command: Comma
     assert verify_run(filled) == []
 
 
+def test_an_id_that_is_given_twice_is_removed_and_counted_once(filled: Path) -> None:
+    with SearchEngine.open(filled, writable=True) as engine:
+        assert engine.remove("images", ["a.png", "zebra", "a.png"]) == 1
+        assert engine.remove("images", ["a.png"]) == 0
+    assert verify_run(filled) == []
+
+
 def test_list_filters_by_source_and_shortens_texts_except_in_json(
     filled: Path, tmp_path: Path, command: Command
 ) -> None:

@@ -78,6 +78,20 @@ def test_a_removed_item_is_not_in_results_or_catalog(writer: TestClient) -> None
     assert writer.delete(f"/api/items/{number}").status_code == 404
 
 
+def test_examples_follow_the_items(writer: TestClient) -> None:
+    def examples() -> set[int]:
+        return {
+            item["number"] for part in writer.get("/api/examples").json().values() for item in part
+        }
+
+    before = examples()
+    assert len(before) == 16
+    for number in before:
+        writer.delete(f"/api/items/{number}")
+    assert examples()
+    assert examples().isdisjoint(before)
+
+
 @pytest.mark.parametrize("key", [None, "", "wrong", "opensesame-"])
 def test_changes_need_the_key(writer: TestClient, key: str | None) -> None:
     writer.headers = {} if key is None else {"X-API-Key": key}  # type: ignore[assignment]

@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from fastapi.testclient import TestClient
 
 from transhash.search.engine import SearchEngine
+from transhash.search.hits import Hits
 from transhash.service import create_app, search_service
 
 from .small_run import ITEMS, LOCAL, image_bytes
@@ -119,6 +121,28 @@ def test_restored_files_are_opened_again_after_wrong_ones_were_refused(
         assert client.get("/ready").status_code == 200
         assert add(client, "added").status_code == 201
     assert is_stored(run_copy, "added")
+
+
+def test_a_search_during_which_the_run_was_replaced_is_repeated(
+    run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(run_copy, run_copy.with_name("copy")))
+    search = SearchEngine.similar_to_codes
+    with client_of(run_copy, writable=True) as client:
+        assert client.get("/ready").status_code == 200
+        service = client.app.state.service  # type: ignore[attr-defined]
+
+        def replace_run_and_search(engine: SearchEngine, *args: Any, **settings: Any) -> list[Hits]:
+            if copy.exists():
+                run_copy.rename(run_copy.with_name("away"))
+                copy.rename(run_copy)
+                assert service.engine is not engine
+            return search(engine, *args, **settings)
+
+        monkeypatch.setattr(SearchEngine, "similar_to_codes", replace_run_and_search)
+        reply = client.get("/api/search/text?q=boat")
+        assert reply.status_code == 200, reply.text
+        assert reply.json()["hits"]
 
 
 @contextmanager

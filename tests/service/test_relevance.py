@@ -102,6 +102,17 @@ def test_an_unknown_query_is_named_and_its_results_have_no_relevance(
             assert reply["max_relevance"] is None
 
 
+def test_in_a_batch_too_the_results_of_an_unknown_query_have_no_relevance(
+    client: TestClient,
+) -> None:
+    queries = [{"text": "xyzzy plugh"}, {"text": "a boat"}]
+    batch = {"queries": queries, "k": 5, "search": "codes"}
+    unknown, known = client.post("/api/search/batch", json=batch).json()["results"]
+    assert unknown
+    assert not any(hit["relevance"] or hit["probability"] for hit in unknown)
+    assert all(hit["relevance"] for hit in known)
+
+
 def test_a_query_that_is_as_far_from_all_items_as_random_codes_says_so(
     run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

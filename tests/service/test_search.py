@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import sys
 
 import numpy as np
 import pytest
@@ -193,6 +195,18 @@ def test_an_item_does_not_expose_the_path_of_its_file(
     assert fields["id"] == item.id
     assert item.path is not None
     assert item.path not in str(fields)
+
+
+def test_a_search_does_not_intern_the_names_of_its_hits(
+    client: TestClient, engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interned: list[str] = []
+    intern = sys.intern
+    monkeypatch.setattr(sys, "intern", lambda text: intern(interned.append(text) or text))
+    hits = client.get("/api/search/text", params={"q": "a boat", "k": 5}).json()["hits"]
+    paths = [str(engine.catalog.get([hit["number"]])[hit["number"]].path) for hit in hits]
+    assert [hit["file"] for hit in hits] == [os.path.basename(path) for path in paths]
+    assert {hit["file"] for hit in hits}.isdisjoint(interned)
 
 
 def test_texts_with_markup_are_returned_unchanged(client: TestClient) -> None:

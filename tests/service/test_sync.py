@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import queue
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,10 @@ from scale.command import Command
 from transhash.errors import EngineError
 from transhash.search.engine import SearchEngine
 from transhash.search.verify import verify_run
-from transhash.service import create_app
+from transhash.service import create_app, search_service, sync_job
 from transhash.service.limits import ChangeLock
+from transhash.service.schemas import SyncResult
+from transhash.service.search_service import ReloadingEngine, SearchService
 from transhash.service.sync_job import SyncJob
 
 from .server_process import ServerProcess
@@ -248,3 +252,80 @@ def test_commands_that_change_a_served_run_say_which_process_serves_it(
         server.kill()
     command("sync", run_copy, notes)  # a killed service does not hold the run
     assert os.path.exists(run_copy / "service.lock")
+
+
+def test_a_sync_that_failed_is_repeated_at_the_next_interval(
+    run_copy: Path, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_items, failures = sync_job.add_items, [EngineError("the disk is full")]
+
+    def fail_once(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return add_items(*arguments)
+
+    monkeypatch.setattr(sync_job, "add_items", fail_once)
+    for client in start(run_copy, notes, seconds=0.05):
+        status = wait(client, lambda status: status["syncs"] == 2)
+        assert (status["last"]["added"], status["last"]["error"]) == (3, None)
+        time.sleep(0.3)
+        assert client.get("/api/sync").json()["syncs"] == 2  # and not again
+
+
+def test_a_sync_that_keeps_failing_is_repeated_less_and_less_often(
+    run_copy: Path, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise EngineError("the disk is full")
+
+    monkeypatch.setattr(sync_job, "add_items", fail)
+    for client in start(run_copy, notes, seconds=0.02):
+        wait(client, lambda status: status["syncs"] >= 3)
+        time.sleep(0.8)
+        assert client.get("/api/sync").json()["syncs"] <= 7  # of 40 intervals
+
+
+def test_a_sync_that_was_stopped_is_continued_when_the_service_starts_again(
+    run_copy: Path, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_sync, begun, results = sync_job.plan_sync, threading.Event(), queue.Queue[SyncResult]()
+
+    def plan_until_stopped(*arguments: Any) -> Any:
+        begun.set()
+        while not job._stopping:
+            time.sleep(0.01)
+        return plan_sync(*arguments)
+
+    with SearchEngine.open(run_copy, writable=True) as engine:
+        service = SearchService(ReloadingEngine(engine))
+        job = SyncJob(service, [notes], None, results.put)
+        monkeypatch.setattr(sync_job, "plan_sync", plan_until_stopped)
+        job.start()
+        assert begun.wait(60)
+        job.stop()
+        assert results.empty()
+        assert not job.status().running
+        monkeypatch.setattr(sync_job, "plan_sync", plan_sync)
+        job.start()
+        assert results.get(timeout=60).added == 3
+        job.stop()
+        service.close()
+
+
+def test_a_restored_run_is_synced_again(
+    run_copy: Path, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_service, "_RETRY_SECONDS", 0.0)
+    backup = Path(shutil.copytree(run_copy, run_copy.with_name("backup")))
+    reopen = partial(SearchEngine.open, run_copy, writable=True)
+    with reopen() as engine:
+        app = create_app(
+            engine, write_key="write-key", sync_sources=[notes], sync_seconds=0.05, reopen=reopen
+        )
+        with TestClient(app, base_url=LOCAL) as client:
+            wait(client, lambda status: status["syncs"] >= 1)
+            run_copy.rename(run_copy.with_name("away"))
+            backup.rename(run_copy)
+            last = wait(client, lambda status: not status["last"]["error"] and status["syncs"] > 1)
+            assert last["last"]["added"] == 3
+            assert "0.txt" in texts(client)

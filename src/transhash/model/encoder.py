@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits
 
 from transhash.codes import Codes
 from transhash.data.collection import Collection, Images, Modality, Problem, Texts
@@ -53,6 +52,7 @@ from transhash.model.files import (
 )
 from transhash.progress import Track, no_progress, with_progress
 from transhash.storage import content_digest, make_folder
+from transhash.threads import single_blas_thread
 
 Projections = npt.NDArray[np.float32]  # (items, bits)
 _CHUNK_ROWS = 512  # rows hashed at a time, which bounds memory
@@ -110,7 +110,7 @@ class Encoder:
         hash_rows = self.hasher.encode_images if modality == "images" else self.hasher.encode_texts
         # Hashing has one core while other threads compute features: more BLAS threads would wait.
         from_files = modality == "images" and items.features is None
-        limits = threadpool_limits(1, "blas") if from_files else nullcontext()
+        limits = single_blas_thread() if from_files else nullcontext()
         with limits, ThreadPoolExecutor(1) as executor, closing(batches):
             parts: list[FeatureBatch] = []
             codes: list[Future[Codes]] = []

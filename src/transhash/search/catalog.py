@@ -295,6 +295,7 @@ class Catalog:
         return items
 
     def find(self, modality: Modality, item_id: str) -> Item | None:
+        check_type(item_id, str, "The id", "the id of an item, which is a string")
         row = self._file.fetch_one(f"{_SELECT} WHERE modality = ? AND id = ?", modality, item_id)
         return None if row is None else _item(row)
 
@@ -370,6 +371,10 @@ class Catalog:
         """Return the digest of an item's content, or None if it is unknown."""
         row = self._file.fetch_one("SELECT digest FROM items WHERE number = ?", number)
         return None if row is None else row[0]
+
+    def version(self) -> tuple[int, int]:
+        """Return what differs after a change of the catalog; only one thread's are comparable."""
+        return self._file.version()
 
     def sample(self, modality: Modality, count: int) -> list[Item]:
         """Return a few items spread evenly over the catalog, the same ones each time."""

@@ -206,6 +206,10 @@ class CatalogFile:
             raise EngineError(
                 f"{self.path} cannot be {verb} ({error}). {advice} Finished work is saved."
             ) from None
+        except sqlite3.ProgrammingError as error:
+            if "closed" not in str(error):
+                raise  # a mistake in this program
+            raise EngineError(f"{self.path} was closed. Open it again.") from None
         except sqlite3.DatabaseError as error:
             raise DataError(
                 f"{self.path} is corrupt ({error}). Restore a backup, or delete it and the index "
@@ -227,11 +231,15 @@ class CatalogFile:
         with self.errors():
             return self.base.execute(sql, values).fetchone()
 
-    def has_changed(self) -> bool:
-        """Return whether the file may have changed since this thread last asked."""
+    def version(self) -> tuple[int, int]:
+        """Return what differs after a change of the file; only one thread's are comparable."""
         with self.errors():
             by_others = self.base.execute("PRAGMA data_version").fetchone()[0]
-        version = by_others, self.base.total_changes
+        return by_others, self.base.total_changes
+
+    def has_changed(self) -> bool:
+        """Return whether the file may have changed since this thread last asked."""
+        version = self.version()
         before = getattr(self._local, "version", None)
         self._local.version = version
         return version != before

@@ -279,7 +279,7 @@ class KeywordIndex:
         step = -(-self._count(word) // _MAX_PRESENT)
         spread = f"(words.rowid * 2654435761 >> 16) % {step} = 0" if step > 1 else "1"
         if not values:
-            found = self._cache.get((word, modality), lambda: read(spread, *parameters))
+            found = self._cache.get(("presence", word, modality), lambda: read(spread, *parameters))
         else:
             found = read(spread, *parameters)
         if step <= 1:

@@ -133,12 +133,12 @@ class Retrieval:
         If too few of the nearest items of the index do, the codes of all items that meet the
         conditions are read from the catalog and compared.
         """
-        if not self.filters:
+        if not self.filters or not len(codes):
             return self._search_index(codes, k, modality, weights)
         pool = self._search_index(codes, 4 * k + 100, modality, weights)
         numbers = [int(number) for number in np.unique(pool.ids) if number >= 0]
         allowed = np.isin(pool.ids, self.catalog.filter(numbers, self.filters))
-        if len(codes) and allowed.sum(axis=1).min() >= k:
+        if allowed.sum(axis=1).min() >= k:
             first = np.argsort(~allowed, axis=1, kind="stable")[:, :k]
             return _select(pool, (np.arange(len(codes))[:, None], first))
         matching, packed = self.catalog.codes(modality, codes.bits // 8, self.filters)

@@ -153,7 +153,7 @@ class IndexWriter:
             raise DataError(f"The ids are {type_name(item_ids)}. Pass a list of ids.")
         with self.exclusive():
             items = [self.catalog.find(modality, item_id) for item_id in item_ids]
-            numbers = [item.number for item in items if item is not None]
+            numbers = list(dict.fromkeys(item.number for item in items if item is not None))
             self.catalog.mark_pending(self.index_url, numbers)
             self.indexes[modality].remove(np.array(numbers, dtype=np.int64))
             self.catalog.remove(self.index_url, numbers)

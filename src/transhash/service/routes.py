@@ -179,7 +179,6 @@ def info_routes(
     diagnostics: schemas.Diagnostics,
 ) -> APIRouter:
     router = APIRouter(tags=["info"])
-    cached_examples: list[schemas.ExamplesOut] = []
 
     @router.get("/api/about", responses=_errors())
     async def describe_run() -> schemas.About:
@@ -190,9 +189,7 @@ def info_routes(
     @router.get("/api/examples", responses=_errors())
     async def examples() -> schemas.ExamplesOut:
         """Return a few indexed texts and images to start from."""
-        if not cached_examples:  # once, because sampling reads all item numbers
-            cached_examples.append(await service.reads.run(service.examples, _EXAMPLES))
-        return cached_examples[0]
+        return await service.reads.run(service.examples, _EXAMPLES)
 
     @router.get("/api/diagnostics", responses=_errors())
     async def run_diagnostics() -> schemas.Diagnostics:

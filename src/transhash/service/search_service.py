@@ -12,8 +12,9 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -25,7 +26,7 @@ from transhash.features.decode import ImageSummary, ImageTask, Pixels, summary_t
 from transhash.features.decode_processes import DecoderProcess
 from transhash.index.weighted import BitWeights, RankingMode, query_weights
 from transhash.model.query_encoder import TextProjections
-from transhash.search.catalog import NO_FILTER, Item, SearchFilter
+from transhash.search.catalog import NO_FILTER, Catalog, Item, SearchFilter
 from transhash.search.engine import DEFAULT_RANKING, SearchEngine
 from transhash.search.feedback import FeedbackStore, StoredVote, VotedImage, voted_digest
 from transhash.search.hits import MIN_COVERAGE, Hit, Hits, is_chance, without_item
@@ -141,11 +142,31 @@ class ResultOptions:
     ) -> ResultOptions:
         """Return the options of a client, which knows no path outside of the sources."""
         folder = folder.lstrip("/") if folder else None
-        source = Path(source).name if source else None
+        source = os.path.basename(source.rstrip("/")) if source else None
         return cls(SearchFilter(folder, after or None, before or None, source), collapse)
 
 
 DEFAULT_OPTIONS = ResultOptions()
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _repeated(
+    read: Callable[Concatenate[SearchService, _P], _T],
+) -> Callable[Concatenate[SearchService, _P], _T]:
+    """Repeat a read once if its engine was replaced, and so closed, meanwhile."""
+
+    @wraps(read)
+    def repeat(service: SearchService, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        engine = service.engine
+        try:
+            return read(service, *args, **kwargs)
+        except Exception:
+            if service.engine is engine:
+                raise
+        return read(service, *args, **kwargs)
+
+    return repeat
 
 
 class ItemNotFoundError(DataError):
@@ -173,6 +194,7 @@ class SearchService:
         self._counts: asyncio.Future[dict[Modality, int]] | None = None
         self._totals: dict[Modality, tuple[SearchEngine, float, int]] = {}
         self._calibration: tuple[SearchEngine, list[float] | None] | None = None
+        self._examples = threading.local()  # as versions of a catalog are comparable in one thread
 
     @property
     def engine(self) -> SearchEngine:
@@ -220,6 +242,7 @@ class SearchService:
             if self._count(modality):
                 self._search(Codes(np.zeros((1, bits // 8), np.uint8), bits), 1, modality)
 
+    @_repeated
     def search_text(
         self,
         text: str,
@@ -243,6 +266,7 @@ class SearchService:
             query, "texts", code, k, modality, start, options, ranking, projections, search
         )
 
+    @_repeated
     def search_image(
         self,
         data: bytes,
@@ -263,6 +287,7 @@ class SearchService:
         )
         return self._reply(query, "images", code, k, modality, start, options, ranking, projections)
 
+    @_repeated
     def search_item(
         self, number: int, k: int, modality: Modality, options: ResultOptions = DEFAULT_OPTIONS
     ) -> schemas.SearchOut:
@@ -275,6 +300,7 @@ class SearchService:
             query, item.modality, code, k + extra, modality, start, options, without=number
         )
 
+    @_repeated
     def search_batch(self, request: schemas.BatchIn) -> schemas.BatchOut:
         start = time.perf_counter()
         bits = self.engine.query_encoder.bits
@@ -286,7 +312,10 @@ class SearchService:
         for query in request.queries:
             if isinstance(query, schemas.TextQuery):
                 packed.append(next(text_codes))
-                calibrations.append(self._calibrate("texts", request.modality))
+                is_unknown = self._is_unknown_text(query.text)
+                calibrations.append(
+                    None if is_unknown else self._calibrate("texts", request.modality)
+                )
             else:
                 item = self.get_item(query.number)
                 packed.append(np.frombuffer(item.code, dtype=np.uint8))
@@ -328,15 +357,18 @@ class SearchService:
             raise ItemNotFoundError(f"Item {number} does not exist. Choose another number.")
         return item
 
+    @_repeated
     def item(self, number: int) -> schemas.ItemOut:
         return _item_out(self.get_item(number))
 
+    @_repeated
     def thumbnail(self, number: int) -> bytes:
         data = self.engine.catalog.thumbnail(number)
         if data is None:
             raise ItemNotFoundError(f"Item {number} has no thumbnail. Choose an indexed image.")
         return data
 
+    @_repeated
     def original(self, number: int) -> Original:
         """Return the item's file, which the caller closes."""
         return open_original(self.engine.catalog, self.get_item(number), self._closing.is_set)
@@ -349,9 +381,21 @@ class SearchService:
         finally:
             original.close()
 
+    @_repeated
     def examples(self, count: int) -> schemas.ExamplesOut:
-        """Return a few items to start from, as different from each other as possible."""
-        catalog = self.engine.catalog
+        """Return a few items to start from, as different from each other as possible.
+
+        They are chosen again only after a change, because sampling reads all item numbers.
+        """
+        engine = self.engine
+        key = engine, engine.catalog.version(), count
+        if getattr(self._examples, "key", None) != key:
+            self._examples.value = self._choose_examples(engine.catalog, count)
+            self._examples.key = key
+        value: schemas.ExamplesOut = self._examples.value
+        return value
+
+    def _choose_examples(self, catalog: Catalog, count: int) -> schemas.ExamplesOut:
         texts = [item for item in catalog.sample("texts", _EXAMPLE_SAMPLE) if item.text]
         # The shorter half: more like what people type.
         texts = sorted(texts, key=lambda item: len(item.text or ""))[: max(count, len(texts) // 2)]
@@ -361,6 +405,7 @@ class SearchService:
             images=[_item_out(item) for item in _farthest_first(images, count)],
         )
 
+    @_repeated
     def filters(self) -> schemas.FiltersOut:
         return schemas.FiltersOut(**self.engine.catalog.filter_values()._asdict())
 
@@ -450,6 +495,11 @@ class SearchService:
             curve = read_calibration(read_report(engine.run), engine.query_encoder.bits)
             self._calibration = engine, curve
         return None if query_modality == modality else self._calibration[1]
+
+    def _is_unknown_text(self, text: str) -> bool:
+        """Return whether the model knows no word of a text, so that its code is arbitrary."""
+        features = self.engine.query_encoder.text_features
+        return features is not None and not features.known_words(text)
 
     def _reply(
         self,
@@ -581,7 +631,9 @@ def _fields(item: Item) -> dict[str, Any]:
         "number": item.number,
         "modality": item.modality,
         "id": item.id,
-        "file": Path(item.path).name if item.path else None,  # folders of the server stay private
+        # Folders of the server stay private. Not with Path, which interns each part: that costs
+        # more than the search, and memory.
+        "file": os.path.basename(item.path) if item.path else None,
         "text": item.text,
         "thumbnail": f"/api/items/{item.number}/thumbnail" if item.has_thumbnail else None,
         "code": _bit_string(item.code),

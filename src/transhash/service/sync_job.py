@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import re
 import sys
@@ -18,6 +19,7 @@ from typing import TypeVar
 from transhash.data.collection import Problem
 from transhash.errors import DataError, TranshashError
 from transhash.progress import tracked
+from transhash.search.engine import SearchEngine
 from transhash.search.sync import (
     SyncPlan,
     add_items,
@@ -33,6 +35,7 @@ from transhash.storage import write_json
 _log = logging.getLogger("transhash.service")
 _T = TypeVar("_T")
 _NICE = 10  # searches go first
+_MAX_DOUBLINGS = 6  # of the pause before a sync with errors is repeated
 
 
 class _StoppedError(Exception):
@@ -60,7 +63,8 @@ class SyncJob:
         self._lock = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopping = False
-        self._states: list[bytes] = []  # of the sources when they were last synced
+        self._states: list[object] = []  # the engine and the sources when they were last synced
+        self._failures = self._intervals = 0  # syncs with errors in a row; waits since the last one
         self._status = SyncStatus(
             running=False, requested=True, sources=[path.name for path in self._sources],
             task=None, done=None, total=None, syncs=0, last=None,
@@ -118,18 +122,34 @@ class SyncJob:
                 if self._stopping:
                     return
                 is_requested, self._status.requested = self._status.requested, False
-            states = [_state_of(source) for source in self._sources]
-            if is_requested or states != self._states:
-                self._states = states
-                self._sync()
+            states: list[object] = [self._engine(), *map(_state_of, self._sources)]
+            self._intervals += 1
+            # A full disk may have space again, but a broken file is not worth reading every time.
+            pause = 2 ** min(self._failures - 1, _MAX_DOUBLINGS) if self._failures else math.inf
+            if is_requested or states != self._states or self._intervals >= pause:
+                self._failures = 0 if self._sync() else self._failures + 1
+                self._states, self._intervals = states, 0
 
-    def _sync(self) -> None:
+    def _engine(self) -> SearchEngine | None:
+        """Return the engine, another one after a restore; None if the sync will say what is wrong.
+
+        It is kept, so that no later engine is at its address.
+        """
+        try:
+            return self._service.engine
+        except Exception:
+            return None
+
+    def _sync(self) -> bool:
+        """Sync and return whether there was no error, which may be gone the next time."""
         with self._lock:
             self._status.running = True
         try:
             result = self._sync_sources()
         except _StoppedError:
-            return
+            with self._lock:  # the rest when the service starts again
+                self._status.running, self._status.requested = False, True
+            return False
         except Exception as error:
             if not isinstance(error, TranshashError | OSError):
                 _log.exception("Sync failed.")
@@ -142,6 +162,7 @@ class SyncJob:
             status = self._status
             status.running, status.last, status.syncs = False, result, status.syncs + 1
             status.task = status.done = status.total = None
+        return result.error is None
 
     def _sync_sources(self) -> SyncResult:
         writer = self._service.background_writer()

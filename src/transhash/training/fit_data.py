@@ -16,7 +16,7 @@ from transhash.data.inputs import to_auxiliary, to_images, to_texts, to_votes
 from transhash.data.manifest import read_images, read_texts, read_triples
 from transhash.data.relation import SparseRelation
 from transhash.errors import DataError
-from transhash.features.decode import ImageTask
+from transhash.features.decode import ImageTask, read_content
 from transhash.features.decode_processes import DecoderPool
 from transhash.progress import Track, no_progress
 
@@ -102,10 +102,8 @@ def embedded_captions(images: Images, track: Track = no_progress) -> list[tuple[
     pairs = []
     with DecoderPool() as decoders:
         for row in track(range(len(images)), "reading captions in images", len(images)):
-            source = images.items[row]
-            try:
-                content = source.read_bytes() if isinstance(source, Path) else source
-            except OSError:
+            content = read_content(images.items[row])
+            if isinstance(content, str):
                 continue  # reported where its features are computed
             result = decoders.render(content, _TASK)
             if not isinstance(result, str) and result.metadata and result.metadata.text:

@@ -7,6 +7,7 @@ while the others are indexed. What the fit saw is recorded in open.json of the r
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from transhash.codes import default_bits
-from transhash.data.collection import MODALITIES, Collection, Images, Modality, Texts
+from transhash.data.collection import MODALITIES, Collection, Images, Modality, Texts, text_keys
 from transhash.data.inputs import to_auxiliary
 from transhash.data.manifest import read_both
 from transhash.errors import DataError, EmptySourceError
@@ -33,15 +34,20 @@ from transhash.progress import Track, no_progress
 from transhash.search.catalog import Catalog
 from transhash.search.engine import SearchEngine
 from transhash.search.feedback import VOTES_FILE
-from transhash.search.sync import find_losses, plan_sync
+from transhash.search.sync import SyncPlan, find_losses, plan_sync
+from transhash.search.writer import IndexWriter
 from transhash.storage import content_digest, read_json, read_regular, replace_folder, write_json
 from transhash.training.fit import Fit
 from transhash.training.fit_data import FitData
 
+_log = logging.getLogger("transhash")
 _RECORD = "open.json"
+# What a fit does not write, but a run that it has replaced has, also if only half of it is deleted.
+_RUN_FILES = ("config.json", "catalog.sqlite*", "index", f"{VOTES_FILE}*")
 # Items that the model learns from and that are indexed first. Texts cost less.
 SAMPLE_SIZES: dict[Modality, int] = {"images": 300, "texts": 1000}
 # With fewer, nothing is learned from them: their mean and spread say little about later ones.
+# The sample has this number of each source, because a single item may be unreadable.
 _MIN_ITEMS = 20
 _GROWTH = 4  # times as many items as at the fit: fit again
 
@@ -170,11 +176,18 @@ def loss_by_refit(run: Path, sources: Sequence[OpenSource], options: OpenOptions
         return ""
     present = {str(source.path.resolve()) for source in sources}
     with Catalog(run / "catalog.sqlite", read_only=True) as catalog:
-        for name, modality, count in catalog.sources.counts():
+        counts = catalog.sources.counts()
+        for name, modality, count in counts:
             if name not in present:
                 where = f"from {name}, which is missing" if name else "added by hand"
                 return f"{count:,} {modality} were {where}"
-        plans = [plan for name in present for plan in plan_sync(catalog, Path(name))]
+        indexed = {name for name, _, _ in counts}
+        plans: list[SyncPlan] = []
+        for source in sources:
+            if str(source.path.resolve()) in indexed:
+                plans += plan_sync(catalog, source.path)
+            else:  # plan_sync would not know which modalities; files may have moved there
+                plans += _plan_new(source)
         return next(iter(find_losses(catalog, plans).values()), "")
 
 
@@ -189,7 +202,7 @@ def fit_sample(
     A fit that was interrupted is resumed. Votes are kept; the index is empty then.
     """
     draft = run.with_name(f".{run.name}.next")
-    if (draft / "config.json").exists():  # the run that an earlier fit has replaced
+    if any(any(draft.glob(name)) for name in _RUN_FILES):  # the run that an earlier fit replaced
         shutil.rmtree(draft)
     previous = _read_record(run)
     resolved = options.with_defaults(previous)
@@ -232,33 +245,69 @@ def index_samples(run: Path, sources: Sequence[OpenSource], track: Track = no_pr
     """
     with SearchEngine.open(run, writable=True) as engine:
         for modality in ("texts", "images"):
-            for items in take_samples(sources, modality):
+            collections = _collections(sources, modality)
+            for items, sample in zip(collections, take_samples(sources, modality), strict=True):
                 if modality in engine.catalog.sources.modalities(items.source):
                     continue
                 if modality == "texts":
-                    engine.writer.add_texts(items, track)
-                    continue
-                with suppress(DataError):  # none of these is readable
-                    engine.writer.add_images(items, track)
+                    engine.writer.add_texts(sample, track)
+                else:
+                    _index_images(engine.writer, items, sample, track)
 
 
 def take_samples(sources: Sequence[OpenSource], modality: Modality) -> list[Collection[Any]]:
-    """Return the same random items of each source every time, in proportion to its size."""
-    collections = [items for source in sources if (items := source.items(modality)) is not None]
+    """Return the same random items of each source every time.
+
+    Their number is in proportion to its size, but there are 20 at least if it has as many.
+    """
+    collections = _collections(sources, modality)
     total = sum(map(len, collections))
     share = min(1.0, SAMPLE_SIZES[modality] / max(total, 1))
-    samples = []
-    for items in collections:
-        size = max(1, round(share * len(items)))
-        rows = np.random.default_rng(0).permutation(len(items))[:size]
-        samples.append(items if size >= len(items) else items.take(np.sort(rows)))
-    return samples
+    return [_take(items, max(_MIN_ITEMS, round(share * len(items)))) for items in collections]
 
 
 def sync_paths(run: Path, sources: Sequence[OpenSource]) -> list[Path]:
-    """Return the sources that the run must match."""
+    """Return the sources that the run must match.
+
+    One with images and texts of which none is indexed cannot be synced: a sync reads what the run
+    has of a source.
+    """
     indexed = set(_indexed_sources(run))
-    return [source.path for source in sources if str(source.path.resolve()) in indexed]
+    return [
+        source.path
+        for source in sources
+        if source.images is None or source.texts is None or str(source.path.resolve()) in indexed
+    ]
+
+
+def _index_images(writer: IndexWriter, items: Images, sample: Images, track: Track) -> None:
+    """Index a sample, or a larger one if none of it is readable."""
+    try:
+        writer.add_images(sample, track)
+    except DataError:
+        try:
+            writer.add_images(_take(items, SAMPLE_SIZES["images"]), track)
+        except DataError as error:
+            _log.warning("%s: %s Then start this command again.", items.source, error)
+
+
+def _plan_new(source: OpenSource) -> list[SyncPlan]:
+    """Return plans that add all items of a source that the run does not have."""
+    plans = []
+    for modality in MODALITIES:
+        if (items := source.items(modality)) is not None:
+            keys = items.ids if modality == "images" else text_keys(items)
+            plans.append(SyncPlan(modality, str(source.path.resolve()), items, [], list(keys), 0))
+    return plans
+
+
+def _collections(sources: Sequence[OpenSource], modality: Modality) -> list[Collection[Any]]:
+    return [items for source in sources if (items := source.items(modality)) is not None]
+
+
+def _take(items: Collection[Any], size: int) -> Collection[Any]:
+    rows = np.random.default_rng(0).permutation(len(items))[:size]
+    return items if size >= len(items) else items.take(np.sort(rows))
 
 
 def _if_enough(items: Collection[Any] | None) -> Collection[Any] | None:

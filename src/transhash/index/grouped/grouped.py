@@ -75,7 +75,8 @@ class GroupedIndex(LocalIndex):
         self._log: log.Log | None = None
         self._generation = store.Generation(0, bits, (), "")
         self._stamp: tuple[int, int] = (0, 0)
-        self._retry_at = 0  # changes in the log before a failed commit is tried again
+        self._logged = 0  # changes in the log: also those that cancel each other out
+        self._retry_at = 0  # value of `_logged` from which a failed commit is tried again
         self._mutex = threading.RLock()
         _open_indexes.add(self)
         self._delta = self._new_delta()
@@ -284,20 +285,20 @@ class GroupedIndex(LocalIndex):
             self._log.append(operation, ids, packed)
         self._apply(operation, ids, packed)
         parts = self._state.parts
-        changes = len(self._delta) + sum(len(part.newly_deleted) for part in parts)
-        is_full = changes >= self.flush_at or any(
+        is_full = self._logged >= self.flush_at or any(
             part.has_many_deleted(self._min_deleted) for part in parts
         )
-        if is_full and changes >= self._retry_at:
+        if is_full and self._logged >= self._retry_at:
             # The change is safe in the log. It stays there if the disk is full, or if a segment to
             # be merged is corrupt.
             try:
                 self._commit(parts, self._delta)
             except EngineError as error:
-                self._retry_at = 2 * changes
+                self._retry_at = 2 * self._logged
                 _log.warning("Changes stay in the index log: %s", error)
 
     def _apply(self, operation: int, ids: Ids, packed: Packed) -> None:
+        self._logged += len(ids)
         parts = self._state.parts
         if operation != log.ADD:
             self._delta.discard(ids)
@@ -338,7 +339,7 @@ class GroupedIndex(LocalIndex):
             self._log = log.Log(self._folder / generation.log, self._bits // 8, writable=True)
             self._generation, self._retry_at = generation, 0
             store.clean(self._folder, generation)
-        self._delta = Delta(words)
+        self._delta, self._logged = Delta(words), 0
         self._set(committed)
 
     def _load(self) -> None:
@@ -359,7 +360,7 @@ class GroupedIndex(LocalIndex):
         if self._log is not None:
             self._log.close()
         self._log, self._generation, self._stamp = opened, generation, stamp
-        self._delta = self._new_delta()
+        self._delta, self._logged = self._new_delta(), 0
         self._set(parts)
         self._replay()
 
