@@ -719,8 +719,8 @@ MUTANTS = (
     ),
     Mutant(
         "service/sync_job.py",
-        "if is_requested or states != self._states:",
-        "if is_requested:",
+        "if is_requested or states != self._states or self._intervals >= pause:",
+        "if is_requested or self._intervals >= pause:",
         "service/test_sync.py",
     ),
     Mutant(

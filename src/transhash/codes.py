@@ -116,4 +116,4 @@ def default_bits(method: str) -> int:
 def check_bits(bits: int) -> None:
     check_type(bits, (int, np.integer), "The code length", "a multiple of 8")
     if bits < 8 or bits % 8:
-        raise DataError(f"Code length {bits} is not a multiple of 8. Use 8, 16, 24, ...")
+        raise DataError(f"Code length {bits} is not a positive multiple of 8. Use 8, 16, 24, ...")

@@ -108,6 +108,13 @@ def test_a_pandas_frame_is_read() -> None:
     frame = pandas.DataFrame(ROWS)
     assert to_texts(frame).items == ["a cat", "a dog"]
     frame.loc[0, "text"] = None
+    texts = to_texts(frame)  # an empty cell
+    assert texts.items == ["a dog"]
+    assert [problem.location for problem in texts.problems] == ["row 0"]
+    frame["text"] = None
+    with pytest.raises(DataError, match="No row has a text"):
+        to_texts(frame)
+    frame["text"] = 5
     with pytest.raises(DataError, match=r"Row 0 is .* not a text"):
         to_texts(frame)
 

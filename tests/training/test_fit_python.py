@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
@@ -148,3 +149,28 @@ def test_a_fit_into_an_indexed_run_keeps_its_model_unless_it_is_the_same(tmp_pat
     assert (run / "config.json").read_bytes() == config
     with transhash.SearchEngine.open(run) as again:
         assert len(again.similar_to_text("red", modality="texts")) == 2
+
+
+def test_empty_cells_and_unreadable_images_are_skipped_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "note.jpg").write_text("not an image")
+    images = [*(square(name, 1) for name in COLORS), str(tmp_path / "note.jpg")]
+    texts = pd.DataFrame({"text": ["a red one", float("nan"), None, "a blue one"]})
+    with (
+        caplog.at_level("WARNING"),
+        transhash.fit(pairs(8), images, texts, method="QCH", bits=8, concepts=False) as engine,
+    ):
+        assert len(engine) == 5
+    assert "note.jpg" in caplog.text
+    assert caplog.text.count("Skipped") == 3
+
+
+@pytest.mark.parametrize("query", ["", " \n"])
+def test_an_empty_query_is_an_error(engine: Any, query: str) -> None:
+    with pytest.raises(DataError, match="A query is empty"):
+        engine.similar_to_text(query)
+
+
+def test_all_public_names_can_be_completed() -> None:
+    assert {"fit", "SearchEngine", "THN"} <= set(dir(transhash))

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.logging import RichHandler
 from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
@@ -62,6 +62,15 @@ def escape_controls(text: str) -> str:
 out = PlainConsole(highlight=False, markup=False, emoji=False, soft_wrap=True)
 err = PlainConsole(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 _PIPE_WIDTH = 10_000
+
+
+class ConsoleHandler(logging.Handler):
+    """Prints log records above a progress bar. That of rich pads lines to the width of a pipe."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        err.print(f"{record.levelname.lower()}: {self.format(record)}")
+
+
 _COMMANDS = (
     "open", "fit", "index", "search", "items", "encode", "benchmark", "diagnose",
     "demo",
@@ -98,7 +107,7 @@ def main() -> None:
     logging.basicConfig(
         level=logging.WARNING,
         format="%(message)s",
-        handlers=[RichHandler(console=err, show_time=False, show_path=False)],
+        handlers=[ConsoleHandler()],
     )
     try:
         configure_libraries()  # before any of them is loaded
@@ -179,7 +188,9 @@ def open_catalog(run: Path, *, read_only: bool = False) -> Iterator[Catalog]:
 
     path = require_run(run) / "catalog.sqlite"
     if not path.exists():
-        raise DataError(f"{run} has no indexed items. Run: transhash index {run} ...")
+        raise DataError(
+            f"{run} has no indexed items. Run: transhash index {shlex.quote(str(run))} ..."
+        )
     with Catalog(path, read_only=read_only) as catalog:
         yield catalog
 

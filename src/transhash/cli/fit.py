@@ -185,7 +185,8 @@ def check_output_folder(folder: Path) -> None:
         raise DataError(f"{folder} is a file. Choose a new --out folder.")
     if (folder / "catalog.sqlite").exists():
         raise DataError(
-            f"{folder} already has an index built with another model. Choose a new --out folder."
+            f"{folder} already has an index. Choose a new --out folder, or update the index with "
+            "transhash sync."
         )
     if (
         folder.exists()

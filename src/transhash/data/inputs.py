@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from transhash.data.collection import (
     Images,
     ImageSource,
     Labels,
+    Problem,
     Texts,
 )
 from transhash.data.feedback import Vote, parse_vote, read_votes
@@ -63,12 +66,14 @@ def to_texts(source: Any, ids: Sequence[str] | None = None) -> Texts:
         return _from_features(source, ids, "")
     if (rows := _to_rows(source)) is not None:
         _require_column(rows, "text")
-        texts = [_to_text(row.get("text"), f"Row {i}") for i, row in enumerate(rows)]
+        cells = [row.get("text") for row in rows]
+        texts = [_to_text(_filled(cell), f"Row {i}") for i, cell in enumerate(cells)]
         names = _item_ids(texts, ids or _row_ids(rows))
-        return Collection(names, texts, _labels(rows), objects=_objects(source, rows))
+        items = Collection(names, texts, _labels(rows), objects=_objects(source, rows))
+        return _without_missing(items, cells)
     values = _list_values(source, "Texts")
-    texts = [_to_text(value, f"Text {i}") for i, value in enumerate(values)]
-    return Collection(_item_ids(texts, ids), texts, objects=values)
+    texts = [_to_text(_filled(value), f"Text {i}") for i, value in enumerate(values)]
+    return _without_missing(Collection(_item_ids(texts, ids), texts, objects=values), values)
 
 
 def to_text_list(texts: Any) -> list[str]:
@@ -173,6 +178,26 @@ def _encode_png(image: Image.Image) -> bytes:
         image = image.convert("RGB")
     image.save(buffer, "PNG", exif=exif, compress_level=1)
     return buffer.getvalue()
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value is None or NaN, which is what pandas reads from an empty cell."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _filled(value: Any) -> Any:
+    return "" if _is_missing(value) else value
+
+
+def _without_missing(texts: Texts, values: Sequence[Any]) -> Texts:
+    present = [row for row, value in enumerate(values) if not _is_missing(value)]
+    if len(present) == len(values):
+        return texts
+    if not present:
+        raise DataError("No row has a text. Pass texts.")
+    missing = [row for row, value in enumerate(values) if _is_missing(value)]
+    problems = tuple(Problem("texts", f"row {row}", "it has no text") for row in missing)
+    return replace(texts.take(present), problems=problems)
 
 
 def _to_text(value: Any, name: str) -> str:

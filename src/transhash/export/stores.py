@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -95,7 +96,9 @@ def open_items(run: Path, track: Track = no_progress) -> Iterator[ExportedItems]
     with Catalog(run / "catalog.sqlite", read_only=True) as catalog:
         check_model(catalog, run, model)
         if not any(map(catalog.count, MODALITIES)):
-            raise DataError(f"{run} has no indexed items. Run: transhash index {run} ...")
+            raise DataError(
+                f"{run} has no indexed items. Run: transhash index {shlex.quote(str(run))} ..."
+            )
         metadata = {"format": _FORMAT, "method": config["method"], "bits": bits, "model": model}
         yield ExportedItems(catalog, bits, metadata, track)
 

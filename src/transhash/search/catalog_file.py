@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
 import threading
 import zlib
@@ -123,7 +124,9 @@ class CatalogFile:
 
     def _not_indexed(self) -> DataError:
         run = self.path.parent
-        return DataError(f"{run} has no indexed items. Run: transhash index {run} ...")
+        return DataError(
+            f"{run} has no indexed items. Run: transhash index {shlex.quote(str(run))} ..."
+        )
 
     def _version(self) -> int:
         return int(self.base.execute("PRAGMA user_version").fetchone()[0])

@@ -14,6 +14,7 @@ import numpy as np
 
 from transhash.codes import Codes
 from transhash.data.collection import MODALITIES, Modality, check_modality
+from transhash.data.inputs import to_text_list
 from transhash.errors import DataError, EngineError, check_type
 from transhash.index import Index, open_index
 from transhash.index.weighted import BitWeights, RankingMode, check_ranking, query_weights
@@ -161,6 +162,8 @@ class SearchEngine:
         collapse: bool = True,
     ) -> list[Hits]:
         """Return the results of each text; faster than one call per text."""
+        if not all(text.strip() for text in to_text_list(texts)):
+            raise DataError("A query is empty. Pass words to search for.")
         projections = self.query_encoder.project_texts(texts)
         codes = Codes.from_projections(projections)
         weights = query_weights(projections, check_ranking(ranking))

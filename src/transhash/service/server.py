@@ -213,6 +213,11 @@ def _listen(host: str, port: int) -> socket.socket:
         else:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
+    except socket.gaierror as error:
+        raise EngineError(
+            f"{host} is not an address of this machine ({error.strerror or error}). "
+            "Choose another with --host."
+        ) from None
     except OSError as error:
         if sock is not None:
             sock.close()

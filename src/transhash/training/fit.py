@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import time
@@ -75,6 +76,8 @@ from transhash.training.validation import (
 )
 
 _MAX_FINE_TUNING_ITEMS = 10_000  # with --fine-tune, which decodes them: 150 kB each
+_MAX_NAMED = 10  # skipped items
+_log = logging.getLogger("transhash")
 VALIDATION_FOLDER = "validation"  # in the run folder, while validation is not finished
 
 
@@ -524,11 +527,16 @@ def fit(
         ).run_files(data)  # fmt: skip
         engine = SearchEngine.open(folder, writable=True)
         engine.temporary = temporary
+        problems = list(data.problems)
         if data.images is not None:
-            engine.writer.add_images(data.images, track)
+            problems += engine.writer.add_images(data.images, track).problems
         if data.texts is not None:
-            engine.writer.add_texts(data.texts, track)
-        return engine
+            problems += engine.writer.add_texts(data.texts, track).problems
+    for source, location, reason in dict.fromkeys(problems[:_MAX_NAMED]):
+        _log.warning("Skipped %s: %s", location or source, reason)
+    if len(problems) > _MAX_NAMED:
+        _log.warning("Skipped %d more items.", len(problems) - _MAX_NAMED)
+    return engine
 
 
 def draw_trial_queries(hasher: Hasher, training: TrainingSet) -> dict[Modality, Codes]:
