@@ -302,3 +302,12 @@ def test_no_command_waits_for_a_pipe_among_its_inputs(run: Path, tmp_path: Path)
     code, message = forked("index", "run", "--images", "photos")
     assert code == 0
     assert "pipe.png: is not a file" in message
+
+
+def test_verify_suggests_a_repair_only_where_it_helps(run: Path, command: Command) -> None:
+    segments = next((run / "index" / "texts").glob("*"))
+    segments.write_bytes(b"garbage")
+    assert "--repair" in command("verify", run, code=2).err
+    command("verify", run, "--repair")
+    (run / "hasher.safetensors").write_bytes(b"garbage")
+    assert "--repair" not in command("verify", run, code=2).err

@@ -35,7 +35,8 @@ def client_of(engine: SearchEngine, **settings: object) -> TestClient:
     ("path", "status", "phrase"),
     [
         ("/api/search/text", 422, "Invalid q: field required."),
-        ("/api/search/text?q=%20%20", 422, "q: "),
+        ("/api/search/text?q=%20%20", 422, "Invalid q: it is blank."),
+        ("/api/search/text?q=boat&after=xx", 422, "Invalid after: use YYYY, YYYY-MM"),
         ("/api/search/text?q=boat&k=0", 422, "k: "),
         ("/api/search/text?q=boat&k=100000", 422, "k: "),
         ("/api/search/text?q=boat&modality=films", 422, "modality: "),
@@ -56,6 +57,30 @@ def test_an_invalid_request_gets_its_status_and_a_message(
     reply = client.get(path)
     assert reply.status_code == status
     assert phrase in message(reply)
+
+
+@pytest.mark.parametrize(
+    ("body", "phrase"),
+    [
+        ("{bad", "The body is not valid JSON: Expecting property name"),
+        ('{"queries": [{"number": -1}]}', "Invalid queries.0.number: input should be greater"),
+        ('{"queries": [{"text": " "}]}', "Invalid queries.0.text: it is blank."),
+        ('{"queries": ["boat"]}', 'Invalid queries.0: pass an object such as {"text": "a bird"}.'),
+    ],
+)
+def test_an_invalid_batch_is_described_as_the_query_that_was_meant(
+    client: TestClient, body: str, phrase: str
+) -> None:
+    headers = {"content-type": "application/json"}
+    reply = client.post("/api/search/batch", content=body, headers=headers)
+    assert reply.status_code == 422
+    assert phrase in message(reply)
+
+
+def test_a_text_in_place_of_an_image_is_refused(client: TestClient) -> None:
+    reply = client.post("/api/search/image", data={"image": "hello"})
+    assert reply.status_code == 422
+    assert "Invalid image: send a file" in message(reply)
 
 
 def test_the_wrong_method_is_refused(client: TestClient) -> None:

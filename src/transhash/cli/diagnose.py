@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 import sqlite3
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -151,8 +152,8 @@ def verify_command(
             err.print(line, markup=True)
         if not remaining:
             out.print(f"{run}: OK: model, catalog and index are consistent")
-        elif not repair:
-            err.print(f"To repair, run: transhash verify {run} --repair")
+        elif not repair and any(finding.part.endswith("index") for finding in remaining):
+            err.print(f"To repair, run: transhash verify {shlex.quote(str(run))} --repair")
     if remaining:
         raise typer.Exit(2)
 

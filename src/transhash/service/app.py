@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -174,6 +176,7 @@ def _static_route(content: bytes, content_type: str) -> Callable[[Request], Awai
     return reply
 
 
+_QUERY_FORMS = ("TextQuery", "ItemQuery")
 _HANDLED_ERRORS = (
     RequestValidationError,
     HTTPException,
@@ -186,15 +189,37 @@ _HANDLED_ERRORS = (
 )
 
 
+def _describe_invalid(errors: Sequence[Any]) -> str:
+    """Return what is wrong with a request, of all that was found."""
+
+    def form(error: Any) -> str:
+        return next((part for part in error["loc"] if part in _QUERY_FORMS), "")
+
+    # A query may have several forms: the one with the fewest errors was meant.
+    counts = Counter(map(form, errors))
+    error = min(errors, key=lambda error: counts[form(error)])
+    location, kind = [str(part) for part in error["loc"] if part not in _QUERY_FORMS], error["type"]
+    if kind == "json_invalid":
+        return f"The body is not valid JSON: {error['ctx']['error']} at character {location[-1]}."
+    name = ".".join(location[1:]) or location[0]
+    message = str(error["msg"])
+    if location[-1] in ("after", "before"):
+        message = "use YYYY, YYYY-MM or YYYY-MM-DD"
+    elif kind == "string_too_short" or error.get("ctx", {}).get("pattern") == r"\S":
+        message = "it is blank"
+    elif kind in ("model_attributes_type", "model_type", "dict_type"):
+        message = 'pass an object such as {"text": "a bird"}'
+    elif "UploadFile" in message:
+        message = "send a file, with curl -F image=@photo.jpg"
+    return f"Invalid {name}: {message[0].lower()}{message[1:]}."
+
+
 async def _error_reply(request: Request, error: Exception) -> JSONResponse:
     """Return an error as {"error": "what is wrong, and what to do"}."""
     headers: Mapping[str, str] | None = None
     match error:
         case RequestValidationError():
-            first = error.errors()[0]
-            location = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
-            message = str(first["msg"])
-            status, message = 422, f"Invalid {location}: {message[0].lower()}{message[1:]}."
+            status, message = 422, _describe_invalid(error.errors())
         case HTTPException():
             status, headers = error.status_code, error.headers
             message = str(error.detail)
