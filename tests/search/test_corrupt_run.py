@@ -311,3 +311,16 @@ def test_verify_suggests_a_repair_only_where_it_helps(run: Path, command: Comman
     command("verify", run, "--repair")
     (run / "hasher.safetensors").write_bytes(b"garbage")
     assert "--repair" not in command("verify", run, code=2).err
+
+
+def test_a_run_whose_fit_was_interrupted_is_named_so(run: Path, command: Command) -> None:
+    (run / "config.json").unlink()
+    (run / "metrics.jsonl").write_text("")
+    for arguments in (("search", run, "--text", "boat"), ("info", run)):
+        assert "was interrupted. Run the same command again" in command.refused(*arguments)
+
+
+def test_conditions_that_no_item_meets_are_mentioned(run: Path, command: Command) -> None:
+    result = command("search", run, "--text", "boat", "--source", "nowhere")
+    assert "No item meets all conditions" in result.err
+    assert "No item meets" not in command("search", run, "--text", "boat").err

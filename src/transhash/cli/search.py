@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _MIN_KEY, _MAX_KEY = 8, 200  # characters
 _UNKNOWN_IMAGE = "The model was trained on no image like this one: results are unreliable."
 _CHANCE = "No good match: no result is nearer to the query than random codes."
+_NONE_MATCH = "No item meets all conditions. transhash info lists the sources."
 
 
 @app.command()
@@ -125,6 +126,8 @@ def search(
         items = engine.indexes[searched]
         if not warning and kind != "keywords" and not filters and is_chance(hits, len(items)):
             warning = _CHANCE
+        if filters and not hits:
+            warning = _NONE_MATCH
         if warning:
             warn(warning)
         if contact_sheet is not None:

@@ -41,6 +41,8 @@ def require_run(path: str | Path) -> Path:
     check_type(path, (str, os.PathLike), "The run", "a folder created by `transhash fit`")
     if not Path(path).is_dir():
         raise DataError(f"{path} is not a run folder. Pass a folder created by `transhash fit`.")
+    if not (Path(path) / "config.json").exists() and (Path(path) / "metrics.jsonl").exists():
+        raise DataError(f"The fit of {path} was interrupted. Run the same command again to resume.")
     return Path(path)
 
 
