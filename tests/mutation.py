@@ -857,7 +857,7 @@ MUTANTS = (
         f"{TUNING} -k all_stages",
     ),
     Mutant(
-        "data/relation.py",
+        "data/draw.py",
         "partners_first = max(n, m) > count and left < enough",
         "partners_first = False",
         "data/test_relation.py -k stay_together",

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
+from transhash.data.draw import draw_items
 from transhash.data.relation import (
     GradedRelation,
     LabelRelation,
     Relation,
     SparseRelation,
-    draw_items,
 )
 from transhash.data.training_set import AuxiliarySet, TrainingSet
 from transhash.errors import DataError

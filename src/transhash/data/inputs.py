@@ -190,13 +190,13 @@ def _filled(value: Any) -> Any:
 
 
 def _without_missing(texts: Texts, values: Sequence[Any]) -> Texts:
-    present = [row for row, value in enumerate(values) if not _is_missing(value)]
-    if len(present) == len(values):
+    missing = {row for row, value in enumerate(values) if _is_missing(value)}
+    if not missing:
         return texts
-    if not present:
+    if len(missing) == len(values):
         raise DataError("No row has a text. Pass texts.")
-    missing = [row for row, value in enumerate(values) if _is_missing(value)]
-    problems = tuple(Problem("texts", f"row {row}", "it has no text") for row in missing)
+    problems = tuple(Problem("texts", f"row {row}", "it has no text") for row in sorted(missing))
+    present = [row for row in range(len(values)) if row not in missing]
     return replace(texts.take(present), problems=problems)
 
 

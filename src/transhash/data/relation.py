@@ -10,7 +10,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -236,30 +236,6 @@ class SparseRelation:
             if matrix is not None:
                 matrix.resize(n + images, m + texts)
         return SparseRelation(similar, mask)
-
-
-class Draw(NamedTuple):
-    """Random images and texts of a relation, sorted."""
-
-    images: Rows
-    texts: Rows
-    partners_first: bool  # texts related to the images came first, so pairs are too frequent
-
-
-def draw_items(relation: Relation, count: int, enough: int, rng: np.random.Generator) -> Draw:
-    """Draw up to `count` images and as many texts.
-
-    Independent draws keep a share (count / n)² of one-to-one pairs. If fewer than `enough` related
-    pairs would be left, texts related to the images are drawn first.
-    """
-    n, m = relation.shape
-    images, order = np.sort(rng.permutation(n)[:count]), rng.permutation(m)
-    left = relation.positives * min(1.0, count / n) * min(1.0, count / m)
-    partners_first = max(n, m) > count and left < enough
-    if partners_first:
-        order = np.concatenate([relation.sample_partners(images, rng), order])
-        order = order[np.sort(np.unique(order, return_index=True)[1])]  # first of each
-    return Draw(images, np.sort(order[:count]), partners_first)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from transhash.data.draw import put_partners_first
 from transhash.data.relation import Relation, Rows
 from transhash.errors import DataError, check_type, type_name
 
@@ -56,8 +57,7 @@ class AuxiliarySet:
         held_x = np.sort(rng.permutation(n)[: max(1, round(fraction * n))])
         order = rng.permutation(m)
         if self.relation.positives < 10 * max(n, m):
-            order = np.concatenate([self.relation.sample_partners(held_x, rng), order])
-            order = order[np.sort(np.unique(order, return_index=True)[1])]  # first of each
+            order = put_partners_first(self.relation, held_x, order, rng)
         held_y = np.sort(order[: max(1, round(fraction * m))])
         rest_x, rest_y = np.setdiff1d(np.arange(n), held_x), np.setdiff1d(np.arange(m), held_y)
         return self._subset(rest_x, rest_y), self._subset(held_x, held_y)

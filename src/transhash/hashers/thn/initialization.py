@@ -22,7 +22,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from transhash.data.relation import Relation, SparseRelation, draw_items
+from transhash.data.draw import draw_items
+from transhash.data.relation import Relation, SparseRelation
 from transhash.hashers.canonical import canonical_analysis
 from transhash.hashers.components import MAX_RANK, select_components
 from transhash.hashers.projection import Matrix

@@ -30,13 +30,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from transhash.data.draw import draw_items
 from transhash.data.feedback import FeedbackRelation
 from transhash.data.relation import (
     ExtendedRelation,
     GradedRelation,
     MatchMatrix,
     Relation,
-    draw_items,
 )
 from transhash.data.training_set import Features, TrainingSet
 from transhash.hashers.base import Array
